@@ -1,0 +1,42 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+BENCHES := $(sort $(wildcard bench/bench_*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check fix bench python runtime dev services
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+up: runtime ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C stops it
+	@exec $(BIN)/hourbell up
+
+test: check services ## Lint, types, and all tests, on servers of their own
+	$(BIN)/python -m pytest
+
+check: dev ## Lint, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+fix: dev ## Repair what lint and formatting can repair by themselves
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: dev ## Run the benchmarks; each prints one JSON line
+	@set -e; for bench in $(BENCHES); do $(BIN)/python $$bench; done
+
+# The rest serves the targets above.
+
+runtime: python
+	@$(PYTHON) scripts/setup requirements.lock
+
+dev: python
+	@$(PYTHON) scripts/setup requirements-dev.lock
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "Hourbell needs Python 3.11 or newer, and there is no $(PYTHON) in the PATH: install it, or name one with make PYTHON=…" >&2; exit 1; }
+
+services: dev
+	@$(BIN)/python tests/services.py

@@ -1,0 +1,34 @@
+"""The command `hourbell`: parse, call one operation, render.
+
+Each command lives in a module of its own that is imported when it is called, so that `hourbell
+next` does not wait for a web server to load.
+"""
+
+import importlib
+
+import click
+
+from hourbell import __version__
+
+COMMANDS = {
+    "next": "hourbell.cli.next:next_command",
+    "up": "hourbell.cli.up:up_command",
+}
+
+
+class _CommandsOnDemand(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hourbell")
+def main() -> None:
+    """A distributed job scheduler: cron, but distributed, reliable and scalable."""

@@ -1,0 +1,255 @@
+"""Failpoints: named places where a process can be made to fail at the worst moment.
+
+    HOURBELL_FAILPOINTS="plan.after_commit=kill;settle.before_commit=pause:5;claim.answer=drop*1"
+
+What a system does after a crash between two particular lines can only be known by crashing it
+there, in the code that ships. So the points stay in the product; while none is set, one costs a
+call and a dictionary look-up.
+
+A point is named after the verb it interrupts and the moment in it. An action says what happens:
+
+    kill            the process ends as by kill -9
+    stop            the process stops as by SIGSTOP, until somebody sends SIGCONT
+    pause:SECONDS   the caller waits, others go on (the sync form blocks its thread)
+    error           FailpointError: the step failed
+    drop            AnswerLost, a ConnectionResetError: the step happened, its answer did not arrive
+
+`*N` after an action limits it to the first N hits of the point, `@N` to exactly the Nth.
+
+Tests in the same process need no action: `held(name)` stops the first caller at a point and tells
+the test that it is there.
+
+The table of what is set is the one global of Hourbell. A failpoint passed through every signature
+down to the last commit would be a parameter that nobody uses in production. It is written by the
+composition root, once, before anything runs, and by tests.
+"""
+
+import asyncio
+import contextlib
+import difflib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from typing import Literal, cast
+
+import msgspec
+
+from hourbell.model.errors import ConfigurationError
+
+# Every point that exists. `tests/test_tidy.py` holds this list to the calls in the source.
+NAMES: tuple[str, ...] = (
+    "admit.after_commit",
+    "admit.before_commit",
+    "cancel.after_commit",
+    "cancel.before_commit",
+    "claim.after_commit",
+    "claim.before_commit",
+    "create.after_commit",
+    "create.before_commit",
+    "delete.after_commit",
+    "delete.before_commit",
+    "expire.after_commit",
+    "expire.before_commit",
+    "heartbeat.after_commit",
+    "heartbeat.before_commit",
+    "join.after_commit",
+    "join.before_commit",
+    "pause.after_commit",
+    "pause.before_commit",
+    "plan.after_chunk",
+    "plan.after_open",
+    "plan.before_chunk",
+    "plan.before_open",
+    "reap.after_commit",
+    "reap.before_commit",
+    "renew.after_commit",
+    "renew.before_commit",
+    "resume.after_commit",
+    "resume.before_commit",
+    "run.after_commit",
+    "run.before_commit",
+    "settle.after_commit",
+    "settle.before_commit",
+    "update.after_commit",
+    "update.before_commit",
+)
+
+MAX_PAUSE_SECONDS = 3600.0
+
+Verb = Literal["kill", "stop", "pause", "error", "drop"]
+
+
+class FailpointError(Exception):
+    """The failure that a failpoint was told to cause. Nobody catches it by name."""
+
+
+class AnswerLost(ConnectionResetError):
+    """The connection broke after the effect and before its answer, or so it looks from here."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What happens at a point, and at which of its hits."""
+
+    verb: Verb
+    pause_seconds: float = 0.0
+    first_hits: int | None = None  # `*N`
+    only_hit: int | None = None  # `@N`
+
+    def applies_to(self, hit: int) -> bool:
+        """Whether it happens at this hit; the first is number 1."""
+        if self.only_hit is not None:
+            return hit == self.only_hit
+        return self.first_hits is None or hit <= self.first_hits
+
+
+class Held:
+    """A point at which the first caller waits until the test lets it go."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._released = asyncio.Event()
+
+    async def reached(self) -> None:
+        """Wait until somebody stands at the point."""
+        await self._reached.wait()
+
+    def release(self) -> None:
+        """Let go whoever stands there, now or later."""
+        self._released.set()
+
+    async def _hold(self) -> None:
+        if not self._reached.is_set():
+            self._reached.set()
+            await self._released.wait()
+
+
+class _Point:
+    """A point that is set, with the count of its hits."""
+
+    def __init__(self, does: Action | Held) -> None:
+        self.does = does
+        self._hits = 0
+
+    def next_action(self) -> Action | None:
+        self._hits += 1
+        assert isinstance(self.does, Action)
+        return self.does if self.does.applies_to(self._hits) else None
+
+
+_points: dict[str, _Point] = {}
+
+
+def failpoint(name: str) -> None:
+    """Fail here if the point is set. For code outside of a loop."""
+    point = _points.get(name)
+    if point is None:
+        return
+    if isinstance(point.does, Held):
+        raise AssertionError(f"{name} is a blocking failpoint and cannot be held by a test")
+    action = point.next_action()
+    if action is None:
+        return
+    if action.verb == "pause":
+        time.sleep(action.pause_seconds)
+    else:
+        _fail(name, action.verb)
+
+
+async def failpoint_async(name: str) -> None:
+    """Fail here if the point is set. A pause lets the loop go on."""
+    point = _points.get(name)
+    if point is None:
+        return
+    if isinstance(point.does, Held):
+        await point.does._hold()
+        return
+    action = point.next_action()
+    if action is None:
+        return
+    if action.verb == "pause":
+        await asyncio.sleep(action.pause_seconds)
+    else:
+        _fail(name, action.verb)
+
+
+def _fail(name: str, verb: Verb) -> None:
+    match verb:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "error":
+            raise FailpointError(f"failpoint {name}")
+        case "drop":
+            raise AnswerLost(f"failpoint {name}: the answer is lost")
+
+
+def configure(text: str, *, names: tuple[str, ...] = NAMES) -> None:
+    """Set the points of the text and no others; the empty text sets none."""
+    actions = parse(text, names=names)
+    _points.clear()
+    _points.update({name: _Point(action) for name, action in actions.items()})
+
+
+@contextlib.contextmanager
+def held(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Held]:
+    """Stop the first caller at a point until `release` or the end of the block."""
+    _refuse_unknown(name, names)
+    before = _points.get(name)
+    hold = Held()
+    _points[name] = _Point(hold)
+    try:
+        yield hold
+    finally:
+        hold.release()
+        if before is None:
+            del _points[name]
+        else:
+            _points[name] = before
+
+
+def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, Action]:
+    """Read `name=action;name=action`; raises ConfigurationError at the first thing wrong."""
+    actions: dict[str, Action] = {}
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, what = entry.partition("=")
+        if not equals:
+            raise ConfigurationError(
+                f"The failpoint {entry!r} says no action; write it as name=action."
+            )
+        _refuse_unknown(name, names)
+        if name in actions:
+            raise ConfigurationError(f"The failpoint {name!r} is set twice; leave one.")
+        actions[name] = _parse_action(what)
+    return actions
+
+
+_ACTION = re.compile(
+    r"(?:(?P<verb>kill|stop|error|drop)|pause:(?P<seconds>\d+(?:\.\d+)?))"
+    r"(?:\*(?P<first>[1-9]\d{0,8})|@(?P<only>[1-9]\d{0,8}))?"
+)
+
+
+def _parse_action(text: str) -> Action:
+    found = _ACTION.fullmatch(text)
+    if found is None or float(found["seconds"] or 0) > MAX_PAUSE_SECONDS:
+        raise ConfigurationError(
+            f"The failpoint action {text!r} cannot be read. It is one of kill, stop, error, drop, "
+            f"pause:SECONDS (at most {MAX_PAUSE_SECONDS:g}), and may end in *N (the first N hits) "
+            f"or @N (the Nth hit)."
+        )
+    return Action(
+        verb=cast(Verb, found["verb"] or "pause"),
+        pause_seconds=float(found["seconds"] or 0),
+        first_hits=int(found["first"]) if found["first"] else None,
+        only_hit=int(found["only"]) if found["only"] else None,
+    )
+
+
+def _refuse_unknown(name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(names)}."
+        raise ConfigurationError(f"There is no failpoint {name!r}. {hint}")

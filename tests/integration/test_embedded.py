@@ -1,0 +1,306 @@
+"""The embedded PostgreSQL comes up, whatever happened to it and to its owner before."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+import services
+from hourbell.model.errors import ConfigurationError, DataFolderBusy
+from hourbell.store import embedded
+from hourbell.store.embedded import EmbeddedServer, EmbeddedServerFailed
+
+# Starts a server and says so; at Ctrl-C uses the server once more, as a drain does, and stops it.
+OWNER = """
+import asyncio, signal, sys
+from pathlib import Path
+import asyncpg
+from hourbell.store.embedded import EmbeddedServer
+
+async def drain(dsn):
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("insert into note values ('drained')")
+    await connection.close()
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+server = EmbeddedServer(Path(sys.argv[1]), owner="the first owner")
+dsn = server.start()
+print(server.pid, flush=True)
+signal.sigwait({signal.SIGINT})
+asyncio.run(drain(dsn))
+server.stop()
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with services.private_folder() as private:
+        yield private
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[EmbeddedServer]:
+    """A server on `data` with a note in it, to be found again later."""
+    server = EmbeddedServer(folder / "data", owner="tests")
+    server.start()
+    yield server
+    server.stop()
+
+
+class Owner:
+    """Another process that owns a server."""
+
+    def __init__(self, data: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(data)],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.server_pid = int(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.close()
+
+    def close(self) -> int:
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait()
+
+
+async def test_first_start_makes_a_durable_server_without_a_port(server: EmbeddedServer) -> None:
+    settings = await ask(
+        server,
+        "select string_agg(name || '=' || setting, ' ' order by name) from pg_settings where name "
+        "in ('fsync', 'full_page_writes', 'listen_addresses', 'synchronous_commit', 'TimeZone')",
+    )
+    assert settings == (
+        "TimeZone=UTC fsync=on full_page_writes=on listen_addresses= synchronous_commit=on"
+    )
+
+
+async def test_second_start_is_fast_and_finds_the_data(server: EmbeddedServer) -> None:
+    await leave_note(server, "before")
+    server.stop()
+    began = time.monotonic()
+    server.start()
+    assert time.monotonic() - began < 1.0
+    assert await notes(server) == ["before"]
+
+
+async def test_after_kill_of_postgres_the_next_start_recovers(server: EmbeddedServer) -> None:
+    await leave_note(server, "committed")
+    busy = await asyncpg.connect(server.dsn)  # its backend outlives the postmaster for a moment
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    server.stop()
+    server.start()
+    assert await notes(server) == ["committed"]
+    busy.terminate()
+
+
+async def test_after_kill_of_the_owner_the_next_start_replaces_its_server(folder: Path) -> None:
+    owner = Owner(folder / "data")
+    orphan = psutil.Process(owner.server_pid)
+    left = EmbeddedServer(folder / "data", owner="tests")
+    await leave_note(left, "committed")
+    owner.kill()
+    assert is_alive(orphan)
+    with left as server:
+        assert server.pid != orphan.pid
+        assert not is_alive(orphan)
+        assert await notes(server) == ["committed"]
+
+
+async def test_after_kill_of_both_the_next_start_recovers(folder: Path) -> None:
+    owner = Owner(folder / "data")
+    left = EmbeddedServer(folder / "data", owner="tests")
+    await leave_note(left, "committed")
+    owner.kill()
+    os.kill(owner.server_pid, signal.SIGKILL)
+    with left as server:
+        assert await notes(server) == ["committed"]
+
+
+async def test_a_stranger_with_the_number_of_the_old_server_is_left_alone(
+    server: EmbeddedServer, folder: Path
+) -> None:
+    await leave_note(server, "committed")
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    server.stop()
+    postmaster_pid = folder / "data" / "postgres" / "postmaster.pid"
+    # Of the same account, so that PostgreSQL could take it for a server of its own.
+    stranger = subprocess.Popen(["sleep", "600"], user=postmaster_pid.stat().st_uid, cwd="/")
+    lines = postmaster_pid.read_text().splitlines(keepends=True)
+    postmaster_pid.write_text("".join([f"{stranger.pid}\n", *lines[1:]]))
+    try:
+        server.start()
+        assert await notes(server) == ["committed"]
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def test_a_second_owner_is_refused_and_told_who_the_first_is(folder: Path) -> None:
+    owner = Owner(folder / "data")
+    try:
+        with pytest.raises(DataFolderBusy) as refused:
+            EmbeddedServer(folder / "data", owner="the second owner").start()
+        assert f"process {owner.process.pid}, the first owner" in refused.value.message
+        assert psutil.pid_exists(owner.server_pid)
+    finally:
+        owner.kill()
+    with EmbeddedServer(folder / "data", owner="the third owner") as server:
+        assert await ask(server, "select 1") == 1
+
+
+async def test_ctrl_c_reaches_the_owner_and_leaves_the_server_to_its_drain(folder: Path) -> None:
+    owner = Owner(folder / "data")
+    server = EmbeddedServer(folder / "data", owner="tests")
+    await leave_note(server, "before")
+    os.killpg(owner.process.pid, signal.SIGINT)
+    assert owner.close() == 0
+    with server:
+        assert await notes(server) == ["before", "drained"]
+
+
+async def test_a_path_too_long_for_a_socket_works(folder: Path) -> None:
+    deep = folder / ("d" * 100) / ("e" * 100)
+    with EmbeddedServer(deep, owner="tests") as server:
+        assert await ask(server, "select 1") == 1
+        sockets = Path(server.dsn.partition("?host=")[2])
+        assert sockets.stat().st_mode & 0o777 == 0o700
+    assert not sockets.exists()
+
+
+async def test_a_path_with_odd_letters_works(folder: Path) -> None:
+    with EmbeddedServer(folder / "Größe & % = 1 ,'x", owner="tests") as server:
+        assert await ask(server, "select 1") == 1
+
+
+async def test_a_folder_closed_to_others_works_and_stays_closed(folder: Path) -> None:
+    closed = folder / "closed"
+    closed.mkdir(mode=0o700)
+    with EmbeddedServer(closed / "data", owner="tests") as server:
+        assert await ask(server, "select 1") == 1
+    with EmbeddedServer(closed / "data", owner="tests") as server:
+        assert await ask(server, "select 1") == 1
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+def test_stop_leaves_no_process_behind(server: EmbeddedServer) -> None:
+    assert server.pid is not None
+    postmaster = psutil.Process(server.pid)
+    processes = [postmaster, *postmaster.children(recursive=True)]
+    assert len(processes) > 1
+    server.stop()
+    assert not any(is_alive(process) for process in processes)
+
+
+def test_a_stop_during_a_start_leaves_nothing_running(folder: Path) -> None:
+    server = EmbeddedServer(folder / "data", owner="tests")
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    while not (folder / "data" / "lock").exists():
+        time.sleep(0.001)
+    server.stop()
+    starting.join()
+    assert server.pid is None
+    assert not list(embedded._processes_of(folder / "data" / "postgres"))
+
+
+def test_stop_ends_a_server_that_does_not_listen(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "FAST_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(embedded, "IMMEDIATE_STOP_SECONDS", 1.0)
+    assert server.pid is not None
+    postmaster = psutil.Process(server.pid)
+    processes = [postmaster, *postmaster.children(recursive=True)]
+    postmaster.suspend()
+    server.stop()
+    assert not any(is_alive(process) for process in processes)
+
+
+async def test_a_first_start_that_was_cut_short_leaves_nothing_in_the_way(folder: Path) -> None:
+    half = folder / "data" / "postgres.new-half"
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text("18\n")
+    with EmbeddedServer(folder / "data", owner="tests") as server:
+        assert await ask(server, "select 1") == 1
+    assert not half.exists()
+
+
+def test_a_failed_start_says_why_and_gives_the_folder_back(
+    server: EmbeddedServer, folder: Path
+) -> None:
+    server.stop()
+    control = folder / "data" / "postgres" / "global" / "pg_control"
+    control.rename(control.with_name("elsewhere"))
+    with pytest.raises(EmbeddedServerFailed, match="pg_control"):
+        server.start()
+    assert server.pid is None
+    control.with_name("elsewhere").rename(control)
+    server.start()
+
+
+def test_files_of_another_major_version_are_refused(server: EmbeddedServer, folder: Path) -> None:
+    server.stop()
+    (folder / "data" / "postgres" / "PG_VERSION").write_text("17\n")
+    with pytest.raises(ConfigurationError, match="made by PostgreSQL 17"):
+        server.start()
+
+
+def test_a_data_folder_that_is_no_folder_is_refused(folder: Path) -> None:
+    (folder / "data").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        EmbeddedServer(folder / "data", owner="tests").start()
+
+
+def test_a_log_that_grew_is_cut_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "LOG_BYTES", 10_000)
+    log = folder / "data" / "postgres.log"
+    log.parent.mkdir()
+    log.write_text("old\n" * 5_000)
+    with EmbeddedServer(folder / "data", owner="tests"):
+        assert log.stat().st_size < 10_000
+        assert log.with_name("postgres.log.1").stat().st_size == 5_000
+
+
+def is_alive(process: psutil.Process) -> bool:
+    # An orphan that ended stays a zombie where nobody collects orphans, as in some containers.
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+async def ask(server: EmbeddedServer, question: str) -> object:
+    connection = await asyncpg.connect(server.dsn)
+    try:
+        return await connection.fetchval(question)
+    finally:
+        await connection.close()
+
+
+async def leave_note(server: EmbeddedServer, text: str) -> None:
+    connection = await asyncpg.connect(server.dsn)
+    await connection.execute("create table if not exists note (text text)")
+    await connection.execute("insert into note values ($1)", text)
+    await connection.close()
+
+
+async def notes(server: EmbeddedServer) -> list[str]:
+    connection = await asyncpg.connect(server.dsn)
+    rows = await connection.fetch("select text from note")
+    await connection.close()
+    return [row["text"] for row in rows]

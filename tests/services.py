@@ -1,0 +1,211 @@
+"""The servers that tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer.
+
+`python tests/services.py` (a part of `make test`) installs what is missing, if this is a Debian
+machine and we are root. What then still is missing is skipped aloud on a developer's machine and
+fails where `CI=true`: there nobody reads what was skipped.
+
+Each server runs in a private folder, on a unix socket, for one test session.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+POSTGRES15_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+START_SECONDS = 30.0
+
+
+def provide() -> None:
+    """Install what is missing, or say what will not be tested and how to change that."""
+    missing = _missing_packages()
+    if not missing:
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _say(f"installing {' and '.join(missing)} for the tests")
+        with _without_starting_services():
+            _install(missing)
+    for package in _missing_packages():
+        _say(f"{package} is missing: {_consequence()}. As root: apt-get install {package}")
+
+
+def _missing_packages() -> list[str]:
+    missing = []
+    if not (POSTGRES15_PROGRAMS / "postgres").exists():
+        missing.append("postgresql-15")
+    if _pgbouncer_program() is None:
+        missing.append("pgbouncer")
+    return missing
+
+
+def _pgbouncer_program() -> str | None:
+    # Debian keeps it where the PATH of ordinary users does not lead.
+    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+
+
+def _install(packages: list[str]) -> None:
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    install = ["install", "--yes", "--no-install-recommends", "--no-upgrade", *packages]
+    for arguments in (["update"], install):
+        done = subprocess.run(
+            ["apt-get", "--quiet", *arguments],
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "UCF_FORCE_CONFFOLD": "1"},
+            **quiet,
+        )
+        if done.returncode != 0:
+            _say(done.stdout.decode(errors="replace")[-2000:])
+            return
+
+
+@contextlib.contextmanager
+def _without_starting_services() -> Iterator[None]:
+    """Keep Debian's packages from making a cluster and from starting anything on common ports."""
+    clusters = Path("/etc/postgresql-common/createcluster.conf")
+    if not clusters.exists():
+        clusters.parent.mkdir(exist_ok=True)
+        clusters.write_text("create_main_cluster = false\n")
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
+
+
+def unavailable(what: str) -> None:
+    """Skip the test, or fail it in CI."""
+    reason = f"{what} is not installed; make test installs it on Debian, as root"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def _consequence() -> str:
+    return "its tests will FAIL" if os.environ.get("CI") == "true" else "its tests are SKIPPED"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"hourbell: {line}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that goes away with all its contents; others may pass through, not look in."""
+    with tempfile.TemporaryDirectory(prefix="hourbell-test-") as folder:
+        os.chmod(folder, 0o711)
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def running_postgres15() -> Iterator[str]:
+    """Debian's PostgreSQL 15 with its own defaults, all durable; yields its DSN."""
+    if not (POSTGRES15_PROGRAMS / "postgres").exists():
+        unavailable("PostgreSQL 15")
+    with private_folder() as folder:
+        cluster = _owned_folder(folder / "cluster", _unprivileged_uid())
+        sockets = _owned_folder(folder / "sockets", _unprivileged_uid())
+        log = cluster / "log"
+        pg_ctl = [str(POSTGRES15_PROGRAMS / "pg_ctl"), f"--pgdata={cluster}", "--wait", "--silent"]
+        _run_as_owner(
+            cluster, [*pg_ctl, "initdb", "-o", "-U postgres -A trust -E UTF8 --locale=C.UTF-8"]
+        )
+        options = f"-c listen_addresses= -c unix_socket_directories={sockets}"
+        _run_as_owner(cluster, [*pg_ctl, "start", f"--log={log}", "-o", options])
+        try:
+            yield f"postgresql://postgres@/postgres?host={sockets}"
+        finally:
+            _run_as_owner(cluster, [*pg_ctl, "stop", "--mode=fast"])
+
+
+@contextlib.contextmanager
+def running_pgbouncer(server: str) -> Iterator[str]:
+    """PgBouncer in transaction mode before the server of this DSN; yields the DSN through it.
+
+    As Debian ships it: version 1.18 knows no prepared statements in transaction mode.
+    """
+    program = _pgbouncer_program()
+    if program is None:
+        unavailable("PgBouncer")
+        raise AssertionError
+    server_sockets = Path(server.partition("?host=")[2])
+    with private_folder() as folder:
+        sockets = _owned_folder(folder / "sockets", server_sockets.stat().st_uid)
+        users = folder / "users"
+        users.write_text('"postgres" ""\n')
+        config = folder / "pgbouncer.ini"
+        config.write_text(
+            f"""
+            [databases]
+            * = host={server_sockets}
+            [pgbouncer]
+            pool_mode = transaction
+            max_client_conn = 1000
+            listen_addr =
+            listen_port = 6432
+            unix_socket_dir = {sockets}
+            auth_type = trust
+            auth_file = {users}
+            logfile = {sockets}/log
+            """
+        )
+        process = subprocess.Popen(
+            _as_owner(sockets, [program, "--quiet", str(config)]),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            _wait_for(sockets / ".s.PGSQL.6432", process)
+            yield f"postgresql://postgres@/postgres?host={sockets}&port=6432"
+        finally:
+            process.terminate()
+            process.wait(START_SECONDS)
+
+
+def _wait_for(socket: Path, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not socket.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            log = socket.parent / "log"
+            raise RuntimeError(log.read_text() if log.exists() else "it did not start")
+        time.sleep(0.01)
+
+
+def _unprivileged_uid() -> int:
+    """Servers refuse to run as root; 65534 is nobody."""
+    return os.geteuid() or 65534
+
+
+def _owned_folder(folder: Path, uid: int) -> Path:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, uid, -1)
+    return folder
+
+
+def _as_owner(folder: Path, command: list[str]) -> list[str]:
+    uid = folder.stat().st_uid
+    if uid == os.geteuid():
+        return command
+    return ["setpriv", f"--reuid={uid}", "--regid=65534", "--clear-groups", *command]
+
+
+def _run_as_owner(folder: Path, command: list[str]) -> None:
+    # Not through pipes: a server that pg_ctl leaves running would hold them open.
+    subprocess.run(
+        _as_owner(folder, command), check=True, cwd="/", stdin=subprocess.DEVNULL, timeout=60
+    )
+
+
+if __name__ == "__main__":
+    provide()

@@ -1,0 +1,164 @@
+"""Failpoints do what they were told, where and when they were told, and nothing otherwise."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import timeit
+
+import pytest
+
+from hourbell import failpoints
+from hourbell.failpoints import (
+    Action,
+    AnswerLost,
+    FailpointError,
+    configure,
+    failpoint,
+    failpoint_async,
+    held,
+    parse,
+)
+from hourbell.model.errors import ConfigurationError
+
+NAMES = ("plan.before_commit", "plan.after_commit", "claim.answer")
+
+
+def test_reads_names_actions_and_counts() -> None:
+    text = "plan.before_commit=kill; plan.after_commit=pause:0.5@3 ;claim.answer=drop*2;"
+    assert parse(text, names=NAMES) == {
+        "plan.before_commit": Action("kill"),
+        "plan.after_commit": Action("pause", pause_seconds=0.5, only_hit=3),
+        "claim.answer": Action("drop", first_hits=2),
+    }
+
+
+def test_the_empty_text_sets_nothing() -> None:
+    assert parse("", names=NAMES) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("plan.before_comit=kill", "Did you mean 'plan.before_commit'"),
+        ("xyz=kill", "There are: plan.before_commit, plan.after_commit, claim.answer"),
+        ("claim.answer", "says no action"),
+        ("claim.answer=explode", "cannot be read"),
+        ("claim.answer=pause", "cannot be read"),
+        ("claim.answer=pause:-1", "cannot be read"),
+        ("claim.answer=pause:99999", "cannot be read"),
+        ("claim.answer=kill:5", "cannot be read"),
+        ("claim.answer=drop*0", "cannot be read"),
+        ("claim.answer=drop*1@2", "cannot be read"),
+        ("claim.answer=drop;claim.answer=kill", "set twice"),
+    ],
+)
+def test_refuses_what_it_cannot_mean(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse(text, names=NAMES)
+    assert complaint in refused.value.message
+
+
+def test_a_refused_text_leaves_the_points_as_they_were() -> None:
+    configure("claim.answer=error", names=NAMES)
+    with pytest.raises(ConfigurationError):
+        configure("claim.answer=explode", names=NAMES)
+    with pytest.raises(FailpointError):
+        failpoint("claim.answer")
+
+
+async def test_error_raises_in_both_forms() -> None:
+    configure("claim.answer=error", names=NAMES)
+    with pytest.raises(FailpointError, match=r"claim\.answer"):
+        failpoint("claim.answer")
+    with pytest.raises(FailpointError, match=r"claim\.answer"):
+        await failpoint_async("claim.answer")
+    failpoint("plan.before_commit")
+
+
+async def test_drop_looks_like_a_broken_connection() -> None:
+    configure("claim.answer=drop", names=NAMES)
+    with pytest.raises(ConnectionResetError) as lost:
+        await failpoint_async("claim.answer")
+    assert isinstance(lost.value, AnswerLost)
+
+
+def test_a_star_limits_an_action_to_the_first_hits() -> None:
+    configure("claim.answer=error*2", names=NAMES)
+    assert [_fails("claim.answer") for _ in range(4)] == [True, True, False, False]
+
+
+def test_an_at_sign_picks_one_hit() -> None:
+    configure("claim.answer=error@3", names=NAMES)
+    assert [_fails("claim.answer") for _ in range(4)] == [False, False, True, False]
+
+
+async def test_a_pause_lets_the_loop_go_on() -> None:
+    configure("claim.answer=pause:0.05", names=NAMES)
+    pausing = asyncio.create_task(failpoint_async("claim.answer"))
+    await asyncio.sleep(0)
+    assert not pausing.done()
+    await pausing
+
+
+async def test_a_held_point_stops_the_first_caller_until_it_is_released() -> None:
+    with held("plan.after_commit", names=NAMES) as point:
+        first = asyncio.create_task(failpoint_async("plan.after_commit"))
+        await point.reached()
+        await failpoint_async("plan.after_commit")  # the second passes
+        assert not first.done()
+        point.release()
+        await first
+
+
+async def test_the_end_of_the_block_releases_and_restores() -> None:
+    configure("plan.after_commit=error", names=NAMES)
+    with held("plan.after_commit", names=NAMES) as point:
+        waiting = asyncio.create_task(failpoint_async("plan.after_commit"))
+        await point.reached()
+    await waiting
+    with pytest.raises(FailpointError):
+        await failpoint_async("plan.after_commit")
+
+
+def test_holding_an_unknown_point_is_refused() -> None:
+    with pytest.raises(ConfigurationError), held("plan.never", names=NAMES):
+        pass
+
+
+@pytest.mark.parametrize(("action", "number"), [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP)])
+def test_kill_and_stop_signal_the_process_itself(action: str, number: signal.Signals) -> None:
+    script = (
+        "from hourbell.failpoints import configure, failpoint\n"
+        f"configure('claim.answer={action}', names=('claim.answer',))\n"
+        "failpoint('claim.answer')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    if action == "kill":
+        assert process.wait(30) == -number
+        return
+    pid, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert pid == process.pid
+    assert os.WSTOPSIG(status) == number
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(30) == 0
+
+
+def test_costs_next_to_nothing_while_nothing_is_set() -> None:
+    rounds = 100_000
+    best = min(timeit.repeat(lambda: failpoint("claim.answer"), number=rounds, repeat=5))
+    # 0.05 µs measured; the bound leaves room for a busy machine.
+    assert best / rounds < 1e-6
+
+
+def test_names_are_sorted_and_unique() -> None:
+    assert list(failpoints.NAMES) == sorted(set(failpoints.NAMES))
+
+
+def _fails(name: str) -> bool:
+    try:
+        failpoint(name)
+    except FailpointError:
+        return True
+    return False

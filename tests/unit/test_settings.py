@@ -1,0 +1,87 @@
+"""Settings come from the environment, whole and checked."""
+
+from pathlib import Path
+
+import pytest
+
+from hourbell.model.errors import ConfigurationError
+from hourbell.settings import Settings, from_environment
+
+HOME = {"HOME": "/somewhere/ada"}
+
+
+def test_without_variables_everything_has_a_default() -> None:
+    assert from_environment(HOME) == Settings(data_dir=Path("/somewhere/ada/.local/share/hourbell"))
+
+
+def test_every_variable_is_read() -> None:
+    assert from_environment(
+        {
+            "HOURBELL_DATA_DIR": "/srv/hourbell",
+            "HOURBELL_DATABASE_URL": "postgresql://ada:secret@db/hourbell",
+            "HOURBELL_FAILPOINTS": "plan.after_open=kill",
+            "HOURBELL_HORIZON_SECONDS": "120",
+            "HOURBELL_HOST": "0.0.0.0",
+            "HOURBELL_LEADER_LEASE_SECONDS": "5",
+            "HOURBELL_LEASE_SECONDS": "30",
+            "HOURBELL_LOG_LEVEL": "debug",
+            "HOURBELL_PORT": "9090",
+            "HOURBELL_WORKER_SLOTS": "7",
+        }
+    ) == Settings(
+        data_dir=Path("/srv/hourbell"),
+        database_url="postgresql://ada:secret@db/hourbell",
+        failpoints="plan.after_open=kill",
+        horizon_seconds=120,
+        host="0.0.0.0",
+        leader_lease_seconds=5,
+        lease_seconds=30,
+        log_level="debug",
+        port=9090,
+        worker_slots=7,
+    )
+
+
+def test_the_data_folder_follows_xdg_and_does_without_a_home() -> None:
+    assert from_environment(HOME | {"XDG_DATA_HOME": "/xdg"}).data_dir == Path("/xdg/hourbell")
+    assert from_environment({}).data_dir == Path("hourbell-data")
+
+
+def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
+    assert from_environment(HOME | {"HOURBELL_PORT": ""}).port == 8080
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("HOURBELL_PORT", "http", "HOURBELL_PORT must be a port number from 1 to 65535; it is 'ht"),
+        ("HOURBELL_PORT", "0", "it is '0'"),
+        ("HOURBELL_LEASE_SECONDS", "1.5", "must be whole seconds from 1 to 3600; it is '1.5'"),
+        ("HOURBELL_LOG_LEVEL", "loud", "must be one of debug, info, warning, error"),
+        ("HOURBELL_WORKER_SLOTS", "-1", "must be a number from 1 to 10000"),
+        ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
+        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_DATA_DIR"),
+        ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
+    ],
+)
+def test_refuses_what_cannot_be_right(name: str, value: str, complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        from_environment(HOME | {name: value})
+    assert name in refused.value.message
+    assert complaint in refused.value.message
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        from_environment(HOME | {"HOURBELL_PORT": "x", "HOURBELL_WORKER_SLOTS": "y"})
+    assert "HOURBELL_PORT" in refused.value.message
+    assert "HOURBELL_WORKER_SLOTS" in refused.value.message
+
+
+def test_a_wrong_url_is_not_repeated_because_of_its_password() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        from_environment(HOME | {"HOURBELL_DATABASE_URL": "mysql://ada:secret@db"})
+    assert "HOURBELL_DATABASE_URL must be a URL that begins with postgresql://" in str(
+        refused.value
+    )
+    assert "secret" not in refused.value.message
