@@ -1,0 +1,713 @@
+"""The documents that users send and get: JSON objects to checked values, and back.
+
+This is the one door into the model. Whatever comes through it has been looked at in full: every
+wrong field of a document is answered at once, with its path, and nothing that could never run gets
+in. It stands in `engine` and not in `model` because it asks `timing` about rules and zones.
+
+    parse_new_job   the body of a create → NewJob
+    parse_changes   the body of an update, against the job as it is → JobChanges
+    render_job      a Job → the object that the API, the CLI and the dashboard show
+    render_execution
+    timetable_of, first_run   what a schedule comes to for a certain job
+
+A few decisions:
+
+- An `at` in the past runs at once, because a client that is a second late means "now"; one that
+  is more than a year old is refused as a mistake.
+- A window is closed: a run at exactly `starts_at` or `ends_at` happens.
+- Intervals count from `starts_at`, or else from the creation: the first run is then one interval
+  later. The anchor is kept, so updating something else moves no run.
+- An update is a merge patch (RFC 7396): what is given changes, null sets back to the default.
+  Naming another kind of schedule, action or backoff replaces the old kind with all its fields;
+  `body` and `payload` are replaced whole, `headers` name by name.
+- What would have no effect is refused rather than ignored: an overlap policy of a job that runs
+  once, a DST policy of an interval, an initial delay beside a list of delays.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from hourbell.model.executions import Attempt, Execution
+from hourbell.model.fields import ObjectReader, Problems, read_object
+from hourbell.model.ids import execution_text, job_text
+from hourbell.model.instants import LATEST, format_instant
+from hourbell.model.jobs import (
+    DEFAULT_QUEUE,
+    DEFAULT_TENANT,
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_DEADLINE_SECONDS,
+    MAX_HEADERS,
+    MAX_NAME,
+    MAX_START_DEADLINE_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+    METHODS,
+    Action,
+    Job,
+    JobChanges,
+    JobSpec,
+    JobType,
+    NewJob,
+    TaskAction,
+    WebhookAction,
+    header_problem,
+    repeated_header,
+    url_problem,
+)
+from hourbell.model.policies import (
+    DEFAULT_CATCH_UP_LIMIT,
+    DEFAULT_CATCH_UP_WINDOW_SECONDS,
+    MAX_CATCH_UP_LIMIT,
+    MAX_CATCH_UP_WINDOW_SECONDS,
+    MAX_NON_RETRYABLE,
+    MAX_RETRIES,
+    MAX_RETRY_DELAY_SECONDS,
+    Backoff,
+    Delivery,
+    Misfire,
+    Overlap,
+    Priority,
+    RetryPolicy,
+)
+from hourbell.model.schedules import (
+    MAX_DELAY_SECONDS,
+    MAX_RUNS,
+    UTC_ZONE,
+    Cron,
+    DstGap,
+    DstOverlap,
+    Every,
+    Once,
+    Schedule,
+    Timetable,
+    Window,
+)
+from hourbell.timing.cron import canonical, resolve_hash
+from hourbell.timing.errors import InvalidRule, UnknownZone
+from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
+from hourbell.timing.rules import compile_rule
+from hourbell.timing.zones import load_zone
+
+OLDEST_AT = timedelta(days=365)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+_LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_LABEL_IS = "1 to 64 letters, digits or . _ : -"
+_TASK = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_TASK_IS = "1 to 200 letters, digits or . _ : -"
+_KIND = re.compile(r"[!-~]{1,200}")
+_KIND_IS = "the name of a kind of failure, such as http_404 or ValueError"
+
+_TYPES = {choice.value: choice for choice in JobType}
+_PRIORITIES = {choice.name: choice for choice in Priority}
+_BACKOFFS = {choice.value: choice for choice in Backoff}
+_MISFIRES = {choice.value: choice for choice in Misfire}
+_OVERLAPS = {choice.value: choice for choice in Overlap}
+_DELIVERIES = {choice.value: choice for choice in Delivery}
+_DST_GAPS: dict[str, DstGap] = {"run_after": "run_after", "skip": "skip"}
+_DST_OVERLAPS: dict[str, DstOverlap] = {"once": "once", "twice": "twice"}
+_METHODS = {method: method for method in METHODS}
+
+_FOR_RECURRING = ("misfire_policy", "catch_up_window_seconds", "catch_up_limit", "overlap_policy")
+_RUNS_ONCE = "has no meaning for a ONE_TIME job, which runs once"
+_KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
+
+_Timing = tuple[Schedule, Window]
+_Object = dict[str, Any]
+
+
+# What users send.
+
+
+def parse_new_job(document: object, now: datetime, job_id: int) -> NewJob:
+    """The job that a document describes, or InvalidInput with every wrong field.
+
+    `job_id` is the id that the job will get: it is what `H` in a cron rule stands for, so it
+    decides when, and in rare cases whether, the job ever runs.
+    """
+    problems = Problems()
+    return _read_job(read_object(document, problems), problems, now, job_id)
+
+
+def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
+    """What an update makes of a job, or InvalidInput with every wrong field."""
+    problems = Problems()
+    patch = read_object(document, problems).fields
+    old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+    fixed = {"type": job.type.value, "tenant_id": job.tenant_id}
+    for key, value in fixed.items():
+        if patch.get(key, value) != value:
+            problems.add(key, "immutable", "cannot be changed; create a new job instead")
+    timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
+    reader = read_object(_patched(old, patch) | fixed, problems)
+    new = _with_old_anchor(old, _read_job(reader, problems, now, job.job_id, timing))
+    return JobChanges(job.version, new, _changed(old, new))
+
+
+def _read_job(
+    reader: ObjectReader,
+    problems: Problems,
+    now: datetime,
+    job_id: int,
+    timing: _Timing | None = None,  # given: keep it, whatever its document would come to now
+) -> NewJob:
+    name = _read_name(reader)
+    reader.require("type", "is required: ONE_TIME or RECURRING")
+    job_type = reader.choice("type", _TYPES, None)
+    tenant_id = reader.text("tenant_id", _LABEL, _LABEL_IS, DEFAULT_TENANT)
+    queue = reader.text("queue", _LABEL, _LABEL_IS, DEFAULT_QUEUE)
+    priority = reader.choice("priority", _PRIORITIES, Priority.MEDIUM)
+    reader.require("schedule")
+    schedule = reader.inner("schedule")
+    fresh = timing is None
+    if schedule and fresh:
+        timing = _read_timing(schedule, job_type, problems, now, job_id)
+    reader.require("action")
+    action_reader = reader.inner("action")
+    action = _read_action(action_reader) if action_reader else None
+    delivery = reader.choice("delivery", _DELIVERIES, Delivery.AT_LEAST_ONCE)
+    retry_policy = _read_retry_policy(reader.inner("retry_policy"), delivery, problems)
+    timeout = reader.whole("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
+    start_deadline = reader.whole("start_deadline_seconds", 1, MAX_START_DEADLINE_SECONDS, None)
+    deadline = reader.whole("deadline_seconds", 1, MAX_DEADLINE_SECONDS, None)
+    if job_type is JobType.ONE_TIME:
+        for key in _FOR_RECURRING:
+            reader.forbid(key, _RUNS_ONCE)
+    misfire = reader.choice("misfire_policy", _MISFIRES, Misfire.LATEST)
+    catch_up_window = reader.whole(
+        "catch_up_window_seconds", 1, MAX_CATCH_UP_WINDOW_SECONDS, DEFAULT_CATCH_UP_WINDOW_SECONDS
+    )
+    catch_up_limit = reader.whole("catch_up_limit", 1, MAX_CATCH_UP_LIMIT, DEFAULT_CATCH_UP_LIMIT)
+    overlap = reader.choice("overlap_policy", _OVERLAPS, Overlap.ALLOW)
+    reader.finish()
+    if timing and fresh:
+        _check_deadlines(reader, timing[0], start_deadline, deadline, now)
+    problems.raise_if_any()
+    # Nothing was noted, so everything that is required was given.
+    assert name is not None
+    assert job_type is not None
+    assert timing is not None
+    assert action is not None
+    return NewJob(
+        tenant_id=tenant_id,
+        type=job_type,
+        schedule=timing[0],
+        window=timing[1],
+        name=name,
+        action=action,
+        retry_policy=retry_policy,
+        timeout_seconds=timeout,
+        delivery=delivery,
+        queue=queue,
+        priority=priority,
+        misfire_policy=misfire,
+        catch_up_window_seconds=catch_up_window,
+        catch_up_limit=catch_up_limit,
+        overlap_policy=overlap,
+        start_deadline_seconds=start_deadline,
+        deadline_seconds=deadline,
+    )
+
+
+def _read_name(reader: ObjectReader) -> str | None:
+    reader.require("name")
+    name = reader.string("name")
+    if name is None:
+        return None
+    if not (1 <= len(name) <= MAX_NAME and name.isprintable() and name.strip()):
+        reader.wrong("name", "bad_format", f"must be 1 to {MAX_NAME} printable characters")
+        return None
+    return name
+
+
+def _check_deadlines(
+    reader: ObjectReader,
+    schedule: Schedule,
+    start_deadline: int | None,
+    deadline: int | None,
+    now: datetime,
+) -> None:
+    """A job for an instant that has passed must still be in time by its own deadlines."""
+    if not isinstance(schedule, Once):
+        return
+    for key, seconds in (
+        ("start_deadline_seconds", start_deadline),
+        ("deadline_seconds", deadline),
+    ):
+        if seconds is not None and now - schedule.at >= timedelta(seconds=seconds):
+            reader.wrong(key, "never_runs", "has passed already, so the job would never run")
+
+
+# Schedules.
+
+
+def _read_timing(
+    reader: ObjectReader, job_type: JobType | None, problems: Problems, now: datetime, job_id: int
+) -> _Timing | None:
+    if job_type is None:  # its absence is noted; what is meant shows, so the rest can be checked
+        once = reader.given("at") or reader.given("delay_seconds")
+        job_type = JobType.ONE_TIME if once else JobType.RECURRING
+    timezone = _read_timezone(reader)
+    if job_type is JobType.ONE_TIME:
+        schedule = _read_once(reader, timezone, now)
+        reader.finish()
+        return (schedule, Window()) if schedule else None
+    window = _read_window(reader)
+    recurring = _read_recurring(reader, timezone, window, now)
+    reader.finish()
+    if recurring is None:
+        return None
+    if not problems.touch(reader.path("cron"), reader.path("every_seconds")):
+        around = [reader.path(key) for key in ("timezone", "starts_at", "ends_at")]
+        rest_is_sound = not problems.touch(*around)
+        _check_first_run(reader, recurring, window, now, job_id, rest_is_sound)
+    return recurring, window
+
+
+def _read_timezone(reader: ObjectReader) -> str:
+    timezone = reader.string("timezone")
+    if timezone is None:
+        return UTC_ZONE
+    try:
+        load_zone(timezone)
+    except UnknownZone as error:
+        reader.wrong("timezone", "unknown_zone", error.reason)
+        return UTC_ZONE
+    return timezone
+
+
+def _read_once(reader: ObjectReader, timezone: str, now: datetime) -> Once | None:
+    for key in ("cron", "every_seconds"):
+        reader.forbid(key, "needs the type RECURRING; a ONE_TIME job has at or delay_seconds")
+    for key in ("starts_at", "ends_at", "max_runs", "dst_gap", "dst_overlap"):
+        reader.forbid(key, _RUNS_ONCE)
+    at = reader.instant("at")
+    delay = reader.whole("delay_seconds", 0, MAX_DELAY_SECONDS, None)
+    if reader.given("at") and reader.given("delay_seconds"):
+        reader.wrong("delay_seconds", "conflict", "cannot stand beside at; give one of the two")
+    elif not reader.given("delay_seconds"):
+        reader.require("at", "is required, or delay_seconds in its place")
+    if at is not None and at < now - OLDEST_AT:
+        reader.wrong("at", "out_of_range", f"is more than {OLDEST_AT.days} days in the past")
+    if delay is not None:
+        at = now.astimezone(UTC) + timedelta(seconds=delay)
+    return Once(at, timezone) if at is not None else None
+
+
+def _read_window(reader: ObjectReader) -> Window:
+    window = Window(
+        starts_at=reader.instant("starts_at"),
+        ends_at=reader.instant("ends_at"),
+        max_runs=reader.whole("max_runs", 1, MAX_RUNS, None),
+    )
+    if window.starts_at and window.ends_at and window.ends_at <= window.starts_at:
+        reader.wrong("ends_at", "conflict", "must be later than starts_at")
+    return window
+
+
+def _read_recurring(
+    reader: ObjectReader, timezone: str, window: Window, now: datetime
+) -> Cron | Every | None:
+    for key in ("at", "delay_seconds"):
+        reader.forbid(key, "needs the type ONE_TIME; a RECURRING job has cron or every_seconds")
+    cron = reader.string("cron")
+    seconds = reader.whole("every_seconds", 1, MAX_EVERY_SECONDS, None)
+    gap = reader.choice("dst_gap", _DST_GAPS, _DST_GAPS["run_after"])
+    overlap = reader.choice("dst_overlap", _DST_OVERLAPS, _DST_OVERLAPS["once"])
+    if reader.given("every_seconds"):
+        reader.forbid("cron", "cannot stand beside every_seconds; give one of the two")
+        for key in ("dst_gap", "dst_overlap"):
+            reader.forbid(key, "has no meaning for every_seconds, which counts elapsed time")
+        anchor = _anchor(window, now)
+        return Every(seconds, anchor, timezone) if seconds is not None else None
+    reader.require("cron", "is required, or every_seconds in its place")
+    return Cron(cron, timezone, gap, overlap) if cron is not None else None
+
+
+def _anchor(window: Window, now: datetime) -> int:
+    # Up to the next whole second after a start, never to before it; down from now, so that the
+    # first run is never later than one interval from now.
+    if window.starts_at is None:
+        return (now - _EPOCH) // _SECOND
+    return -((_EPOCH - window.starts_at) // _SECOND)
+
+
+def _check_first_run(
+    reader: ObjectReader,
+    schedule: Cron | Every,
+    window: Window,
+    now: datetime,
+    job_id: int,
+    rest_is_sound: bool,
+) -> None:
+    """Refuse a rule that cannot be read, and a schedule without any run."""
+    try:
+        first = first_run(schedule, window, job_id, now)
+    except InvalidRule as error:
+        reader.wrong("cron", "invalid_cron", f"{error.field}: {error.reason}")
+        return
+    if first is not None or not rest_is_sound:
+        return
+    if window.ends_at is not None:
+        reader.wrong("ends_at", "never_runs", "leaves no time for even one run")
+    else:
+        reader.wrong("starts_at", "never_runs", "comes after the last time that the rule matches")
+
+
+def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:
+    """The timetable that a job with this schedule and id belongs to; InvalidRule if none."""
+    if isinstance(schedule, Every):
+        anchor = _EPOCH + schedule.anchor * _SECOND
+        return Timetable(interval_rule(schedule.every_seconds, anchor), UTC_ZONE)
+    rule = canonical(resolve_hash(schedule.cron, job_id))
+    return Timetable(rule, schedule.timezone, schedule.dst_gap, schedule.dst_overlap)
+
+
+def first_run(
+    schedule: Cron | Every, window: Window, job_id: int, now: datetime
+) -> datetime | None:
+    """The first run after now and within the window, or None if there is none."""
+    timetable = timetable_of(schedule, job_id)
+    rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
+    after = now.astimezone(UTC)
+    if window.starts_at is not None:
+        # A run at starts_at itself counts, and next() is always later than what it is given.
+        after = max(after, window.starts_at - timedelta(microseconds=1))
+    first = rule.next(after)
+    last = window.ends_at or LATEST
+    return first if first is not None and first <= last else None
+
+
+# Actions and policies.
+
+
+def _read_action(reader: ObjectReader) -> Action | None:
+    reader.require("type", "is required: WEBHOOK or TASK")
+    kind = reader.choice("type", {"WEBHOOK": _read_webhook, "TASK": _read_task}, None)
+    if kind is None:
+        return None  # which fields there should be is not known
+    action = kind(reader)
+    reader.finish()
+    return action
+
+
+def _read_webhook(reader: ObjectReader) -> Action | None:
+    reader.require("url")
+    url = reader.string("url")
+    if url is not None:
+        reason = url_problem(url)
+        if reason:
+            reader.wrong("url", "bad_format", reason)
+    method = reader.choice("method", _METHODS, "POST")
+    headers = _read_headers(reader)
+    body = reader.json("body", MAX_BODY_BYTES)
+    if url is None:
+        return None
+    return WebhookAction(url=url, method=method, headers=headers, body=body)
+
+
+def _read_headers(action: ObjectReader) -> dict[str, str]:
+    reader = action.inner("headers")
+    if reader is None:
+        return {}
+    headers = reader.fields
+    if len(headers) > MAX_HEADERS:
+        action.wrong("headers", "too_long", f"must be at most {MAX_HEADERS} headers")
+        return {}
+    for name in headers:
+        value = reader.string(name)
+        if value is None:
+            if headers[name] is None:
+                reader.wrong(name, "wrong_type", "must be a string, not null")
+            continue
+        reason = header_problem(name, value)
+        if reason:
+            reader.wrong(name, "bad_format", reason)
+    repeated = repeated_header(headers)
+    if repeated is not None:
+        reader.wrong(repeated, "conflict", "is there twice, in another spelling")
+    return {name: value for name, value in headers.items() if isinstance(value, str)}
+
+
+def _read_task(reader: ObjectReader) -> Action | None:
+    reader.require("name")
+    name = reader.text("name", _TASK, _TASK_IS, None)
+    payload = reader.json("payload", MAX_BODY_BYTES)
+    return TaskAction(name=name, payload=payload) if name is not None else None
+
+
+def _read_retry_policy(
+    reader: ObjectReader | None, delivery: Delivery, problems: Problems
+) -> RetryPolicy:
+    if reader is None:
+        return RetryPolicy() if delivery is Delivery.AT_LEAST_ONCE else RetryPolicy(max_retries=0)
+    backoff = reader.choice("backoff", _BACKOFFS, None)
+    non_retryable = reader.texts("non_retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
+    if reader.given("delays_seconds") or backoff is Backoff.LIST:
+        policy = _read_list(reader, backoff, non_retryable, problems)
+    else:
+        policy = _read_formula(reader, backoff, non_retryable)
+    reader.finish()
+    if delivery is Delivery.AT_LEAST_ONCE:
+        return policy
+    if policy.max_retries > 0:
+        for key in ("max_retries", "delays_seconds"):
+            reader.forbid(key, "cannot stand beside at_most_once, which never retries")
+    return replace(policy, max_retries=0)
+
+
+def _read_list(
+    reader: ObjectReader,
+    backoff: Backoff | None,
+    non_retryable: tuple[str, ...],
+    problems: Problems,
+) -> RetryPolicy:
+    reader.require("delays_seconds", "is required with backoff LIST")
+    delays = reader.wholes("delays_seconds", 0, MAX_RETRY_DELAY_SECONDS, MAX_RETRIES) or ()
+    if backoff not in (None, Backoff.LIST):
+        reader.wrong("backoff", "conflict", "must be LIST, or left out, beside delays_seconds")
+    for key in ("initial_delay_seconds", "max_delay_seconds"):
+        reader.forbid(key, "has no meaning beside delays_seconds")
+    retries = reader.whole("max_retries", 0, MAX_RETRIES, None)
+    sound = not problems.touch(reader.path("delays_seconds"))
+    if retries is not None and sound and retries != len(delays):
+        reader.wrong("max_retries", "conflict", "must be the number of delays_seconds, or left out")
+    return RetryPolicy(
+        max_retries=len(delays),
+        backoff=Backoff.LIST,
+        delays_seconds=delays,
+        non_retryable=non_retryable,
+    )
+
+
+def _read_formula(
+    reader: ObjectReader, backoff: Backoff | None, non_retryable: tuple[str, ...]
+) -> RetryPolicy:
+    default = RetryPolicy()
+    initial = reader.whole(
+        "initial_delay_seconds", 0, MAX_RETRY_DELAY_SECONDS, default.initial_delay_seconds
+    )
+    longest = reader.whole("max_delay_seconds", 0, MAX_RETRY_DELAY_SECONDS, None)
+    if longest is None:
+        longest = max(default.max_delay_seconds, initial)
+    elif longest < initial:
+        reader.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
+    return RetryPolicy(
+        max_retries=reader.whole("max_retries", 0, MAX_RETRIES, default.max_retries),
+        backoff=backoff or default.backoff,
+        initial_delay_seconds=initial,
+        max_delay_seconds=longest,
+        non_retryable=non_retryable,
+    )
+
+
+# Updates.
+
+
+def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
+    """The document of a job with a patch laid over it; what is no object is left to the reader."""
+    present = _definition(job)
+    merged: dict[str, object] = {**present, **patch}
+    present["retry_policy"] = _said_about_retries(job)
+    for key, merge in (
+        ("schedule", _patched_schedule),
+        ("action", _patched_action),
+        ("retry_policy", _patched_retry_policy),
+    ):
+        part = patch.get(key, {})
+        if isinstance(part, dict):
+            merged[key] = merge(present[key], part)
+    return merged
+
+
+def _patched_schedule(present: _Object, patch: _Object) -> _Object:
+    kinds = {kind for kind in _KINDS_OF_SCHEDULE if patch.get(kind) is not None}
+    replaced = {*_KINDS_OF_SCHEDULE} if kinds else set()
+    if kinds - {"cron"}:
+        replaced |= {"dst_gap", "dst_overlap"}
+    return {key: value for key, value in present.items() if key not in replaced} | patch
+
+
+def _patched_action(present: _Object, patch: _Object) -> _Object:
+    if patch.get("type", present["type"]) != present["type"]:
+        return patch
+    merged = present | patch
+    headers = patch.get("headers")
+    if isinstance(headers, dict):
+        named = {name.lower() for name in headers}
+        kept = {k: v for k, v in present.get("headers", {}).items() if k.lower() not in named}
+        merged["headers"] = kept | {k: v for k, v in headers.items() if v is not None}
+    return merged
+
+
+def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
+    to_list = patch.get("delays_seconds") is not None
+    from_list = "delays_seconds" in present and not patch.keys().isdisjoint(
+        {"backoff", "delays_seconds"}
+    )
+    if to_list or from_list:
+        present = {key: value for key, value in present.items() if key == "non_retryable"}
+    return present | patch
+
+
+def _said_about_retries(spec: JobSpec) -> _Object:
+    """The retry policy without what is default or follows from the rest: that may follow anew."""
+    policy, default = spec.retry_policy, RetryPolicy()
+    said = _render_retry_policy(policy)
+    if policy.max_delay_seconds == max(default.max_delay_seconds, policy.initial_delay_seconds):
+        said.pop("max_delay_seconds", None)
+    if spec.delivery is Delivery.AT_MOST_ONCE or policy.backoff is Backoff.LIST:
+        del said["max_retries"]
+    return {key: value for key, value in said.items() if value != getattr(default, key)}
+
+
+def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
+    """Let an interval that was not changed go on from where it stands."""
+    before, after = old.schedule, new.schedule
+    if not isinstance(before, Every) or not isinstance(after, Every):
+        return new
+    if before.every_seconds != after.every_seconds or old.window.starts_at != new.window.starts_at:
+        return new
+    return replace(new, schedule=replace(after, anchor=before.anchor))
+
+
+def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
+    # As JSON, because to Python 1 and true are equal, and to the target of a webhook they are not.
+    def said(job: NewJob, field: str) -> bytes:
+        return msgspec.json.encode(getattr(job, field))
+
+    fields = NewJob.__struct_fields__
+    return frozenset(field for field in fields if said(old, field) != said(new, field))
+
+
+# What users get.
+
+
+def render_job(job: Job) -> dict[str, Any]:
+    """A job as users see it: the document that would create it, and what became of it."""
+    zone = load_zone(job.schedule.timezone)
+    return {
+        "job_id": job_text(job.job_id),
+        "status": job.status.value,
+        "version": job.version,
+        "next_run_at": format_instant(job.next_run_at, zone) if job.next_run_at else None,
+        **_definition(job),
+        "created_at": format_instant(job.created_at),
+        "updated_at": format_instant(job.updated_at),
+    }
+
+
+def render_execution(execution: Execution) -> dict[str, Any]:
+    """An execution as users see it."""
+    return {
+        "execution_id": execution_text(execution.execution_id),
+        "job_id": job_text(execution.job_id),
+        "tenant_id": execution.tenant_id,
+        "status": execution.status.value,
+        "reason": execution.reason.value if execution.reason else None,
+        "scheduled_for": format_instant(execution.scheduled_for),
+        "started_at": _instant(execution.started_at),
+        "finished_at": _instant(execution.finished_at),
+        "attempt": execution.attempt,
+        "lateness_ms": execution.lateness_ms,
+        "error": execution.error,
+        "result": execution.result,
+        "attempts": [_render_attempt(attempt) for attempt in execution.attempts],
+    }
+
+
+def _render_attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.attempt,
+        "status": attempt.status.value,
+        "started_at": format_instant(attempt.started_at),
+        "finished_at": _instant(attempt.finished_at),
+        "error": attempt.error,
+        "kind": attempt.kind,
+    }
+
+
+def _definition(job: NewJob) -> dict[str, Any]:
+    """The document that would create this job, with every default spelled out."""
+    document: dict[str, Any] = {
+        "tenant_id": job.tenant_id,
+        "name": job.name,
+        "type": job.type.value,
+        "schedule": _render_schedule(job.schedule, job.window),
+        "action": _render_action(job.action),
+        "retry_policy": _render_retry_policy(job.retry_policy),
+        "timeout_seconds": job.timeout_seconds,
+        "delivery": job.delivery.value,
+        "queue": job.queue,
+        "priority": job.priority.name,
+        "start_deadline_seconds": job.start_deadline_seconds,
+        "deadline_seconds": job.deadline_seconds,
+    }
+    if job.type is JobType.RECURRING:
+        document |= {
+            "misfire_policy": job.misfire_policy.value,
+            "catch_up_window_seconds": job.catch_up_window_seconds,
+            "catch_up_limit": job.catch_up_limit,
+            "overlap_policy": job.overlap_policy.value,
+        }
+    return document
+
+
+def _render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
+    shown: dict[str, Any]
+    match schedule:
+        case Once():
+            return {"at": format_instant(schedule.at), "timezone": schedule.timezone}
+        case Cron():
+            shown = {
+                "cron": schedule.cron,
+                "timezone": schedule.timezone,
+                "dst_gap": schedule.dst_gap,
+                "dst_overlap": schedule.dst_overlap,
+            }
+        case Every():
+            shown = {"every_seconds": schedule.every_seconds, "timezone": schedule.timezone}
+    return shown | {
+        "starts_at": _instant(window.starts_at),
+        "ends_at": _instant(window.ends_at),
+        "max_runs": window.max_runs,
+    }
+
+
+def _render_action(action: Action) -> dict[str, Any]:
+    match action:
+        case WebhookAction():
+            return {
+                "type": "WEBHOOK",
+                "url": action.url,
+                "method": action.method,
+                "headers": action.headers,
+                "body": action.body,
+            }
+        case TaskAction():
+            return {"type": "TASK", "name": action.name, "payload": action.payload}
+
+
+def _render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "max_retries": policy.max_retries,
+        "backoff": policy.backoff.value,
+        "non_retryable": list(policy.non_retryable),
+    }
+    if policy.delays_seconds is not None:
+        return shown | {"delays_seconds": list(policy.delays_seconds)}
+    return shown | {
+        "initial_delay_seconds": policy.initial_delay_seconds,
+        "max_delay_seconds": policy.max_delay_seconds,
+    }
+
+
+def _instant(instant: datetime | None) -> str | None:
+    return format_instant(instant) if instant is not None else None

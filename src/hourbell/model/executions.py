@@ -1,0 +1,173 @@
+"""One occurrence of a job on its way to its fate.
+
+    (planned) ─▶ SCHEDULED ─▶ QUEUED ─▶ RUNNING ─▶ SUCCEEDED
+                     ▲                     │
+                     ├─── given back ◀─────┤
+                     │                     ▼
+                     │                   FAILED ─▶ DEAD
+                     │                     │
+                  RETRYING ◀───────────────┘          (RETRYING ─▶ QUEUED again)
+
+From wherever it waits it may also end as CANCELLED, SKIPPED or SUPERSEDED. FAILED is the end of
+one attempt, not a place to rest: the transaction that records it also moves the execution on to
+RETRYING or DEAD. Exactly one of the five fates ends every occurrence, and none is ever left.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+TIMEOUT = "timeout"  # the kind of failure of an attempt that was stopped by its timeout
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution is (R20)."""
+
+    SCHEDULED = "SCHEDULED"  # planned, not yet due or not yet admitted
+    QUEUED = "QUEUED"  # admitted, any worker may claim it
+    RUNNING = "RUNNING"  # held by a lease
+    FAILED = "FAILED"  # an attempt ended badly; see the drawing above
+    RETRYING = "RETRYING"  # waits for its next attempt
+    SUCCEEDED = "SUCCEEDED"
+    DEAD = "DEAD"  # will not be tried again; in the dead letters
+    CANCELLED = "CANCELLED"  # somebody, or a later run, took it back
+    SUPERSEDED = "SUPERSEDED"  # the job is not the same any more
+    SKIPPED = "SKIPPED"  # decided not to run
+
+
+class Reason(StrEnum):
+    """Why a fate came about: a closed set, for programs. `REASONS` says which fate has which."""
+
+    OVERLAP = "overlap"  # an earlier run was live (`forbid`), or waited already (`queue_one`)
+    REPLACED = "replaced"  # a later run came before it had started (`replace`)
+    START_DEADLINE = "start_deadline"  # it could not start within start_deadline_seconds
+    MISFIRE = "misfire"  # missed while nothing planned, and the policy does not make it up
+    MAX_RUNS = "max_runs"  # the job had started all the runs it may
+    DEADLINE = "deadline"  # deadline_seconds ran out over all attempts
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    NON_RETRYABLE = "non_retryable"  # the kind of failure is one that the policy does not retry
+    LOST = "lost"  # at-most-once, and the lease was lost: nobody knows whether it ran
+    CRASHED = "crashed"  # it took its worker down too often
+    CANCELLED = "cancelled"  # somebody asked for it, or a later run did (`replace`)
+    UPDATED = "updated"  # the job was changed before it was claimed,
+    PAUSED = "paused"  # or paused,
+    DELETED = "deleted"  # or deleted
+
+
+_S = ExecutionStatus
+
+FATES = frozenset({_S.SUCCEEDED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED})
+
+REASONS: dict[ExecutionStatus, frozenset[Reason]] = {
+    _S.SKIPPED: frozenset(
+        {
+            Reason.OVERLAP,
+            Reason.REPLACED,
+            Reason.START_DEADLINE,
+            Reason.MISFIRE,
+            Reason.MAX_RUNS,
+        }
+    ),
+    _S.DEAD: frozenset(
+        {
+            Reason.RETRIES_EXHAUSTED,
+            Reason.NON_RETRYABLE,
+            Reason.DEADLINE,
+            Reason.LOST,
+            Reason.CRASHED,
+        }
+    ),
+    _S.CANCELLED: frozenset({Reason.CANCELLED}),
+    _S.SUPERSEDED: frozenset({Reason.UPDATED, Reason.PAUSED, Reason.DELETED}),
+}
+
+TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
+    # None: it does not exist yet. A missed occurrence is recorded without ever having waited.
+    None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
+    _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
+    _S.QUEUED: frozenset({_S.RUNNING, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
+    # To SCHEDULED: given back unstarted, no attempt burnt. To RETRYING and DEAD without FAILED:
+    # the lease was lost, so the attempt has no outcome of its own.
+    _S.RUNNING: frozenset(
+        {_S.SUCCEEDED, _S.FAILED, _S.SCHEDULED, _S.RETRYING, _S.DEAD, _S.CANCELLED}
+    ),
+    _S.FAILED: frozenset({_S.RETRYING, _S.DEAD}),
+    _S.RETRYING: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED}),
+    **{fate: frozenset[ExecutionStatus]() for fate in FATES},
+}
+
+
+def can_move(origin: ExecutionStatus | None, to: ExecutionStatus) -> bool:
+    """Whether an execution may go straight from one status (None: from nothing) to another."""
+    return to in TRANSITIONS[origin]
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """What a worker gets for one claimed execution."""
+
+    execution_id: int
+    job_id: int
+    tenant_id: str
+    attempt: int  # 1 for the first
+    fence: int  # goes to the handler, the target and back with the outcome
+    scheduled_for: datetime
+    deadline_in_seconds: float | None  # from the claim; no attempt may go on after this
+    spec: bytes | str  # the job as stored; the worker decodes the JobSpec in it
+
+
+class Succeeded(msgspec.Struct, frozen=True, tag_field="outcome", tag="succeeded"):
+    """The action did what it was asked to."""
+
+    result: Any = None  # small, JSON
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
+    """The attempt failed; the retry policy decides what follows."""
+
+    error: str  # for people
+    kind: str  # for `non_retryable`: an exception's name, `http_503`, `timeout`
+    retry_after_seconds: float | None = None  # what the target asked for
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag_field="outcome", tag="cancelled"):
+    """The work was stopped because somebody asked for it."""
+
+
+class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released"):
+    """Given back unstarted, at shutdown; the attempt does not count."""
+
+
+Outcome = Succeeded | Failed | Cancelled | Released
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try, as recorded."""
+
+    attempt: int
+    status: ExecutionStatus  # RUNNING, SUCCEEDED, FAILED or CANCELLED; a lost lease is FAILED
+    started_at: datetime
+    finished_at: datetime | None = None
+    error: str | None = None
+    kind: str | None = None
+
+
+class Execution(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution as read: live or recorded."""
+
+    execution_id: int
+    job_id: int
+    tenant_id: str
+    status: ExecutionStatus
+    reason: Reason | None = None
+    scheduled_for: datetime
+    started_at: datetime | None = None  # of the latest attempt
+    finished_at: datetime | None = None
+    attempt: int = 0  # 0 until it first runs
+    lateness_ms: int | None = None  # from scheduled_for to the start of the first attempt
+    error: str | None = None
+    result: Any = None
+    missed: int | None = None  # SKIPPED(misfire): how many occurrences this one entry stands for,
+    missed_through: datetime | None = None  # from scheduled_for to here
+    attempts: tuple[Attempt, ...] = ()  # oldest first; left empty in lists

@@ -1,0 +1,298 @@
+"""Reading a decoded JSON object field by field, so that a bad document is answered once, in full.
+
+A reader hands out the fields it is asked for. Whatever is wrong it notes, with the path, and hands
+out the default instead, so that reading goes on to the next field; `Problems.raise_if_any` at the
+end raises them all together. What was never asked for is an unknown field: the code that reads a
+document is also the list of what a document may say. `null` means "not given" everywhere.
+
+Nothing in here echoes a value of unknown size, and a key appears in a path only in a form that any
+log, terminal and JSON encoder can take.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from hourbell.model.errors import FieldCode, FieldError, InvalidInput
+from hourbell.model.instants import InvalidInstant, parse_instant
+
+MAX_PROBLEMS = 100  # the answer to a document of a million wrong fields stays small
+MAX_DEPTH = 32  # of arrays and objects inside a body or payload
+MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: what a double can span
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Problems:
+    """The wrong fields found so far."""
+
+    def __init__(self) -> None:
+        self._errors: list[FieldError] = []
+
+    def add(self, path: str, code: FieldCode, message: str) -> None:
+        """Note what is wrong with a field: the first thing only, of the first MAX_PROBLEMS."""
+        if len(self._errors) < MAX_PROBLEMS and all(path != known.path for known in self._errors):
+            self._errors.append(FieldError(path, code, message))
+
+    def touch(self, *paths: str) -> bool:
+        """Whether one of these fields, or a part of it, is already known to be wrong."""
+        return any(
+            error.path == path or error.path.startswith((path + ".", path + "["))
+            for error in self._errors
+            for path in paths
+        )
+
+    def raise_if_any(self) -> None:
+        """Raise InvalidInput with everything noted, if anything was."""
+        if self._errors:
+            raise InvalidInput(self._errors)
+
+
+class ObjectReader:
+    """One JSON object being read. Every method notes what is wrong and returns the default."""
+
+    def __init__(self, fields: Mapping[str, object], path: str, problems: Problems) -> None:
+        self.fields = fields
+        self._path = path
+        self._problems = problems
+        self._known: set[str] = set()
+
+    def path(self, key: str) -> str:
+        """The path of a field of this object."""
+        return f"{self._path}.{shown_key(key)}" if self._path else shown_key(key)
+
+    def wrong(self, key: str, code: FieldCode, message: str) -> None:
+        """Note that a field is wrong."""
+        self._problems.add(self.path(key), code, message)
+
+    def given(self, key: str) -> bool:
+        """Whether the field is there and not null."""
+        self._known.add(key)
+        return self.fields.get(key) is not None
+
+    def require(self, key: str, message: str = "is required") -> bool:
+        """Note the field as missing if it is not given."""
+        if self.given(key):
+            return True
+        self.wrong(key, "required", message)
+        return False
+
+    def forbid(self, key: str, message: str) -> None:
+        """Note a field that makes no sense beside the others."""
+        if self.given(key):
+            self.wrong(key, "conflict", message)
+
+    def whole(self, key: str, low: int, high: int, default: D) -> int | D:
+        """A whole number from low to high; true and false are not numbers."""
+        value = self._take(key)
+        if value is None:
+            return default
+        number = self._whole(self.path(key), value, low, high)
+        return default if number is None else number
+
+    def wholes(self, key: str, low: int, high: int, limit: int) -> tuple[int, ...] | None:
+        """An array of 1 to limit whole numbers, each from low to high."""
+        values = self._array(key, 1, limit)
+        if values is None:
+            return None
+        path = self.path(key)
+        numbers = [
+            self._whole(f"{path}[{index}]", value, low, high) for index, value in enumerate(values)
+        ]
+        return tuple(number for number in numbers if number is not None)
+
+    def texts(self, key: str, shape: re.Pattern[str], what: str, limit: int) -> tuple[str, ...]:
+        """An array of at most limit strings that match the shape; empty when not given."""
+        path = self.path(key)
+        found = []
+        for index, value in enumerate(self._array(key, 0, limit) or ()):
+            if not isinstance(value, str):
+                self._wrong_type(f"{path}[{index}]", "a string", value)
+            elif not shape.fullmatch(value):
+                self._problems.add(f"{path}[{index}]", "bad_format", f"must be {what}")
+            else:
+                found.append(value)
+        return tuple(found)
+
+    def text(self, key: str, shape: re.Pattern[str], what: str, default: D) -> str | D:
+        """A string that matches the shape; `what` completes "must be …"."""
+        value = self.string(key)
+        if value is None:
+            return default
+        if not shape.fullmatch(value):
+            self.wrong(key, "bad_format", f"must be {what}")
+            return default
+        return value
+
+    def string(self, key: str) -> str | None:
+        """A string of any shape; the caller looks at it further."""
+        value = self._take(key)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong_type(self.path(key), "a string", value)
+        return None
+
+    def choice(self, key: str, choices: Mapping[str, T], default: D) -> T | D:
+        """One of a few words, and what it stands for."""
+        value = self.string(key)
+        if value is None:
+            return default
+        if value not in choices:
+            hint = _suggestion(value, choices) or f"; it is one of {', '.join(choices)}"
+            self.wrong(key, "not_a_choice", f"is not a choice here{hint}")
+            return default
+        return choices[value]
+
+    def instant(self, key: str) -> datetime | None:
+        """An RFC 3339 date and time with an offset."""
+        value = self.string(key)
+        if value is None:
+            return None
+        try:
+            return parse_instant(value)
+        except InvalidInstant as error:
+            self.wrong(key, "bad_format" if error.in_range else "out_of_range", str(error))
+            return None
+
+    def inner(self, key: str) -> "ObjectReader | None":
+        """A reader of the object in this field."""
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self._wrong_type(self.path(key), "an object", value)
+            return None
+        return ObjectReader(value, self.path(key), self._problems)
+
+    def json(self, key: str, max_bytes: int) -> object:
+        """Any JSON value that can be stored, sent and read back unchanged."""
+        value = self._take(key)
+        problem = _json_problem(value, "", MAX_DEPTH)
+        if problem is not None:
+            inner, code, message = problem
+            self._problems.add(self.path(key) + inner, code, message)
+            return None
+        if len(msgspec.json.encode(value)) > max_bytes:
+            self.wrong(key, "too_long", f"must be at most {max_bytes} bytes as JSON")
+            return None
+        return value
+
+    def finish(self) -> None:
+        """Note every field that was never asked for."""
+        for key in self.fields:
+            if key not in self._known:
+                hint = _suggestion(key, self._known)
+                self.wrong(key, "unknown_field", f"is not a field here{hint}")
+
+    def _take(self, key: str) -> object:
+        self._known.add(key)
+        return self.fields.get(key)
+
+    def _whole(self, path: str, value: object, low: int, high: int) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            self._wrong_type(path, "a whole number", value)
+            return None
+        if not low <= value <= high:
+            self._problems.add(path, "out_of_range", f"must be from {low} to {high}")
+            return None
+        return value
+
+    def _array(self, key: str, least: int, limit: int) -> list[object] | None:
+        value = self._take(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            self._wrong_type(self.path(key), "an array", value)
+            return None
+        if not least <= len(value) <= limit:
+            self.wrong(key, "out_of_range", f"must have from {least} to {limit} items")
+            return None
+        return value
+
+    def _wrong_type(self, path: str, expected: str, value: object) -> None:
+        self._problems.add(path, "wrong_type", f"must be {expected}, not {json_type(value)}")
+
+
+def read_object(document: object, problems: Problems) -> ObjectReader:
+    """A reader of a whole document; raises InvalidInput if it is no object at all."""
+    if not isinstance(document, dict):
+        message = f"must be an object, not {json_type(document)}"
+        raise InvalidInput([FieldError("", "wrong_type", message)])
+    return ObjectReader(document, "", problems)
+
+
+def json_type(value: object) -> str:
+    """What JSON calls a value, with its article."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int):
+        return "a number"
+    if isinstance(value, float):
+        return "a fraction" if math.isfinite(value) else "an infinite number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def shown_key(key: str) -> str:
+    """A key as part of a path: itself if short and printable, else cut and escaped."""
+    if len(key) <= 64 and key.isprintable():
+        return key
+    return ascii(key[:61] + "..." if len(key) > 64 else key)[1:-1]
+
+
+def text_problem(text: str) -> str | None:
+    """Why a text cannot be stored, or None: PostgreSQL has no NUL, UTF-8 no lone surrogates."""
+    if "\0" in text:
+        return "must not contain the NUL character"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "must not contain half of a surrogate pair"
+    return None
+
+
+def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:
+    """The first thing in a JSON value that could not be stored and read back, with its path."""
+    if isinstance(value, str):
+        reason = text_problem(value)
+        return (path, "bad_format", reason) if reason else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return path, "out_of_range", "must be a finite number"
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        return path, "out_of_range", f"must be a number of at most {MAX_INTEGER_BITS} bits"
+    if not isinstance(value, dict | list):
+        return None
+    if not depth:
+        return path, "too_deep", f"must not be nested deeper than {MAX_DEPTH}"
+    inner: Iterable[tuple[str, object]]
+    if isinstance(value, list):
+        inner = ((f"[{index}]", item) for index, item in enumerate(value))
+    else:
+        for key in value:
+            reason = text_problem(key)
+            if reason:
+                return f"{path}.{shown_key(key)}", "bad_format", reason
+        inner = ((f".{shown_key(key)}", item) for key, item in value.items())
+    for step, item in inner:
+        problem = _json_problem(item, path + step, depth - 1)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    # Comparing is quadratic in the length; no name of ours is this long.
+    if len(word) > 64:
+        return ""
+    by_folded = {name.casefold(): name for name in sorted(known)}
+    close = difflib.get_close_matches(word.casefold(), by_folded, n=1)
+    return f"; did you mean {by_folded[close[0]]}?" if close else ""

@@ -1,0 +1,72 @@
+"""The ids of jobs and executions: 63-bit numbers inside, short fixed-width text outside.
+
+`job_` or `exe_`, then 13 characters of Crockford's base 32 in lower case (no i, l, o, u, so that
+ids survive being read aloud). Fixed width makes text order the order of the numbers. A one-time
+job *is* its execution: both texts then carry the same number.
+
+Parsing is strict. There is exactly one text for every number; anything else names nothing, and
+`UnknownId` (a `NotFound`) says so.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from hourbell.model.errors import UnknownId
+
+MAX_ID = 2**63 - 1  # what a PostgreSQL bigint holds
+
+# The upper 41 bits are milliseconds since 2024, the lower 22 a sequence (store/migrations/0001_core.sql).
+_SEQUENCE_BITS = 22
+_BEGINNING = datetime(2024, 1, 1, tzinfo=UTC)
+
+_JOB = "job_"
+_EXECUTION = "exe_"
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
+_WIDTH = 13
+_SHIFTS = range(5 * (_WIDTH - 1), -1, -5)
+
+
+def job_text(job_id: int) -> str:
+    """The text of a job's id, as `job_0000000000016`."""
+    return _JOB + _encode(job_id)
+
+
+def execution_text(execution_id: int) -> str:
+    """The text of an execution's id, as `exe_0000000000016`."""
+    return _EXECUTION + _encode(execution_id)
+
+
+def parse_job_id(text: str) -> int:
+    """The number of a job from its text; raises UnknownId for anything else."""
+    return _parse(text, _JOB, "job")
+
+
+def parse_execution_id(text: str) -> int:
+    """The number of an execution from its text; raises UnknownId for anything else."""
+    return _parse(text, _EXECUTION, "execution")
+
+
+def created_at(number: int) -> datetime:
+    """The moment that is in every id, in whole milliseconds."""
+    return _BEGINNING + timedelta(milliseconds=number >> _SEQUENCE_BITS)
+
+
+def _encode(number: int) -> str:
+    if not 0 <= number <= MAX_ID:
+        raise ValueError("an id is a number from 0 to 2**63 - 1")
+    return "".join([_ALPHABET[number >> shift & 31] for shift in _SHIFTS])
+
+
+def _parse(text: str, prefix: str, kind: str) -> int:
+    digits = text.removeprefix(prefix)
+    if len(text) != len(prefix) + _WIDTH or len(digits) != _WIDTH:
+        raise UnknownId(kind, text)
+    number = 0
+    for digit in digits:
+        value = _VALUES.get(digit)
+        if value is None:
+            raise UnknownId(kind, text)
+        number = number << 5 | value
+    if number > MAX_ID:
+        raise UnknownId(kind, text)
+    return number

@@ -1,0 +1,64 @@
+"""RFC 3339 text on the outside, aware datetimes in UTC on the inside.
+
+A date without an offset is refused: it would mean another moment on another machine. The range
+ends a day before the end of year 9999, so that an instant can always be shown in any zone.
+"""
+
+import re
+from datetime import UTC, datetime, tzinfo
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    r"(Z|[+-][0-9]{2}:[0-9]{2})?",
+    re.IGNORECASE,
+)
+
+
+class InvalidInstant(ValueError):
+    """The text is no instant; the message says why. `in_range` is False for a real but far date."""
+
+    def __init__(self, reason: str, *, in_range: bool = True) -> None:
+        super().__init__(reason)
+        self.in_range = in_range
+
+
+def parse_instant(text: str) -> datetime:
+    """The instant that an RFC 3339 text means, in UTC; digits beyond the microsecond are cut."""
+    match = _RFC_3339.fullmatch(text)
+    if match is None:
+        raise InvalidInstant("must be a date and time like 2026-04-07T09:00:00Z")
+    if match[1] is None:
+        raise InvalidInstant("needs an offset: end it with Z or, for example, +05:30")
+    try:
+        local = datetime.fromisoformat(text.upper())
+    except ValueError:
+        raise InvalidInstant("is not a date and time that exists") from None
+    try:
+        instant = local.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInstant(_RANGE, in_range=False) from None
+    if not EARLIEST <= instant < LATEST:
+        raise InvalidInstant(_RANGE, in_range=False)
+    return instant
+
+
+def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:
+    """RFC 3339 in the given zone, `Z` for UTC, with no more fractional digits than needed."""
+    local = instant.astimezone(zone)
+    offset = local.utcoffset()
+    if not offset or offset.total_seconds() % 60:
+        # RFC 3339 has no offsets with seconds; a few zones had them until the 1970s.
+        local = instant.astimezone(UTC)
+        text, suffix = local.replace(tzinfo=None).isoformat(), "Z"
+    else:
+        whole = local.isoformat()
+        text, suffix = whole[:-6], whole[-6:]
+    if "." in text:
+        text = text.rstrip("0")
+    return text + suffix
+
+
+_RANGE = "must lie between 1970-01-01T00:00:00Z and 9999-12-31T00:00:00Z"

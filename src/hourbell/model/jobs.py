@@ -1,0 +1,215 @@
+"""What a job is, in three widths.
+
+    JobSpec   what a worker needs to run it and to decide what follows a failure
+    NewJob    all that its owner says about it
+    Job       the same, and what became of it
+
+Each holds the one before. A `NewJob` is stored as JSON beside the job's row (or, for a one-time
+job, beside its execution's), and travels to the worker with a claim; the worker decodes only the
+`JobSpec` in it. What planning, the gate and the reaper look at is in columns besides.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hourbell.model.policies import (
+    DEFAULT_CATCH_UP_LIMIT,
+    DEFAULT_CATCH_UP_WINDOW_SECONDS,
+    Delivery,
+    Misfire,
+    Overlap,
+    Priority,
+    RetryPolicy,
+)
+from hourbell.model.schedules import Schedule, Window
+
+DEFAULT_TENANT = "default"
+DEFAULT_QUEUE = "default"
+DEFAULT_TIMEOUT_SECONDS = 300
+MAX_TIMEOUT_SECONDS = 86_400
+MAX_START_DEADLINE_SECONDS = 30 * 86_400
+MAX_DEADLINE_SECONDS = 366 * 86_400
+MAX_NAME = 200
+MAX_BODY_BYTES = 256 * 1024  # of a webhook's body and of a task's payload, as JSON
+MAX_URL = 2048
+MAX_HEADERS = 50
+MAX_HEADER_VALUE = 4096
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
+
+_URL_CHARACTERS = re.compile(r"[!-\[\]-~]+")  # visible ASCII; a backslash is read in two ways
+_AUTHORITY = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?"
+)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HEADER_VALUE = re.compile(r"[\t -~]*")
+# The HTTP client writes these itself; a second copy would let one request pass for two.
+_OWN_HEADERS = frozenset(
+    {"connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+
+
+class JobType(StrEnum):
+    """Once, or again and again."""
+
+    ONE_TIME = "ONE_TIME"
+    RECURRING = "RECURRING"
+
+
+class JobStatus(StrEnum):
+    """Where a job is (R20)."""
+
+    SCHEDULED = "SCHEDULED"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"  # it has had its last run
+    CANCELLED = "CANCELLED"
+
+
+class WebhookAction(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="WEBHOOK"
+):
+    """An HTTP request; any 2xx is success."""
+
+    url: str
+    method: str = "POST"
+    headers: dict[str, str] = {}
+    body: Any = None  # a string is sent as it is, anything else as JSON, None not at all
+
+
+class TaskAction(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="TASK"
+):
+    """A handler that workers know by name."""
+
+    name: str
+    payload: Any = None
+
+
+Action = WebhookAction | TaskAction
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker needs of a job."""
+
+    name: str
+    action: Action
+    retry_policy: RetryPolicy = RetryPolicy()
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS  # of one attempt
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+
+class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
+    """All that its owner says about a job; made from a document, and checked."""
+
+    tenant_id: str = DEFAULT_TENANT
+    type: JobType
+    schedule: Schedule
+    window: Window = Window()  # always empty for ONE_TIME
+    queue: str = DEFAULT_QUEUE
+    priority: Priority = Priority.MEDIUM
+    # The next four mean something for RECURRING only.
+    misfire_policy: Misfire = Misfire.LATEST
+    catch_up_window_seconds: int = DEFAULT_CATCH_UP_WINDOW_SECONDS  # of `all`
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT  # of `all`
+    overlap_policy: Overlap = Overlap.ALLOW
+    start_deadline_seconds: int | None = None  # after scheduled_for; later it is SKIPPED
+    deadline_seconds: int | None = None  # after scheduled_for, over all attempts; then DEAD
+
+
+class Job(NewJob, frozen=True, kw_only=True):
+    """A job as read: all that its owner said, and what became of it."""
+
+    job_id: int
+    status: JobStatus
+    version: int  # bumped by every update, pause and resume
+    next_run_at: datetime | None  # None when paused or ended
+    created_at: datetime
+    updated_at: datetime
+
+
+class JobChanges(msgspec.Struct, frozen=True):
+    """A checked update: the job as it shall be, and what is different about it.
+
+    It was worked out against one version of the job. Apply it only while that is still the
+    version; if it is not, read the job and work it out again.
+    """
+
+    base_version: int
+    job: NewJob
+    changed: frozenset[str]  # names of fields of NewJob; empty: there is nothing to do
+
+    @property
+    def reschedules(self) -> bool:
+        """Whether the job has to leave its timetable and join again."""
+        return not self.changed.isdisjoint({"schedule", "window"})
+
+
+def encode_job(job: NewJob) -> bytes:
+    """A job as JSON, for storing. What was left to its default is left out."""
+    return _encoder.encode(job)
+
+
+def decode_job(stored: bytes | str) -> NewJob:
+    """A job from its stored JSON. Fields of a newer version are passed over."""
+    return _job_decoder.decode(stored)
+
+
+def decode_spec(stored: bytes | str) -> JobSpec:
+    """The worker's part of a job from its stored JSON."""
+    return _spec_decoder.decode(stored)
+
+
+def url_problem(url: str) -> str | None:
+    """Why a webhook cannot be sent to this URL, or None."""
+    if len(url) > MAX_URL:
+        return f"must be at most {MAX_URL} characters"
+    if not _URL_CHARACTERS.fullmatch(url):
+        return "must be visible ASCII without backslashes; percent-encode everything else"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "is not a URL that can be read"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if "@" in parts.netloc:
+        return "must not carry a user name or password; use a header"
+    authority = _AUTHORITY.fullmatch(parts.netloc)
+    if authority is None:
+        return "must name a host, and after it no more than a port"
+    if authority[1] is not None and not 1 <= int(authority[1]) <= 65_535:
+        return "must have a port from 1 to 65535"
+    return None
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Why a header cannot be sent, or None."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "is not a header name: up to 128 letters, digits and hyphens"
+    if name.lower() in _OWN_HEADERS:
+        return "is set by the sender itself"
+    if len(value) > MAX_HEADER_VALUE:
+        return f"must be at most {MAX_HEADER_VALUE} characters"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "must be printable ASCII, without line breaks"
+    return None
+
+
+def repeated_header(headers: Mapping[str, object]) -> str | None:
+    """A header that is there twice, in different spellings, or None."""
+    seen: set[str] = set()
+    for name in headers:
+        if name.lower() in seen:
+            return name
+        seen.add(name.lower())
+    return None
+
+
+_encoder = msgspec.json.Encoder()
+_job_decoder = msgspec.json.Decoder(NewJob)
+_spec_decoder = msgspec.json.Decoder(JobSpec)

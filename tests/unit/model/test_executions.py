@@ -1,0 +1,57 @@
+from itertools import pairwise
+
+import pytest
+
+from hourbell.model.executions import (
+    FATES,
+    REASONS,
+    TRANSITIONS,
+    ExecutionStatus,
+    Reason,
+    can_move,
+)
+
+S = ExecutionStatus
+
+
+def test_the_life_of_r20_is_allowed():
+    life = [None, S.SCHEDULED, S.QUEUED, S.RUNNING, S.FAILED, S.RETRYING, S.QUEUED, S.RUNNING]
+    assert all(can_move(a, b) for a, b in pairwise(life) if b is not None)
+    assert can_move(S.RUNNING, S.SUCCEEDED)
+    assert can_move(S.FAILED, S.DEAD)
+
+
+def test_every_status_has_its_row():
+    assert set(TRANSITIONS) == {None, *ExecutionStatus}
+
+
+@pytest.mark.parametrize("fate", sorted(FATES))
+def test_nothing_leaves_a_fate(fate: ExecutionStatus):
+    assert not any(can_move(fate, to) for to in ExecutionStatus)
+
+
+def test_every_fate_can_be_reached_and_every_status_has_a_way_to_one():
+    reached: set[ExecutionStatus | None] = {None}
+    while new := {to for origin in reached for to in TRANSITIONS[origin]} - reached:
+        reached |= new
+    assert reached == {None, *ExecutionStatus}
+    for status in set(ExecutionStatus) - FATES:
+        assert TRANSITIONS[status] & FATES or status is S.FAILED
+
+
+def test_only_the_gate_leads_to_running():
+    assert [origin for origin in TRANSITIONS if can_move(origin, S.RUNNING)] == [S.QUEUED]
+
+
+def test_what_has_run_is_not_skipped():
+    assert not can_move(S.RUNNING, S.SKIPPED)
+    assert not can_move(S.RETRYING, S.SKIPPED)
+
+
+def test_work_that_is_given_back_waits_again():
+    assert can_move(S.RUNNING, S.SCHEDULED)
+
+
+def test_every_fate_but_success_has_reasons_and_every_reason_one_fate():
+    assert set(REASONS) == FATES - {S.SUCCEEDED}
+    assert sorted(reason for reasons in REASONS.values() for reason in reasons) == sorted(Reason)
