@@ -1,0 +1,5 @@
+"""`python -m hourbell`, the same as `hourbell`."""
+
+from hourbell.cli.main import main
+
+main()

@@ -1,0 +1,92 @@
+"""WEBHOOK: an HTTP request; any 2xx is success.
+
+This is the first, plain form: no redirects are followed, the client never retries by itself, the answer is read up to a
+bound. The execution id is the same over all attempts and goes along as an idempotency key, with the fence.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from hourbell.actions import Run
+from hourbell.model.executions import Failed, Outcome, Succeeded
+from hourbell.model.ids import execution_text
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import WebhookAction
+
+MOST_ANSWER_BYTES = 16 * 1024
+_JSON = {"Content-Type": "application/json"}
+_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+
+
+class WebhookRunner:
+    """Sends webhooks over pooled connections."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    @classmethod
+    def open(cls, connections: int) -> Self:
+        connector = aiohttp.TCPConnector(limit=connections, limit_per_host=0)
+        return cls(
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def run(self, action: WebhookAction, run: Run) -> Outcome:
+        headers, body = _request(action, run)
+        try:
+            async with self._session.request(
+                action.method, action.url, headers=headers, data=body, allow_redirects=False
+            ) as response:
+                answer = await response.content.read(MOST_ANSWER_BYTES)
+                if 200 <= response.status < 300:
+                    text = answer.decode("utf-8", "replace")
+                    return Succeeded({"status": response.status, "body": text})
+                return Failed(
+                    f"The target answered {response.status}.",
+                    f"http_{response.status}",
+                    _retry_after(response.headers.get("Retry-After")),
+                )
+        except aiohttp.ClientError as error:
+            return Failed(f"The target could not be reached: {error}", "connection")
+
+
+def _request(action: WebhookAction, run: Run) -> tuple[dict[str, str], bytes | None]:
+    claimed = run.claimed
+    execution_id = execution_text(claimed.execution_id)
+    headers = {
+        "User-Agent": "Hourbell",
+        "Idempotency-Key": execution_id,
+        "Hourbell-Execution-Id": execution_id,
+        "Hourbell-Fence-Token": str(claimed.fence),
+        "Hourbell-Attempt": str(claimed.attempt),
+        "Hourbell-Scheduled-For": format_instant(claimed.scheduled_for),
+    }
+    body = _encoded(action.body)
+    if body is not None:
+        headers |= _TEXT if isinstance(action.body, str) else _JSON
+    theirs = {name.lower() for name in action.headers}
+    kept = {name: value for name, value in headers.items() if name.lower() not in theirs}
+    return kept | action.headers, body
+
+
+def _encoded(body: Any) -> bytes | None:
+    if body is None:
+        return None
+    return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds only; a date would need our clock to agree with theirs."""
+    return float(value) if value is not None and value.isascii() and value.isdigit() else None

@@ -1,0 +1,89 @@
+"""Whether the process is alive, whether it is ready, and where to look further."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Protocol
+
+from litestar import Response
+from litestar.params import Dependency
+
+from hourbell import __version__
+from hourbell.api.answers import JSON, answer
+from hourbell.api.problems import RETRY_AFTER_SECONDS
+from hourbell.api.routes import Route
+
+OPENAPI = "/schema/openapi.json"
+CHECK_SECONDS = 5.0
+
+
+class Health(Protocol):
+    """What the composition root knows about the parts of the process."""
+
+    async def ready(self) -> dict[str, bool]:
+        """Each part by name, and whether it does its work."""
+
+
+async def livez() -> Response[bytes]:
+    return answer({"status": "alive"})
+
+
+async def readyz(health: Annotated[Health, Dependency(skip_validation=True)]) -> Response[bytes]:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            checks = await health.ready()
+    except TimeoutError:
+        checks = {"checks_in_time": False}
+    if all(checks.values()):
+        return answer({"status": "ready", "checks": checks})
+    return answer(
+        {"status": "not_ready", "checks": checks}, 503, {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    )
+
+
+async def index() -> Response[bytes]:
+    return answer(
+        {
+            "name": "hourbell",
+            "version": __version__,
+            "jobs": "/api/v1/jobs",
+            "openapi": OPENAPI,
+            "docs": "docs/ of the source, beginning with concepts.md",
+        }
+    )
+
+
+async def openapi_document(openapi: bytes) -> Response[bytes]:
+    return Response(openapi, headers={"Cache-Control": "no-store"}, media_type=JSON)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/",
+        handler=index,
+        summary="Where to look",
+        answers={200: "Index"},
+    ),
+    Route(
+        method="GET",
+        path="/livez",
+        handler=livez,
+        summary="Whether the process is alive",
+        answers={200: "Liveness"},
+    ),
+    Route(
+        method="GET",
+        path="/readyz",
+        handler=readyz,
+        summary="Whether every part of the process does its work",
+        answers={200: "Readiness", 503: "Readiness"},
+    ),
+    Route(
+        method="GET",
+        path=OPENAPI,
+        handler=openapi_document,
+        summary="This document",
+        answers={200: "OpenApi"},
+    ),
+)

@@ -1,0 +1,141 @@
+"""The OpenAPI document, made from the routes: what is served is what is described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from hourbell import __version__
+from hourbell.api.answers import JSON
+from hourbell.api.problems import PROBLEM_JSON, STATUSES
+from hourbell.api.requests import DEFAULT_PAGE_SIZE, KEY_HEADER, MAX_KEY
+from hourbell.api.routes import Route
+from hourbell.api.schemas import schemas
+from hourbell.engine.read import MOST_PER_PAGE
+from hourbell.model.jobs import JobStatus
+
+_ABOUT = (
+    "Jobs that run once or again and again. Every write needs an Idempotency-Key; a repeat with "
+    "the same key and the same request gets the first answer. Lists come in parts: ask for the "
+    "next with page_token. Errors are problems by RFC 9457 with a stable `code`."
+)
+
+_IN_PATH = re.compile(r"\{(\w+)\}")
+
+_QUERY: dict[str, dict[str, Any]] = {
+    "tenant_id": {"type": "string"},
+    "status": {"enum": [status.value for status in JobStatus]},
+    "page_size": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MOST_PER_PAGE,
+        "default": DEFAULT_PAGE_SIZE,
+    },
+    "page_token": {"type": "string"},
+}
+
+_OF_EVERY_CALL = ("invalid_input", "internal_error", "store_unavailable")
+_OF_WRITES = (
+    "idempotency_key_missing",
+    "idempotency_key_reused",
+    "malformed_request",
+    "malformed_json",
+    "body_too_large",
+    "unsupported_media_type",
+)
+_OF_IDS = ("not_found", "unknown_id")
+_OF_CONFLICTS = ("conflict", "job_not_active")
+
+
+def describe(routes: Iterable[Route]) -> dict[str, Any]:
+    """The document of these routes."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Hourbell", "version": __version__, "description": _ABOUT},
+        "paths": paths,
+        "components": {"schemas": schemas()},
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.operation_id,
+        "summary": route.summary,
+        "parameters": [*_parameters(route)],
+        "responses": _answers(route) | _refusals(route),
+    }
+    if route.description:
+        operation["description"] = route.description
+    if route.body is not None:
+        content = {media_type: _schema(route.body) for media_type in route.media_types}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _parameters(route: Route) -> Iterable[dict[str, Any]]:
+    for name in _IN_PATH.findall(route.path):
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    for name in route.query:
+        yield {"name": name, "in": "query", "schema": _QUERY[name]}
+    if route.writes:
+        yield {
+            "name": KEY_HEADER,
+            "in": "header",
+            "required": True,
+            "description": "Any string of your own making; repeat it when you repeat the request.",
+            "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY}}}$"},
+        }
+
+
+def _answers(route: Route) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for status, name in route.answers.items():
+        answers[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {JSON: _schema(name)},
+        }
+        if status == 201:
+            answers["201"]["headers"] = {"Location": _header("string", "The path of the job.")}
+    return answers
+
+
+def _refusals(route: Route) -> dict[str, Any]:
+    by_status: dict[int, list[str]] = {}
+    for code in _codes(route):
+        by_status.setdefault(STATUSES[code], []).append(code)
+    return {str(status): _refusal(status, codes) for status, codes in sorted(by_status.items())}
+
+
+def _codes(route: Route) -> Iterable[str]:
+    if not route.path.startswith("/api/"):
+        return
+    yield from _OF_EVERY_CALL
+    if route.writes:
+        yield from _OF_WRITES
+    if _IN_PATH.search(route.path):
+        yield from _OF_IDS
+    if route.conflicts:
+        yield from _OF_CONFLICTS
+
+
+def _refusal(status: int, codes: list[str]) -> dict[str, Any]:
+    refusal: dict[str, Any] = {
+        "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}",
+        "content": {PROBLEM_JSON: _schema("Problem")},
+    }
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        refusal["headers"] = {"Retry-After": _header("integer", "Seconds.")}
+    return refusal
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def _header(kind: str, description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": kind}}

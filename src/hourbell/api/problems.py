@@ -1,0 +1,93 @@
+"""Errors as answers: the table from code to status, and problem documents by RFC 9457."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, MethodNotAllowedException
+
+from hourbell.api.answers import answer
+from hourbell.api.errors import (
+    MalformedRequest,
+    MethodNotAllowed,
+    Unexpected,
+    UnknownRoute,
+)
+from hourbell.model.errors import HourbellError, InvalidInput, StoreUnavailable
+
+PROBLEM_JSON = "application/problem+json"
+RETRY_AFTER_SECONDS = 1
+
+# Every error that a request may end in. One that is not here is a mistake of ours.
+STATUSES = {
+    "malformed_request": 400,
+    "malformed_json": 400,
+    "idempotency_key_missing": 400,
+    "not_found": 404,
+    "unknown_id": 404,
+    "unknown_route": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "job_not_active": 409,
+    "body_too_large": 413,
+    "unsupported_media_type": 415,
+    "invalid_input": 422,
+    "idempotency_key_reused": 422,
+    "internal_error": 500,
+    "store_unavailable": 503,
+}
+
+_AWAY = (
+    "The database does not answer at the moment. Whether a write took effect is not known; "
+    "repeat it with the same idempotency key."
+)
+
+_log = structlog.get_logger(__name__)
+
+
+def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> Response[bytes]:
+    """The answer to an error that was raised on purpose."""
+    if error.code not in STATUSES:
+        return on_exception(request, error)
+    detail, headers = error.message, {}
+    if isinstance(error, StoreUnavailable):
+        # Its message tells addresses of ours.
+        _log.warning("store_unavailable", path=_path(request), why=error.message)
+        detail, headers = _AWAY, {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    elif isinstance(error, MethodNotAllowed):
+        headers = {"Allow": error.allowed}
+    status = STATUSES[error.code]
+    problem = {
+        "type": f"urn:hourbell:problem:{error.code}",
+        "title": error.title,
+        "status": status,
+        "detail": detail,
+        "code": error.code,
+        "instance": _path(request),
+        "errors": error.errors if isinstance(error, InvalidInput) else [],
+    }
+    return answer(problem, status, headers, PROBLEM_JSON)
+
+
+def on_framework_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """The answer to what the framework refuses before any handler of ours is reached."""
+    if isinstance(error, MethodNotAllowedException):
+        return on_hourbell_error(request, MethodNotAllowed((error.headers or {}).get("allow", "")))
+    if error.status_code == 404:
+        return on_hourbell_error(request, UnknownRoute())
+    if 400 <= error.status_code < 500:
+        return on_hourbell_error(request, MalformedRequest("The request cannot be read."))
+    return on_exception(request, error)
+
+
+def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """The answer to what nobody expected; what it was goes to the log only."""
+    _log.error("unexpected_error", method=request.method, path=_path(request), exc_info=error)
+    return on_hourbell_error(request, Unexpected())
+
+
+def _path(request: Request[Any, Any, Any]) -> str:
+    """The path as it was sent: ASCII, whatever it means."""
+    return request.scope["raw_path"].decode("latin-1")

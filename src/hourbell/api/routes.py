@@ -1,0 +1,38 @@
+"""What a route is: said once, served by `app` and described by `openapi`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from litestar import Response
+from litestar.params import Dependency
+
+from hourbell.engine.core import Engine
+
+# What handlers ask for by name and `app` provides.
+TheEngine = Annotated[Engine, Dependency(skip_validation=True)]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path."""
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str  # with {parameters}
+    handler: Callable[..., Awaitable[Response[bytes]]]
+    summary: str
+    answers: Mapping[int, str]  # status → name of the schema, the usual one first
+    description: str = ""
+    body: str | None = None  # name of the schema
+    media_types: tuple[str, ...] = ()  # of the body
+    query: tuple[str, ...] = ()  # names of parameters
+    conflicts: bool = False  # may stand against the present state
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def operation_id(self) -> str:
+        return self.handler.__name__

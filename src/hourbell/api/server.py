@@ -1,0 +1,114 @@
+"""The application on a port, in the loop of the process that holds it.
+
+uvicorn is used by its parts: signals belong to the composition root, and the port is bound before anything else starts, so
+that a port that is taken is told as what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+
+import uvicorn
+from litestar import Litestar
+
+from hourbell.model.errors import ConfigurationError
+
+BACKLOG = 2048
+DRAIN_SECONDS = 10
+IDLE_SECONDS = 30  # a connection without a request is closed after this
+
+
+class ApiServer:
+    """Serves an application from `start` to `stop`."""
+
+    def __init__(self, app: Litestar, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._sockets: list[socket.socket] = []
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=IDLE_SECONDS,
+                timeout_graceful_shutdown=DRAIN_SECONDS,
+            )
+        )
+        self._ticking: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is served, also when 0 was asked for."""
+        number: int = self._sockets[0].getsockname()[1]
+        return number
+
+    async def start(self) -> None:
+        """Serve from now on; ConfigurationError if the address cannot be had."""
+        self._sockets = await _bind(self._host, self._port)
+        config = self._server.config
+        config.load()
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=self._sockets)
+        self._ticking = asyncio.create_task(self._server.main_loop())
+
+    async def stop(self) -> None:
+        """Take no more connections, let open requests finish for DRAIN_SECONDS, then cut them."""
+        if self._ticking is None:
+            return
+        self._server.should_exit = True
+        await self._ticking
+        self._ticking = None
+        await self._server.shutdown(sockets=self._sockets)
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of the host, all on one port."""
+    loop = asyncio.get_running_loop()
+    bound: list[socket.socket] = []
+    with contextlib.ExitStack() as on_failure:
+        try:
+            found = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+                # asyncio turns Nagle's delays off only for sockets that say their protocol.
+                made = on_failure.enter_context(
+                    socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+                )
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                if bound:
+                    port = bound[0].getsockname()[1]
+                made.bind((address[0], port, *address[2:]))
+                made.listen(BACKLOG)
+                bound.append(made)
+        except OSError as error:
+            raise ConfigurationError(_why_not(host, port, error)) from error
+        on_failure.pop_all()
+    return bound
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} of {host} is used by another program, so the API cannot be served "
+            f"there. Stop that program, or choose another port with HOURBELL_PORT."
+        )
+    if error.errno == errno.EACCES:
+        return (
+            f"This user may not open port {port} of {host}. Choose a port above 1023 with "
+            f"HOURBELL_PORT."
+        )
+    return (
+        f"The API cannot be served at {host}, port {port}: {error.strerror or error}. "
+        f"Set HOURBELL_HOST to an address of this machine, such as 127.0.0.1."
+    )

@@ -1,0 +1,87 @@
+"""`hourbell next`: when would this rule run? Needs no server and no job."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
+from hourbell.timing.errors import TimingError
+from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
+from hourbell.timing.rules import DstGap, DstOverlap
+
+
+class _Instant(click.ParamType[datetime]):
+    name = "instant"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_instant(value)
+        except InvalidInstant as error:
+            self.fail(str(error), param, ctx)
+
+
+def _now() -> datetime:
+    # A person at a terminal means the clock of this terminal, and nothing is decided by it.
+    return datetime.now(UTC)  # noqa: TID251
+
+
+@click.command("next")
+@click.argument("rule")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA name of a zone.")
+@click.option("--from", "from_", type=_Instant(), help="RFC 3339, as 2027-03-13T12:00:00Z. [now]")
+@click.option("--count", type=click.IntRange(1, MAX_COUNT), default=5, show_default=True)
+@click.option(
+    "--dst-gap",
+    type=click.Choice(["run_after", "skip"]),
+    default="run_after",
+    show_default=True,
+    help="A fixed time that clocks jump over: run after it, or skip it.",
+)
+@click.option(
+    "--dst-overlap",
+    type=click.Choice(["once", "twice"]),
+    default="once",
+    show_default=True,
+    help="A fixed time that comes twice: run once, at the first, or twice.",
+)
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def next_command(
+    rule: str,
+    timezone: str,
+    from_: datetime | None,
+    count: int,
+    dst_gap: DstGap,
+    dst_overlap: DstOverlap,
+    output: str,
+) -> None:
+    """Show the next runs of RULE: a cron rule of 5 or 6 fields, or a macro such as @daily."""
+    try:
+        runs = next_runs(rule, timezone, from_ or _now(), count, dst_gap, dst_overlap)
+    except TimingError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(_json(runs) if output == "json" else _table(runs))
+
+
+def _cells(run: NextRun) -> tuple[str, str, str]:
+    zone = run.local.tzinfo
+    assert zone is not None
+    return format_instant(run.utc), format_instant(run.local, zone), run.note
+
+
+def _json(runs: Sequence[NextRun]) -> str:
+    rows = [dict(zip(("utc", "local", "note"), _cells(run), strict=True)) for run in runs]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+
+
+def _table(runs: Sequence[NextRun]) -> str:
+    rows = [("UTC", "LOCAL", "NOTE"), *map(_cells, runs)]
+    utc_width, local_width, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(
+        f"{utc:{utc_width}}  {local:{local_width}}  {note}".rstrip() for utc, local, note in rows
+    )

@@ -1,0 +1,162 @@
+"""The composition root: wires the concrete classes of one process, starts them in order, stops them in reverse.
+
+`hourbell up` is everything in one process: the embedded PostgreSQL (or HOURBELL_DATABASE_URL), scheduler, worker, API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+from hourbell import failpoints
+from hourbell.actions import Actions
+from hourbell.actions.task import Handler, TaskRunner
+from hourbell.actions.webhook import WebhookRunner
+from hourbell.api.app import create_app
+from hourbell.api.server import ApiServer
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.core import CHANNEL, Engine, Times
+from hourbell.engine.loops import Loop
+from hourbell.engine.retain import make_partitions
+from hourbell.engine.scheduler import Scheduler
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.jobs import TaskAction, WebhookAction
+from hourbell.settings import Settings
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Database
+from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.migrations import migrate
+from hourbell.worker.runtime import Worker, WorkerSettings
+
+_CONNECTIONS = 12
+_LISTENER_SECONDS = 2.0
+
+
+class Everything:
+    """One process with all roles, and whether it is ready."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, worker: Worker) -> None:
+        self.engine = engine
+        self.scheduler = scheduler
+        self.worker = worker
+
+    async def ready(self) -> dict[str, bool]:
+        """What has to hold for this process to be of use, each with its truth."""
+        try:
+            async with asyncio.timeout(2):
+                await self.engine.clock.now()
+            database = True
+        except (StoreUnavailable, TimeoutError):
+            database = False
+        return {
+            "database": database,
+            "scheduler": self.scheduler.makes_progress(),
+            "worker": self.worker.session is not None,
+        }
+
+
+@asynccontextmanager
+async def database_of(settings: Settings) -> AsyncIterator[str]:
+    """The DSN of the database: the user's, or an embedded one that lives as long as this context."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    server = EmbeddedServer(settings.data_dir, owner=f"http://{settings.host}:{settings.port}")
+    try:
+        yield await asyncio.to_thread(server.start)
+    finally:
+        # Also when we are being cancelled: the server must not outlive us.
+        await asyncio.shield(asyncio.to_thread(server.stop))
+
+
+@asynccontextmanager
+async def engine_on(dsn: str, settings: Settings) -> AsyncIterator[Engine]:
+    """An engine on a migrated database."""
+    database = await Database.open(dsn, _CONNECTIONS)
+    try:
+        await migrate(dsn)
+        times = Times(
+            horizon_seconds=settings.horizon_seconds,
+            lease_seconds=settings.lease_seconds,
+            leader_lease_seconds=settings.leader_lease_seconds,
+        )
+        engine = Engine(database, DatabaseClock(database), times)
+        await make_partitions(engine, await engine.clock.now())
+        yield engine
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def everything(
+    settings: Settings, handlers: Mapping[str, Handler]
+) -> AsyncIterator[Everything]:
+    """All roles in this process, running."""
+    failpoints.configure(settings.failpoints)
+    async with (
+        database_of(settings) as dsn,
+        engine_on(dsn, settings) as engine,
+        _actions(handlers, settings) as actions,
+    ):
+        scheduler = Scheduler(engine)
+        worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
+        roles = Everything(engine, scheduler, worker)
+        server = ApiServer(create_app(engine, roles), settings.host, settings.port)
+        async with _woken(engine, scheduler, worker):
+            await server.start()
+            scheduler.start()
+            working = asyncio.create_task(worker.run())
+            try:
+                yield roles
+            finally:
+                # Nothing new comes in, then what runs ends, then somebody else may lead.
+                await server.stop()
+                worker.stop()
+                await working
+                await scheduler.stop()
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    return WorkerSettings(
+        name=f"{os.getpid()}-{uuid4().hex[:12]}",
+        slots=settings.worker_slots,
+        lease_seconds=settings.lease_seconds,
+    )
+
+
+@asynccontextmanager
+async def _actions(handlers: Mapping[str, Handler], settings: Settings) -> AsyncIterator[Actions]:
+    webhooks = WebhookRunner.open(settings.worker_slots)
+    try:
+        yield {TaskAction: TaskRunner(handlers), WebhookAction: webhooks}
+    finally:
+        await webhooks.close()
+
+
+@asynccontextmanager
+async def _woken(engine: Engine, scheduler: Scheduler, worker: Worker) -> AsyncIterator[None]:
+    """Notifications wake the scheduler and the worker; the listener comes back after an outage."""
+
+    def heard() -> None:
+        scheduler.wake()
+        worker.wake()
+
+    listener = await engine.database.listen(CHANNEL, heard)
+
+    async def renew() -> bool:
+        if not engine.database.pooled:
+            await listener.renew()
+        return False
+
+    task = asyncio.create_task(Loop("listen", renew, _LISTENER_SECONDS).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await listener.close()

@@ -1,0 +1,119 @@
+"""Dispatch through PostgreSQL: each call is one statement of `store/functions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hourbell.dispatch import Heard, Session, SessionLost, Settlement
+from hourbell.engine.admit import admit
+from hourbell.engine.core import Engine
+from hourbell.model.executions import Claimed
+from hourbell.store.database import committing
+
+_OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
+_CLAIM = (
+    "call hourbell.claim($1, $2, $3, $4, $5, $6,"
+    " null, null, null, null, null, null, null, null, null)"
+)
+_HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
+_SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+_CLOSE = "select hourbell.close_session($1, $2)"
+_MOST_NAMES = 100_000
+
+
+class PostgresDispatch:
+    """The default engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tenants: dict[int, str] = {}
+
+    async def open(self, worker: str, queues: Sequence[str], slots: int) -> Session:
+        now = await self._engine.clock.now()
+        numbers = [await self._engine.queue(name, now) for name in queues]
+        row = await self._engine.database.row(
+            _OPEN, now, self._engine.times.lease, worker, numbers, slots
+        )
+        return Session(row["id"], row["token"])
+
+    async def admit(self) -> None:
+        await admit(self._engine, await self._engine.clock.now())
+
+    async def claim(self, session: Session, number: int, limit: int) -> list[Claimed]:
+        now = await self._engine.clock.now()
+        async with committing("claim.before_commit", "claim.after_commit"):
+            row = await self._engine.database.row(
+                _CLAIM, session.id, session.token, number, limit, now, self._engine.times.lease
+            )
+        if not row["alive"]:
+            raise SessionLost
+        if row["ids"] is None:
+            return []
+        names = await self._names(row["tenants"])
+        return [
+            Claimed(*fields)
+            for fields in zip(
+                row["ids"],
+                row["jobs"],
+                names,
+                row["attempts"],
+                row["fences"],
+                row["scheduled_for"],
+                [None if by is None else (by - now).total_seconds() for by in row["finish_by"]],
+                row["specs"],
+                strict=True,
+            )
+        ]
+
+    async def heartbeat(self, session: Session, running: Sequence[int], resolved: int) -> Heard:
+        now = await self._engine.clock.now()
+        async with committing("heartbeat.before_commit", "heartbeat.after_commit"):
+            row = await self._engine.database.row(
+                _HEARTBEAT,
+                session.id,
+                session.token,
+                now,
+                self._engine.times.lease,
+                running,
+                resolved,
+            )
+        if not row["alive"]:
+            raise SessionLost
+        return Heard(row["lost"], row["unwanted"])
+
+    async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+        now = await self._engine.clock.now()
+        others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
+        said = [batch[at - 1] for at in others]
+        columns: list[Any] = [
+            [s.execution_id for s in batch],
+            [s.fence for s in batch],
+            [s.begun_ms for s in batch],
+            [s.took_ms for s in batch],
+            others,
+            [s.kind for s in said],
+            [s.delay_seconds for s in said],
+            [s.reason for s in said],
+            [s.error for s in said],
+            [s.result for s in said],
+        ]
+        async with committing("settle.before_commit", "settle.after_commit"):
+            refused: list[int] = await self._engine.database.value(
+                _SETTLE, session.id, session.token, now, *columns
+            )
+        return refused
+
+    async def close(self, session: Session) -> None:
+        await self._engine.database.value(_CLOSE, session.id, session.token)
+
+    async def _names(self, numbers: Sequence[int]) -> list[str]:
+        known = self._tenants
+        if not known.keys() >= (wanted := set(numbers)):
+            rows = await self._engine.database.fetch(
+                "select id, name from hourbell.tenants where id = any ($1)", list(wanted)
+            )
+            if len(known) > _MOST_NAMES:
+                known.clear()
+            known.update((row["id"], row["name"]) for row in rows)
+        return [known[number] for number in numbers]

@@ -1,0 +1,30 @@
+"""admit: the gate. Only it makes anything ready; it is one statement that anybody with a reason may run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.store.database import committing
+
+BATCH = 5_000
+_ADMIT = "select * from hourbell.admit($1, $2)"
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """What one pass of the gate did."""
+
+    admitted: int  # looked at, to be exact: some may have been parked or skipped
+    more: bool
+    busy: bool  # somebody else's pass was under way, and this one did nothing
+
+
+async def admit(engine: Engine, now: datetime, batch: int = BATCH) -> Pass:
+    """Run one pass of the gate."""
+    async with committing("admit.before_commit", "admit.after_commit"):
+        row = await engine.database.row(_ADMIT, now, batch)
+    if row["admitted"] < 0:
+        return Pass(0, more=True, busy=True)
+    return Pass(row["admitted"], row["more"], busy=False)

@@ -1,0 +1,266 @@
+"""change: update, pause, resume and delete a job.
+
+Each is a new version of the job, in one transaction with its audit row and its kept answer. The present membership ends
+now, so that what is due stays with it and what comes belongs to the next one; what was planned ahead is taken back, and
+planned anew by the join of the next membership. So an update never loses the next run and never makes one for the past.
+
+What is already queued carries the version under which it was planned. It is superseded, at its claim, when the job was
+paused, deleted or rescheduled since; an update of anything else lets it run, with the new action and policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES
+from hourbell.engine.core import Engine
+from hourbell.engine.create import after, begin_membership, ensure_timetable
+from hourbell.engine.documents import parse_changes, timetable_of
+from hourbell.engine.join import join_timetable
+from hourbell.engine.read import get_job, recurring_job
+from hourbell.engine.writes import Points, Write, note, once
+from hourbell.model.errors import Conflict, JobNotActive, StoreUnavailable
+from hourbell.model.executions import Reason
+from hourbell.model.ids import job_text
+from hourbell.model.jobs import Job, JobStatus, NewJob, encode_job
+from hourbell.model.policies import Delivery
+from hourbell.model.schedules import Once, Timetable
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+_Q = queries("jobs")
+_E = queries("executions")
+_TRIES = 5  # somebody else may change the job between our look and our lock
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a change makes of a job."""
+
+    job: NewJob
+    status: JobStatus
+    supersedes: bool  # what is queued is out of date
+
+
+Decision = Callable[[Job, datetime], Target | None]  # None: it is as wished already
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A change as people call it."""
+
+    name: str
+    points: Points
+
+
+_UPDATE = Operation("update", Points("update.before_commit", "update.after_commit"))
+_PAUSE = Operation("pause", Points("pause.before_commit", "pause.after_commit"))
+_RESUME = Operation("resume", Points("resume.before_commit", "resume.after_commit"))
+_DELETE = Operation("delete", Points("delete.before_commit", "delete.after_commit"))
+
+
+async def update_job(engine: Engine, job_id: int, document: object, write: Write) -> Job:
+    """Change what the document names (a merge patch); everything else stays."""
+
+    def decide(job: Job, now: datetime) -> Target | None:
+        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        changes = parse_changes(document, job, now)
+        if not changes.changed:
+            return None
+        return Target(changes.job, job.status, changes.reschedules)
+
+    return await _change(engine, job_id, write, _UPDATE, decide)
+
+
+async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
+    """No further run starts until the job is resumed."""
+
+    def decide(job: Job, now: datetime) -> Target | None:
+        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        return (
+            None if job.status is JobStatus.PAUSED else Target(_said(job), JobStatus.PAUSED, True)
+        )
+
+    return await _change(engine, job_id, write, _PAUSE, decide)
+
+
+async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
+    """From now on; what the pause swallowed is not made up."""
+
+    def decide(job: Job, now: datetime) -> Target | None:
+        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        scheduled = JobStatus.SCHEDULED
+        return None if job.status is scheduled else Target(_said(job), scheduled, True)
+
+    return await _change(engine, job_id, write, _RESUME, decide)
+
+
+async def delete_job(engine: Engine, job_id: int, write: Write) -> Job:
+    """No further run; the history stays. What runs is let finish."""
+
+    def decide(job: Job, now: datetime) -> Target | None:
+        if job.status in (JobStatus.CANCELLED, JobStatus.COMPLETED) and isinstance(
+            job.schedule, Once
+        ):
+            return None
+        cancelled = JobStatus.CANCELLED
+        return None if job.status is cancelled else Target(_said(job), cancelled, True)
+
+    return await _change(engine, job_id, write, _DELETE, decide)
+
+
+async def _change(
+    engine: Engine, job_id: int, write: Write, operation: Operation, decide: Decision
+) -> Job:
+    for _ in range(_TRIES):
+        job = await get_job(engine, job_id)
+        try:
+            if isinstance(job.schedule, Once):
+                return await _change_one_time(engine, job, write, operation, decide)
+            return await _change_recurring(engine, job, write, operation, decide)
+        except (_ChangedMeanwhile, asyncpg.ForeignKeyViolationError):
+            continue
+    raise StoreUnavailable(f"{job_text(job_id)} is being changed by others; try again")
+
+
+class _ChangedMeanwhile(Exception):
+    """The job is no longer the version that was looked at."""
+
+
+async def _change_recurring(
+    engine: Engine, seen: Job, write: Write, operation: Operation, decide: Decision
+) -> Job:
+    now = await engine.clock.now()
+    tenant = await engine.tenant(seen.tenant_id, now)
+    rides: list[tuple[int, Timetable]] = []
+
+    async def effect(connection: Connection) -> Job:
+        target = decide(seen, now)
+        if target is None:
+            return seen
+        assert not isinstance(target.job.schedule, Once)
+        timetable = timetable_of(target.job.schedule, seen.job_id)
+        queue = await engine.queue(target.job.queue, now)
+        timetable_id = await ensure_timetable(engine, timetable, now)
+        row = await connection.fetchrow(_Q["lock_recurring"], seen.job_id)
+        if row is None or row["version"] != seen.version:
+            raise _ChangedMeanwhile
+        await connection.execute(_Q["end_member"], seen.job_id, now)
+        await connection.execute(_Q["take_back"], seen.job_id, now)
+        spec = encode_job(target.job).decode()
+        version = await connection.fetchval(
+            _Q["update_recurring"],
+            seen.job_id,
+            now,
+            target.supersedes,
+            JOB_STATUSES.index(target.status),
+            queue,
+            target.job.priority,
+            timetable_id,
+            target.job.window.max_runs,
+            target.job.window.starts_at,
+            target.job.window.ends_at,
+            target.job.name,
+            spec,
+        )
+        if target.status is JobStatus.SCHEDULED:
+            await begin_membership(
+                connection, target.job, timetable_id, seen.job_id, version, tenant, queue, now
+            )
+            rides.append((timetable_id, timetable))
+        await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
+        changed = await connection.fetchrow(_Q["recurring"], seen.job_id)
+        assert changed is not None
+        return recurring_job(changed, now)
+
+    job = await once(engine, write, operation.points, tenant, now, Job, effect)
+    for timetable_id, timetable in rides:
+        await join_timetable(engine, timetable_id, timetable, now, now)
+    return job
+
+
+async def _change_one_time(
+    engine: Engine, seen: Job, write: Write, operation: Operation, decide: Decision
+) -> Job:
+    now = await engine.clock.now()
+    tenant = await engine.tenant(seen.tenant_id, now)
+
+    async def effect(connection: Connection) -> Job:
+        target = decide(seen, now)
+        if target is None:
+            return seen
+        schedule = target.job.schedule
+        assert isinstance(schedule, Once)
+        queue = await engine.queue(target.job.queue, now)
+        taken = await connection.fetchrow(_Q["take_one_time"], seen.job_id)
+        if taken is None:
+            return await _on_its_way(connection, seen, operation, now)
+        if taken["version"] != seen.version:
+            raise _ChangedMeanwhile
+        spec = encode_job(target.job).decode()
+        await note(connection, write, now, tenant, seen.job_id, operation.name, taken["spec"], spec)
+        if target.status is JobStatus.CANCELLED:
+            await connection.execute(
+                _Q["discard"], seen.job_id, FATE_CANCELLED, Reason.CANCELLED, now
+            )
+            return _as(seen, target, seen.version, now)
+        start_by = after(schedule.at, target.job.start_deadline_seconds)
+        finish_by = after(schedule.at, target.job.deadline_seconds)
+        version = await connection.fetchval(
+            _Q["update_one_time"],
+            seen.job_id,
+            schedule.at,
+            schedule.at if operation is _UPDATE else taken["run_at"],
+            queue,
+            target.job.priority,
+            start_by,
+            finish_by,
+            target.job.delivery is Delivery.AT_MOST_ONCE,
+            spec,
+            now,
+        )
+        await connection.execute(_Q["insert_deadlines"], seen.job_id, start_by, finish_by)
+        paused = target.status is JobStatus.PAUSED
+        await connection.execute(_Q["insert_held" if paused else "insert_due"], seen.job_id)
+        return _as(seen, target, version, now)
+
+    return await once(engine, write, operation.points, tenant, now, Job, effect)
+
+
+async def _on_its_way(
+    connection: Connection, seen: Job, operation: Operation, now: datetime
+) -> Job:
+    """A one-time job that is queued or runs: deleting it is a wish, everything else comes too late."""
+    if operation is _DELETE and await connection.fetchval(_E["wish_to_cancel"], seen.job_id, now):
+        return seen
+    raise Conflict(
+        f"{job_text(seen.job_id)} is queued or runs already, so it cannot be changed any more."
+        " Cancel its execution, or create another job."
+    )
+
+
+def _as(seen: Job, target: Target, version: int, now: datetime) -> Job:
+    fields = {field: getattr(target.job, field) for field in NewJob.__struct_fields__}
+    scheduled = target.status is JobStatus.SCHEDULED
+    assert isinstance(target.job.schedule, Once)
+    return Job(
+        **fields,
+        job_id=seen.job_id,
+        status=target.status,
+        version=version,
+        next_run_at=target.job.schedule.at if scheduled else None,
+        created_at=seen.created_at,
+        updated_at=now,
+    )
+
+
+def _said(job: Job) -> NewJob:
+    """The owner's part of a job."""
+    return NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+
+
+def _require(job: Job, *allowed: JobStatus) -> None:
+    if job.status not in allowed:
+        raise JobNotActive(job_text(job.job_id), job.status)

@@ -1,0 +1,88 @@
+"""explain: for an execution or a job, the one thing that it now waits for, and until when (R32)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.read import get_execution, get_job, list_executions
+from hourbell.model.errors import NotFound
+from hourbell.model.executions import FATES
+from hourbell.model.ids import execution_text
+from hourbell.model.jobs import JobStatus
+from hourbell.store.queries import queries
+
+_E = queries("executions")
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why something has not run, or not ended."""
+
+    code: str  # stable, for programs
+    message: str
+    until: datetime | None = None  # when that changes by itself
+    execution_id: int | None = None  # whom it is about, or who is in the way
+
+
+async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
+    """What an execution waits for."""
+    row = await engine.database.row_or_none(_E["live"], execution_id)
+    if row is None:
+        ended = await get_execution(engine, execution_id)
+        if ended.status not in FATES:  # it came back between the two reads
+            raise NotFound("execution", execution_text(execution_id))
+        reason = f" ({ended.reason})" if ended.reason else ""
+        return Explanation("ended", f"It has ended: {ended.status}{reason}.", None, execution_id)
+    now = await engine.clock.now()
+    if row["claimed_at"] is not None:
+        if row["unwanted"]:
+            return Explanation(
+                "cancelling", f"Worker {row['worker']} was asked to stop it.", None, execution_id
+            )
+        return Explanation(
+            "running",
+            f"It runs on worker {row['worker']}, which must renew its lease.",
+            row["expires_at"],
+            execution_id,
+        )
+    if row["in_held"]:
+        return Explanation("paused", "The job is paused.", None, execution_id)
+    if row["in_parked"]:
+        return Explanation(
+            "overlap", "An earlier run of the job has not ended yet.", None, execution_id
+        )
+    if row["in_due"] and row["run_at"] > now:
+        if row["attempt"]:
+            return Explanation(
+                "retrying", "An attempt failed; the next one waits.", row["run_at"], execution_id
+            )
+        return Explanation("not_due", "Its time has not come.", row["run_at"], execution_id)
+    if row["in_due"]:
+        return Explanation("admission", "It is due and waits for the gate.", None, execution_id)
+    served = await engine.database.value(_E["queue_served"], row["queue"], now)
+    if not served:
+        return Explanation(
+            "no_worker", "It is ready, and no living worker serves its queue.", None, execution_id
+        )
+    return Explanation(
+        "worker_slot", "It is ready and waits for a free worker.", None, execution_id
+    )
+
+
+async def explain_job(engine: Engine, job_id: int) -> Explanation:
+    """What a job waits for: its oldest run that has not ended, or its next one."""
+    job = await get_job(engine, job_id)
+    if job.status is JobStatus.PAUSED:
+        return Explanation("paused", "The job is paused: resume it.")
+    live = [
+        execution
+        for execution in (await list_executions(engine, job_id)).items
+        if execution.status not in FATES
+    ]
+    if live:
+        return await explain_execution(engine, live[-1].execution_id)
+    if job.status is not JobStatus.SCHEDULED:
+        return Explanation("ended", f"The job is {job.status}: it has no further run.")
+    return Explanation("not_due", "Its next run has not come.", job.next_run_at)

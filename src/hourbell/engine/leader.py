@@ -1,0 +1,133 @@
+"""Leadership: who plans, reaps and keeps house. For economy; safety does not rest on it.
+
+A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the database's clock. Every verb
+of the leader is one statement that first checks its epoch in its own transaction, under a lock that a new epoch needs: a
+leader that was stopped and wakes in somebody else's term commits nothing. A leader that dies is replaced when its lease
+runs out; one that leaves in order resigns, and is replaced at once. What was planned ahead (the horizon) runs meanwhile.
+
+A leader trusts no silence: only after it has renewed for one whole session lease without a break, and without a step of
+the database's clock, does it hold that a worker which did not renew is dead (`may_reap`). Otherwise an outage of the
+database, which silences everybody, would double everything that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.model.errors import NotLeader, StoreUnavailable
+from hourbell.store.database import committing
+
+_EPOCH_IS_OVER = "HB001"  # raised by hourbell.check_epoch
+_STEP_SECONDS = (
+    1.0  # the database's clock and ours may drift apart by this much between two renewals
+)
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A node's hold on leadership."""
+
+    node: UUID
+    epoch: int
+
+
+def authority(term: Term | None) -> tuple[UUID | None, int | None]:
+    """The first two arguments of a leader's verb; without a term, of a caller that does not claim to lead."""
+    return (term.node, term.epoch) if term else (None, None)
+
+
+@contextmanager
+def leading() -> Iterator[None]:
+    """Within it, a verb that was refused because its epoch is over raises NotLeader."""
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        if error.sqlstate == _EPOCH_IS_OVER:
+            raise NotLeader(str(error)) from error
+        raise
+
+
+class Leadership:
+    """One node's campaign. `step` is called about three times a lease."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.node = uuid4()
+        self.term: Term | None = None
+        self._unbroken_since: float | None = None  # monotonic
+        self._last: tuple[float, datetime] | None = None  # monotonic, the database's time
+
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self._engine.times.leader_lease_seconds)
+
+    async def step(self) -> Term | None:
+        """Renew the term, or campaign for one; whatever goes wrong, there is no term afterwards."""
+        had = self.term
+        try:
+            now = await self._engine.clock.now()
+            if had is not None and not await self._renew(had):
+                had = None
+            if had is None:
+                had = await self._campaign()
+        except StoreUnavailable:
+            self._lose()
+            raise
+        if had is None:
+            self._lose()
+            return None
+        self.term = had
+        self._measure(now)
+        return had
+
+    async def resign(self) -> None:
+        """Leave in order, so that nobody waits for the lease."""
+        if self.term is not None:
+            term, self.term = self.term, None
+            await self._engine.database.value(
+                "select hourbell.resign($1, $2)", term.node, term.epoch
+            )
+
+    def may_reap(self) -> bool:
+        """Whether a session's silence means that its worker is gone."""
+        if self.term is None or self._unbroken_since is None:
+            return False
+        renewed_for = self._engine.clock.monotonic() - self._unbroken_since
+        return renewed_for >= self._engine.times.lease_seconds
+
+    async def _renew(self, term: Term) -> bool:
+        async with committing("renew.before_commit", "renew.after_commit"):
+            renewed: bool = await self._engine.database.value(
+                "select hourbell.renew($1, $2, $3)", term.node, term.epoch, self.lease
+            )
+        return renewed
+
+    async def _campaign(self) -> Term | None:
+        epoch = await self._engine.database.value(
+            "select hourbell.campaign($1, $2)", self.node, self.lease
+        )
+        self._unbroken_since = None
+        return Term(self.node, epoch) if epoch is not None else None
+
+    def _measure(self, now: datetime) -> None:
+        monotonic = self._engine.clock.monotonic()
+        if self._last is not None and self._unbroken_since is not None:
+            passed = monotonic - self._last[0]
+            by_database = (now - self._last[1]).total_seconds()
+            late = passed > self._engine.times.leader_lease_seconds
+            if late or abs(by_database - passed) > _STEP_SECONDS:
+                self._unbroken_since = None
+        if self._unbroken_since is None:
+            self._unbroken_since = monotonic
+        self._last = (monotonic, now)
+
+    def _lose(self) -> None:
+        self.term = None
+        self._unbroken_since = None
+        self._last = None

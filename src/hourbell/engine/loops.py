@@ -1,0 +1,81 @@
+"""One way of looping: do a step, and if there is no more to do wait a little, or until woken, or until stopped.
+
+A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds the database away is
+tried again with growing patience; any other exception is logged and does not end the loop, because a scheduler that is
+silent is worse than one that complains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from hourbell.model.errors import NotLeader, StoreUnavailable
+
+log = structlog.get_logger()
+
+
+class Backoff:
+    """Growing patience, with jitter, so that a fleet does not come back as one."""
+
+    def __init__(self, first_seconds: float = 0.05, most_seconds: float = 1.0) -> None:
+        self._first = first_seconds
+        self._most = most_seconds
+        self._next = first_seconds
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._next * (0.5 + random.random() / 2))
+        self._next = min(self._next * 2, self._most)
+
+    def reset(self) -> None:
+        self._next = self._first
+
+
+class Loop:
+    """A step, repeated."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[bool]], idle_seconds: float) -> None:
+        self.name = name
+        self._step = step
+        self._idle_seconds = idle_seconds
+        self._woken = asyncio.Event()
+        self.last_success: float | None = None  # monotonic, of the running loop
+
+    def wake(self) -> None:
+        """Do not wait out the pause: there may be something to do."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Repeat until cancelled."""
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        while True:
+            self._woken.clear()
+            try:
+                more = await self._step()
+            except StoreUnavailable as error:
+                log.warning("the database is away", loop=self.name, error=str(error))
+                await backoff.wait()
+                continue
+            except NotLeader:
+                more = False
+            except Exception:
+                log.exception("a step failed", loop=self.name)
+                await backoff.wait()
+                continue
+            backoff.reset()
+            self.last_success = loop.time()
+            if more:
+                await asyncio.sleep(0)
+            else:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._idle_seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,154 @@
+"""request: runs that somebody asks for (now, or for a stretch of the past), and runs that somebody takes back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from hourbell.engine.codes import FATE_CANCELLED, ORIGIN_BACKFILL, ORIGIN_RUN_NOW, OVERLAPS
+from hourbell.engine.core import Engine
+from hourbell.engine.documents import timetable_of
+from hourbell.engine.read import get_execution, get_job
+from hourbell.engine.writes import Points, Write, note, once
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
+from hourbell.model.executions import FATES, Execution, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text
+from hourbell.model.jobs import Job, JobStatus
+from hourbell.model.policies import Delivery
+from hourbell.model.schedules import Once
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+from hourbell.timing.rules import between, compile_rule
+
+_J = queries("jobs")
+_E = queries("executions")
+
+MOST_BACKFILLED = 10_000
+
+_RUN = Points("run.before_commit", "run.after_commit")
+_CANCEL = Points("cancel.before_commit", "cancel.after_commit")
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """The executions that a request made."""
+
+    execution_ids: list[int]
+
+
+async def run_now(engine: Engine, job_id: int, write: Write) -> Requested:
+    """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier."""
+    job = await get_job(engine, job_id)
+    now = await engine.clock.now()
+    tenant = await engine.tenant(job.tenant_id, now)
+
+    async def effect(connection: Connection) -> Requested:
+        if isinstance(job.schedule, Once):
+            made = await _run_one_time_now(connection, job, now)
+        else:
+            made = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now)
+        await note(connection, write, now, tenant, job_id, "run", None, None)
+        return made
+
+    made = await once(engine, write, _RUN, tenant, now, Requested, effect)
+    engine.announce()
+    return made
+
+
+async def backfill(
+    engine: Engine, job_id: int, after: datetime, through: datetime, write: Write
+) -> Requested:
+    """Run the job for its occurrences in (after, through], all of them past; those that live already are left."""
+    job = await get_job(engine, job_id)
+    now = await engine.clock.now()
+    tenant = await engine.tenant(job.tenant_id, now)
+    occurrences = _past_occurrences(job, after, through, now)
+
+    async def effect(connection: Connection) -> Requested:
+        made = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
+        await note(connection, write, now, tenant, job_id, "backfill", None, None)
+        return made
+
+    made = await once(engine, write, _RUN, tenant, now, Requested, effect)
+    engine.announce()
+    return made
+
+
+async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
+    """Take an execution back. What waits ends at once; what is queued or runs is asked to, and ends soon."""
+    seen = await get_execution(engine, execution_id)
+    now = await engine.clock.now()
+    tenant = await engine.tenant(seen.tenant_id, now)
+
+    async def effect(connection: Connection) -> Execution:
+        if seen.status in FATES:
+            if seen.status is ExecutionStatus.CANCELLED:
+                return seen
+            raise Conflict(f"{execution_text(execution_id)} has ended already: {seen.status}.")
+        await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
+        if await connection.fetchrow(_E["take_waiting"], execution_id) is not None:
+            await connection.execute(
+                _J["discard"], execution_id, FATE_CANCELLED, Reason.CANCELLED, now
+            )
+            return msgspec.structs.replace(
+                seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+            )
+        await connection.execute(_E["wish_to_cancel"], execution_id, now)
+        return seen
+
+    return await once(engine, write, _CANCEL, tenant, now, Execution, effect)
+
+
+async def _insert_runs(
+    connection: Connection, job: Job, origin: int, occurrences: list[datetime], now: datetime
+) -> Requested:
+    if job.status is JobStatus.CANCELLED:
+        raise JobNotActive(job_text(job.job_id), job.status)
+    rows = await connection.fetch(
+        _E["insert_run"],
+        job.job_id,
+        now,
+        origin,
+        occurrences,
+        job.start_deadline_seconds,
+        job.deadline_seconds,
+        OVERLAPS[job.overlap_policy],
+        job.delivery is Delivery.AT_MOST_ONCE,
+    )
+    return Requested([row["id"] for row in rows])
+
+
+async def _run_one_time_now(connection: Connection, job: Job, now: datetime) -> Requested:
+    taken = await connection.fetchrow(_J["take_one_time"], job.job_id)
+    if taken is not None:
+        await connection.execute(
+            "update hourbell.executions set run_at = least(run_at, $2) where id = $1",
+            job.job_id,
+            now,
+        )
+        await connection.execute(_J["insert_due"], job.job_id)
+    elif job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+        raise JobNotActive(job_text(job.job_id), job.status)
+    return Requested([job.job_id])
+
+
+def _past_occurrences(
+    job: Job, after: datetime, through: datetime, now: datetime
+) -> list[datetime]:
+    problems: list[FieldError] = []
+    if isinstance(job.schedule, Once):
+        raise Conflict("A one-time job has no occurrences to make up; create another job.")
+    if through > now:
+        problems.append(FieldError("through", "out_of_range", "must not lie in the future"))
+    if after >= through:
+        problems.append(FieldError("after", "conflict", "must be earlier than through"))
+    if problems:
+        raise InvalidInput(problems)
+    timetable = timetable_of(job.schedule, job.job_id)
+    rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
+    occurrences = between(rule, after, through, MOST_BACKFILLED + 1)
+    if len(occurrences) > MOST_BACKFILLED:
+        last = occurrences[MOST_BACKFILLED - 1] + timedelta(0)
+        message = f"covers more than {MOST_BACKFILLED} occurrences; end it at {last.isoformat()}"
+        raise InvalidInput([FieldError("through", "out_of_range", message)])
+    return occurrences

@@ -1,0 +1,34 @@
+"""retain: the ledger's days are made ahead and dropped whole, and what has served its time is forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader import Term, authority, leading
+
+_DAYS_AHEAD = 7
+_MOST = 10_000
+
+
+async def make_partitions(engine: Engine, now: datetime) -> None:
+    """The ledger's partitions for today and some days ahead; safe to call from anywhere."""
+    await engine.database.value("select hourbell.make_partitions($1, $2)", now, _DAYS_AHEAD)
+
+
+async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """One round of housekeeping; True if there is more to forget."""
+    times = engine.times
+    await make_partitions(engine, now)
+    await engine.database.value(
+        "select hourbell.drop_partitions($1, $2)", now, timedelta(days=times.ledger_days)
+    )
+    with leading():
+        forgotten = await engine.database.value(
+            "select hourbell.forget($1, $2, $3, $4, $5)",
+            *authority(term),
+            now,
+            timedelta(seconds=times.answers_seconds),
+            _MOST,
+        )
+    return bool(forgotten >= _MOST)

@@ -1,0 +1,40 @@
+"""The clock: only the database says what time it is (R63).
+
+Wall time comes from `hourbell.clock()` and is stored; monotonic time comes from the machine and only measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Protocol
+
+from hourbell.store.database import Database
+
+
+class Clock(Protocol):
+    async def now(self) -> datetime:
+        """The time by which everything is decided."""
+
+    def monotonic(self) -> float:
+        """Seconds that never step, for measuring."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class DatabaseClock:
+    """The database's wall clock, this machine's monotonic one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def now(self) -> datetime:
+        now: datetime = await self._database.value("select hourbell.clock()")
+        return now
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

@@ -1,0 +1,169 @@
+"""The connection to PostgreSQL: a pool, and one way of telling that it is away.
+
+Nothing here relies on what a transaction pooler breaks: no session state, no LISTEN, no prepared statements behind one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Self
+
+import asyncpg
+
+from hourbell.failpoints import failpoint_async
+from hourbell.model.errors import StoreUnavailable, UnsafeDatabase
+
+OLDEST_VERSION = 15
+COMMAND_TIMEOUT_SECONDS = 60.0
+
+Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+
+# The database is away, or turned the statement down for a reason that passes: try the whole statement again later.
+_PASSING = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Within it, whatever passes by itself is a StoreUnavailable."""
+    try:
+        yield
+    except _PASSING as error:
+        raise StoreUnavailable(str(error) or type(error).__name__) from error
+
+
+@asynccontextmanager
+async def committing(before: str, after: str) -> AsyncIterator[None]:
+    """Around a statement that commits by itself: the failpoints before it is sent and after it has answered."""
+    with translated():
+        await failpoint_async(before)
+        yield
+        await failpoint_async(after)
+
+
+class Database:
+    """A pool of connections to one database."""
+
+    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool) -> None:
+        self._pool = pool
+        self.dsn = dsn
+        self.pooled = pooled  # behind a transaction pooler
+
+    @classmethod
+    async def open(cls, dsn: str, connections: int = 10) -> Self:
+        """Connect, and refuse a database that cannot keep its promises."""
+        with translated():
+            probe = await asyncpg.connect(dsn, statement_cache_size=0)
+            try:
+                await _check(probe)
+                # A pooler hands out process numbers of its own.
+                pooled = await probe.fetchval("select pg_backend_pid()") != probe.get_server_pid()
+            finally:
+                await probe.close()
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=connections,
+                command_timeout=COMMAND_TIMEOUT_SECONDS,
+                statement_cache_size=0 if pooled else 200,
+                max_inactive_connection_lifetime=300,
+                reset=_nothing_to_reset,
+            )
+        return cls(pool, dsn, pooled)
+
+    async def close(self) -> None:
+        """Close all connections, at once if one of them does not answer."""
+        try:
+            await self._pool.close()
+        except (*_PASSING, asyncpg.PostgresError):
+            self._pool.terminate()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        with translated():
+            async with self._pool.acquire(timeout=COMMAND_TIMEOUT_SECONDS) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
+        async with self.connection() as connection:
+            rows: list[asyncpg.Record] = await connection.fetch(statement, *args)
+            return rows
+
+    async def row(self, statement: str, *args: object) -> asyncpg.Record:
+        """The one row that a verb answers with."""
+        async with self.connection() as connection:
+            row = await connection.fetchrow(statement, *args)
+            assert row is not None
+            return row
+
+    async def row_or_none(self, statement: str, *args: object) -> asyncpg.Record | None:
+        async with self.connection() as connection:
+            return await connection.fetchrow(statement, *args)
+
+    async def value(self, statement: str, *args: object) -> Any:
+        async with self.connection() as connection:
+            return await connection.fetchval(statement, *args)
+
+    async def listen(self, channel: str, heard: Callable[[], None]) -> Listener:
+        """Wake early on a notification. Behind a pooler nothing is ever heard, and nothing but time is lost."""
+        listener = Listener(self.dsn, channel, heard)
+        if not self.pooled:
+            await listener.renew()
+        return listener
+
+
+class Listener:
+    """A connection that hears notifications; whoever uses it renews it after an outage."""
+
+    def __init__(self, dsn: str, channel: str, heard: Callable[[], None]) -> None:
+        self._dsn = dsn
+        self._channel = channel
+        self._heard = heard
+        self._connection: asyncpg.Connection | None = None
+
+    async def renew(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        with translated():
+            self._connection = await asyncpg.connect(self._dsn, timeout=5)
+            await self._connection.add_listener(self._channel, lambda *_: self._heard())
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+
+
+async def _check(connection: asyncpg.Connection) -> None:
+    version = connection.get_server_version().major
+    if version < OLDEST_VERSION:
+        raise UnsafeDatabase(
+            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the server,"
+            " or unset HOURBELL_DATABASE_URL to use the embedded one."
+        )
+    for setting in ("fsync", "full_page_writes"):
+        if await connection.fetchval("select current_setting($1)", setting) != "on":
+            raise UnsafeDatabase(
+                f"The database runs with {setting} = off and may lose what it has acknowledged:"
+                f" set {setting} = on and restart it."
+            )
+
+
+async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
+    """We leave no session state behind, so a connection goes back to the pool without a round trip."""

@@ -1,0 +1,36 @@
+-- A membership joins its timetable: under the timetable's lock it learns how far planning has come, gets its own executions
+-- up to there, and leaves the rest to the fires. Anybody may complete a join; it is one statement.
+--
+-- p_occurrences are the timetable's occurrences in (p_from, p_through]. If planning has gone beyond p_through, nothing is
+-- done and that moment is returned as `beyond`: compute further and call again. Members active since before p_from are
+-- left to a caller with an earlier p_from. Members that somebody is changing just now are left to him.
+create or replace function hourbell.join_timetable(
+  p_timetable bigint, p_now timestamptz, p_occurrences timestamptz[], p_from timestamptz, p_through timestamptz,
+  p_grace interval, out joined int, out beyond timestamptz
+)
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  planned timestamptz;
+  joiners hourbell.members[];
+begin
+  joined := 0;
+  select planned_through into planned from hourbell.timetables where id = p_timetable for no key update;
+  if not found then return; end if;
+  if planned > p_through then beyond := planned; return; end if;
+
+  joiners := array(
+    select m from hourbell.members as m
+    where timetable = p_timetable and joined_through is null and active_since >= p_from
+    order by priority, job limit 5000 for update skip locked);
+  joined := cardinality(joiners);
+  if joined = 0 then return; end if;
+
+  perform hourbell.produce(
+    joiners, array(select at from unnest(p_occurrences) as at where at <= planned order by at),
+    p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+
+  update hourbell.members as m set joined_through = greatest(planned, m.active_since)
+  from unnest(joiners) as j
+  where m.timetable = j.timetable and m.priority = j.priority and m.job = j.job and m.version = j.version;
+end $$;

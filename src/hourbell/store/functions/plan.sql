@@ -1,0 +1,105 @@
+-- Planning: timetables whose fire comes within the horizon advance, and their members get executions.
+
+-- Advances timetables and opens their fires. An advance is conditional on the fire the caller saw, so two planners
+-- never open one fire twice. Occurrences come flattened: occurrence k belongs to the timetable p_occurrence_of[k].
+create or replace function hourbell.open_fires(
+  p_node uuid, p_epoch bigint, p_now timestamptz,
+  p_timetables bigint[], p_expected timestamptz[], p_fire_at timestamptz[], p_next timestamptz[], p_late boolean[],
+  p_tail boolean[], p_occurrence_of bigint[], p_occurrences timestamptz[], p_rows_per_second float8
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare opened int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  perform from hourbell.timetables where id = any (p_timetables) order by id for no key update;
+  with advanced as (
+    update hourbell.timetables as t
+    set planned_through = a.fire_at, next_fire_at = a.next,
+        plan_from = a.next - make_interval(secs => t.size / p_rows_per_second)
+    from unnest(p_timetables, p_expected, p_fire_at, p_next, p_late, p_tail)
+      as a(id, expected, fire_at, next, late, tail)
+    where t.id = a.id and t.next_fire_at = a.expected
+    returning a.*)
+  insert into hourbell.fires (timetable, fire_at, occurrences, opened_at, late, tail)
+  select id, fire_at, o.all_of_them, p_now, late, tail
+  from advanced
+  join (select of, array_agg(at order by at) as all_of_them
+        from unnest(p_occurrence_of, p_occurrences) as o(of, at) group by of) as o on o.of = advanced.id;
+  get diagnostics opened = row_count;
+  return opened;
+end $$;
+
+-- Fans open fires out, the oldest first and within a fire the most urgent members first, until p_limit executions are
+-- planned. A chunk commits with its cursor. Returns how many were planned and whether fires are still open.
+create or replace function hourbell.fan_out(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int, p_grace interval, out planned int, out more boolean
+)
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  fire hourbell.fires;
+  chunk hourbell.members[];
+  final hourbell.members;
+  room int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  planned := 0;
+  -- Timetables first, in order: the lock that joins take too.
+  perform from hourbell.timetables as t
+  where id = any (array(select timetable from hourbell.fires order by fire_at limit 500)) order by id for no key update;
+  for fire in
+    select f.* from hourbell.fires as f
+    where (timetable, fire_at) in (select timetable, fire_at from hourbell.fires order by fire_at limit 500)
+    order by fire_at for update
+  loop
+    room := p_limit - planned;
+    exit when room <= 0;
+    chunk := array(
+      select m from hourbell.members as m
+      where timetable = fire.timetable
+        and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)
+        and joined_through < fire.fire_at and (until is null or until >= fire.occurrences[1])
+      order by priority, job, version limit room);
+    if cardinality(chunk) > 0 then
+      planned := planned + cardinality(chunk);
+      perform hourbell.produce(chunk, fire.occurrences, fire.opened_at, fire.late, fire.tail, p_grace, p_now);
+    end if;
+    if cardinality(chunk) < room then
+      delete from hourbell.fires where timetable = fire.timetable and fire_at = fire.fire_at;
+      -- Remembered only for fires big enough to need an early start.
+      update hourbell.timetables set size = fire.planned + cardinality(chunk)
+      where id = fire.timetable and greatest(fire.planned + cardinality(chunk), size) >= 10000;
+    else
+      final := chunk[cardinality(chunk)];
+      update hourbell.fires
+      set after_priority = final.priority, after_job = final.job, after_version = final.version,
+          planned = fire.planned + cardinality(chunk)
+      where timetable = fire.timetable and fire_at = fire.fire_at;
+    end if;
+  end loop;
+  more := exists (select from hourbell.fires);
+end $$;
+
+-- Memberships whose stretch is wholly produced go; a job whose last stretch it was has no further run: COMPLETED.
+create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare gone int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  with gone as (
+    delete from hourbell.members as m
+    where ctid = any (array(
+      select m.ctid from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
+      where m.until <= p_now and m.joined_through is not null
+        and (t.next_fire_at is null or t.next_fire_at > m.until)
+        and not exists (select from hourbell.fires as f where f.timetable = m.timetable and f.occurrences[1] <= m.until)
+      order by m.until limit p_limit for update of m skip locked))
+    returning m.job, m.version),
+  completed as (
+    update hourbell.jobs as j set status = 2, updated_at = p_now
+    from gone where j.id = gone.job and j.version = gone.version and j.status = 0)
+  select count(*) into gone from gone;
+  return gone;
+end $$;

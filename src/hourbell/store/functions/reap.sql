@@ -1,0 +1,106 @@
+-- Reaping: what died with its worker comes back, what missed its deadline ends.
+
+-- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a claim or
+-- a settle that was under way is seen whole or refused. Sessions locked by somebody are left to the next round.
+-- Executions come back as due; those lost p_crash_limit times in a row, the last time alone in their process, are dead.
+create or replace function hourbell.reap(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
+)
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  expired bigint;
+  freed bigint[];
+  n int;
+  m int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  sessions := 0; returned := 0; ended := 0;
+  for expired in
+    select id from hourbell.sessions where expires_at <= p_now order by expires_at limit 16 for update skip locked
+  loop
+    with held as materialized (
+      delete from hourbell.leased as l where l.session = expired returning l.*),
+    judged as materialized (
+      select h.*, case
+        when exists (select from hourbell.cancellations as c where c.id = h.id) then 2
+        when e.at_most_once then 1
+        when h.alone and e.crashes + 1 >= p_crash_limit then 1
+      end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
+      from held as h
+      join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from held))),
+    gone as (
+      delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
+    letters as (
+      insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
+      select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost', hourbell.letter(e, e.attempt + 1, j.fence)
+      from gone as e join judged as j using (id) where j.fate = 1),
+    granted as (delete from hourbell.cancellations as c using gone where c.id = gone.id),
+    recorded as (
+      insert into hourbell.ledger
+        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
+         session, queue, priority, origin, status, reason, error, spec, history)
+      select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
+        e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
+        e.priority, e.origin, j.fate, case j.fate when 2 then 'cancelled' else j.why end, 'the worker was lost', e.spec,
+        e.history
+      from gone as e join judged as j using (id)),
+    again as (
+      update hourbell.executions as e
+      set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
+          first_started_at = coalesce(e.first_started_at, j.claimed_at),
+          history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
+      from judged as j
+      where e.id = j.id and e.id = any (array(select id from judged where fate is null))
+      returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
+    requeued as (
+      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+      select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
+    select count(*) filter (where j.fate is null), count(*) filter (where j.fate is not null),
+      (select array_agg(job) from gone where overlap > 0)
+    into n, m, freed from judged as j;
+    if freed is not null then perform hourbell.unpark(freed); end if;
+    delete from hourbell.sessions where id = expired;
+    sessions := sessions + 1; returned := returned + n; ended := ended + m;
+  end loop;
+end $$;
+
+-- Deadlines that have come: not started in time is SKIPPED, not finished in time is DEAD, wherever the execution is.
+-- What is ready is left to its claim, which sees the same deadline; what runs is taken from its worker.
+create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  ids bigint[]; statuses smallint[]; reasons text[];
+  n int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  with come as (
+    delete from hourbell.deadlines where ctid = any (array(
+      select ctid from hourbell.deadlines where at < p_now order by at limit p_limit for update skip locked))
+    returning id, kind),
+  over as (
+    select e.id, e.job, e.priority, e.run_at, min(c.kind) as kind
+    from come as c join hourbell.executions as e on e.id = c.id
+    -- the execution's own word counts: the job may have been given another time since
+    where (c.kind = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind = 1 and e.finish_by < p_now)
+    group by e.id),
+  from_due as (
+    delete from hourbell.due as d using over as o
+    where d.priority = o.priority and d.run_at = o.run_at and d.id = o.id returning d.id),
+  from_parked as (delete from hourbell.parked as p using over as o where p.job = o.job and p.id = o.id returning p.id),
+  from_held as (delete from hourbell.held as h using over as o where h.id = o.id returning h.id),
+  from_leased as (
+    delete from hourbell.leased as l using over as o, hourbell.sessions as s
+    where o.kind = 1 and l.session = s.id and l.id = o.id returning l.id, l.fence),
+  fenced as (
+    update hourbell.executions as e set fence = l.fence, attempt = attempt + 1 from from_leased as l where e.id = l.id),
+  owned as (
+    select id from from_due union all select id from from_parked union all select id from from_held
+    union all select id from from_leased)
+  select array_agg(o.id), array_agg(case kind when 0 then 4 else 1 end::smallint),
+    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end), (select count(*) from come)
+  into ids, statuses, reasons, n from over as o join owned using (id);
+  if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
+  return n;
+end $$;

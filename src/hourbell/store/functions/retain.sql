@@ -1,0 +1,76 @@
+-- Housekeeping: the ledger's partitions and everything that has an age.
+
+-- Makes the ledger's partitions from the day of p_now to p_days ahead. Rows for a day without one go to `ledger_rest`;
+-- a day that has rows there already stays there.
+create or replace function hourbell.make_partitions(p_now timestamptz, p_days int) returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  day date;
+  name text;
+  made int := 0;
+begin
+  for day in select generate_series(0, p_days) + (p_now at time zone 'UTC')::date loop
+    name := 'ledger_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass('hourbell.' || name) is not null;
+    begin
+      execute format('create table hourbell.%I partition of hourbell.ledger for values from (%L) to (%L)',
+        name, day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC');
+      made := made + 1;
+    exception
+      when check_violation or duplicate_table then null;
+    end;
+  end loop;
+  return made;
+end $$;
+
+-- Drops whole days of the ledger that are older than p_keep.
+create or replace function hourbell.drop_partitions(p_now timestamptz, p_keep interval) returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  name text;
+  dropped int := 0;
+begin
+  for name in
+    select c.relname from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+    where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
+      and to_date(right(c.relname, 8), 'YYYYMMDD') < ((p_now - p_keep) at time zone 'UTC')::date
+  loop
+    execute format('drop table hourbell.%I', name);
+    dropped := dropped + 1;
+  end loop;
+  return dropped;
+end $$;
+
+-- What has served its time: answers to idempotent writes, wishes whose execution has ended, timetables nobody rides,
+-- lanes that virtual time has passed.
+create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
+returns int language plpgsql as $$
+#variable_conflict use_column
+declare
+  n int;
+  total int := 0;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  delete from hourbell.idempotency where ctid = any (array(
+    select ctid from hourbell.idempotency where created_at < p_now - p_keep_answers
+    order by created_at limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.cancellations as c where not exists (select from hourbell.executions as e where e.id = c.id);
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.timetables where ctid = any (array(
+    select ctid from hourbell.timetables as t
+    where not exists (select from hourbell.members as m where m.timetable = t.id)
+      and not exists (select from hourbell.fires as f where f.timetable = t.id)
+      and planned_through < p_now - interval '1 hour'
+    limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.lanes where ctid = any (array(
+    select l.ctid from hourbell.lanes as l cross join lateral (
+      select v from hourbell.virtual_time as v
+      where v.queue = l.queue and v.priority = l.priority order by pass desc limit 1) as v
+    where l.last <= v.v limit p_limit for update of l skip locked));
+  get diagnostics n = row_count; total := total + n;
+  return total;
+end $$;

@@ -1,0 +1,69 @@
+-- Sessions: a worker process's hold on everything it has claimed, with one expiry.
+
+create or replace function hourbell.open_session(
+  p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_slots int, out id bigint, out token uuid
+)
+language sql volatile as $$
+  insert into hourbell.sessions (id, token, worker, queues, slots, started_at, expires_at)
+  values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, p_queues, p_slots, p_now, p_now + p_lease)
+  returning id, token
+$$;
+
+-- Extends the session and compares what the worker runs with what it holds:
+-- `lost` it must stop, it no longer holds them; `unwanted` somebody wishes to cancel.
+-- p_resolved: every claim up to this number has been answered, so what the worker does not know of those is given back:
+-- the answer that named it was lost.
+create or replace function hourbell.heartbeat(
+  p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
+  out alive boolean, out lost bigint[], out unwanted bigint[]
+)
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare forgotten bigint[];
+begin
+  update hourbell.sessions set expires_at = greatest(expires_at, p_now + p_lease)
+  where id = p_session and token = p_token;
+  alive := found;
+  if not alive then lost := p_running; unwanted := '{}'; return; end if;
+  lost := array(
+    select r from unnest(p_running) as r
+    where not exists (select from hourbell.leased as l where l.session = p_session and l.id = r));
+  unwanted := array(
+    select c.id from hourbell.cancellations as c
+    where exists (select from hourbell.leased as l where l.session = p_session and l.id = c.id));
+  forgotten := array(
+    select id from hourbell.leased as l
+    where l.session = p_session and l.claim <= p_resolved
+      and not exists (select from unnest(p_running) as r where r = l.id));
+  if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten); end if;
+end $$;
+
+-- From leased back to due: not started, no attempt burnt. Only the fence is kept, so that it rises.
+create or replace function hourbell.give_back(p_session bigint, p_ids bigint[]) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare n int;
+begin
+  with held as (
+    delete from hourbell.leased as l where l.session = p_session and l.id = any (p_ids) returning l.id, l.fence),
+  again as (
+    update hourbell.executions as e set fence = held.fence from held where e.id = held.id
+    returning e.run_at, e.id, e.tenant, e.queue, e.priority, e.overlap, e.crashes)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again;
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- A worker that leaves in order: what it still holds goes back at once, and nobody waits for its lease.
+create or replace function hourbell.close_session(p_session bigint, p_token uuid) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare n int;
+begin
+  perform from hourbell.sessions where id = p_session and token = p_token for update;
+  if not found then return 0; end if;
+  n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session));
+  delete from hourbell.sessions where id = p_session;
+  return n;
+end $$;

@@ -1,0 +1,17 @@
+"""Statements by name: each `.sql` file beside this module holds some, headed by `-- name: …` and a line of purpose."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+_HEADING = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+@cache
+def queries(file: str) -> dict[str, str]:
+    """The statements of one file."""
+    text = resources.files(__package__).joinpath(f"{file}.sql").read_text("utf-8")
+    parts = _HEADING.split(text)[1:]
+    return dict(zip(parts[::2], (body.strip() for body in parts[1::2]), strict=True))

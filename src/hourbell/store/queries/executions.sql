@@ -1,0 +1,78 @@
+-- Executions: the statements of run now, backfill, cancel and read.
+
+-- name: insert_run
+-- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin. One that lives already is left.
+with job as (select * from hourbell.jobs where id = $1),
+made as (
+  insert into hourbell.executions as e
+    (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once)
+  select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303), j.id, at, $2,
+    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8
+  from job as j cross join unnest($4::timestamptz[]) as at
+  on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do nothing
+  returning *),
+timed as (
+  insert into hourbell.deadlines (at, id, kind)
+  select d.at, made.id, d.kind from made cross join lateral (values (start_by, 0), (finish_by, 1)) as d(at, kind)
+  where d.at is not null),
+queued as (
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int from made)
+select id, occurrence from made order by occurrence
+
+-- name: take_waiting
+-- Takes an execution out of due, parked or held, so that nobody else can move it; no row: it is ready, runs or has ended.
+with waiting as (select * from hourbell.executions where id = $1),
+from_due as (
+  delete from hourbell.due as d using waiting as w
+  where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
+from_parked as (delete from hourbell.parked as p using waiting as w where p.job = w.job and p.id = w.id returning p.id),
+from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
+select w.* from waiting as w
+where exists (select from from_due) or exists (select from from_parked) or exists (select from from_held)
+
+-- name: wish_to_cancel
+insert into hourbell.cancellations (id, wished_at)
+select id, $2 from hourbell.executions where id = $1
+on conflict (id) do update set wished_at = hourbell.cancellations.wished_at returning id
+
+-- name: live
+-- One execution that has not ended, with where it is.
+select e.*, t.name as tenant_name, l.session, l.claimed_at, l.fence as lease_fence, s.worker, s.expires_at,
+  exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id) as in_due,
+  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id) as in_parked,
+  exists (select from hourbell.held as h where h.id = e.id) as in_held,
+  exists (select from hourbell.cancellations as c where c.id = e.id) as unwanted
+from hourbell.executions as e
+join hourbell.tenants as t on t.id = e.tenant
+left join (hourbell.sessions as s join hourbell.leased as l on l.session = s.id and l.id = $1) on true
+where e.id = $1
+
+-- name: recorded
+select l.*, t.name as tenant_name from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
+where l.id = $1 order by l.recorded_at desc limit 1
+
+-- name: live_of_job
+-- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, which
+-- a change of the job would still take back.
+select e.*, t.name as tenant_name, l.claimed_at, l.fence as lease_fence,
+  exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id) as in_due,
+  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id) as in_parked,
+  exists (select from hourbell.held as h where h.id = e.id) as in_held
+from hourbell.executions as e
+join hourbell.tenants as t on t.id = e.tenant
+left join lateral (
+  select l.claimed_at, l.fence from hourbell.sessions as s join hourbell.leased as l on l.session = s.id and l.id = e.id
+  limit 1) as l on true
+where e.job = $1 and (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
+order by e.occurrence desc, e.id desc limit $4
+
+-- name: recorded_of_job
+-- The last runs of a recurring job, newest first, before ($2, $3).
+select l.*, t.name as tenant_name from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
+where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
+order by l.scheduled_for desc limit $4
+
+-- name: queue_served
+-- Whether anybody serves a queue.
+select exists (select from hourbell.sessions where $1::smallint = any (queues) and expires_at > $2) as served

@@ -1,0 +1,172 @@
+-- Jobs: the statements of create, change and read. Times come in as arguments.
+
+-- name: moment
+-- The time, and an id for a job that may be created at it.
+select now, hourbell.id_base(now) | (nextval('hourbell.ids') & 4194303) as id
+from (select hourbell.clock() as now offset 0) as clock
+
+-- name: ensure_tenant
+-- The number of a tenant; a new name is a new tenant.
+with made as (
+  insert into hourbell.tenants (name, created_at) select $1, $2
+  where not exists (select from hourbell.tenants where name = $1)
+  on conflict (name) do nothing returning id)
+select id from made union all select id from hourbell.tenants where name = $1
+
+-- name: ensure_queue
+-- The number of a queue; a new name is a new queue.
+with made as (
+  insert into hourbell.queues (name, created_at) select $1, $2
+  where not exists (select from hourbell.queues where name = $1)
+  on conflict (name) do nothing returning id)
+select id from made union all select id from hourbell.queues where name = $1
+
+-- name: ensure_timetable
+-- The timetable of a rhythm; $5 now, $6 its first fire after that.
+with made as (
+  insert into hourbell.timetables
+    (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version)
+  select $1, $2, $3, $4, $5, $6, $6, $7
+  where not exists (select from hourbell.timetables where (rule, zone, dst_gap, dst_overlap) = ($1, $2, $3, $4))
+  on conflict (rule, zone, dst_gap, dst_overlap) do nothing returning id)
+select id from made
+union all
+select id from hourbell.timetables where (rule, zone, dst_gap, dst_overlap) = ($1, $2, $3, $4)
+
+-- name: new_ids
+-- Ids for $2 jobs that are created at $1.
+select array(select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303) from generate_series(1, $2))
+
+-- name: insert_one_time
+-- One-time jobs are their executions. $6 start_by, $7 finish_by.
+with new as materialized (
+  select * from unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::smallint[], $5::smallint[], $6::timestamptz[],
+    $7::timestamptz[], $8::boolean[], $9::json[])
+    as n(id, at, tenant, queue, priority, start_by, finish_by, at_most_once, spec)),
+made as (
+  insert into hourbell.executions
+    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec)
+  select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec from new),
+timed as (
+  insert into hourbell.deadlines (at, id, kind)
+  select d.at, n.id, d.kind from new as n cross join lateral (values (n.start_by, 0), (n.finish_by, 1)) as d(at, kind)
+  where d.at is not null)
+insert into hourbell.due (run_at, id, tenant, queue, priority) select at, id, tenant, queue, priority from new
+
+-- name: insert_recurring
+insert into hourbell.jobs
+  (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10, $11)
+
+-- name: insert_member
+-- A membership that has still to join its timetable.
+insert into hourbell.members
+  (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
+   overlap, at_most_once, start_deadline_seconds, deadline_seconds)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+
+-- name: end_member
+-- The present membership of a job ends now: what is due stays its own, what comes is not.
+update hourbell.members as m set until = least(m.until, $2)
+from hourbell.jobs as j
+where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
+
+-- name: take_back
+-- What was planned ahead for a job and is not yet due.
+select hourbell.take_back($1, $2)
+
+-- name: update_recurring
+-- A new version. $3: it makes what is queued out of date.
+update hourbell.jobs
+set version = version + 1, valid_from = case when $3 then version + 1 else valid_from end, updated_at = $2,
+    status = $4, queue = $5, priority = $6, timetable = $7, max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
+    spec = $12
+where id = $1
+returning version
+
+-- name: lock_recurring
+select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
+where j.id = $1 for no key update of j
+
+-- name: recurring
+select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
+
+-- name: one_time_live
+-- A one-time job that has not ended; `held` when it is paused.
+select e.id, e.run_at, e.version, e.spec, e.updated_at, t.name as tenant_name,
+  exists (select from hourbell.held as h where h.id = e.id) as held
+from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
+where e.id = $1 and e.job is null
+
+-- name: one_time_ended
+select l.id, l.version, l.spec, l.status, l.recorded_at, t.name as tenant_name
+from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
+where l.id = $1 and l.job = l.id
+order by l.recorded_at desc limit 1
+
+-- name: take_one_time
+-- Takes a waiting one-time job out of `due` or `held`, so that nobody else can move it; no row: it is on its way.
+with waiting as (
+  select e.* from hourbell.executions as e where e.id = $1 and e.job is null),
+from_due as (
+  delete from hourbell.due as d using waiting as w
+  where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
+from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
+select w.*, exists (select from from_held) as was_held from waiting as w
+where exists (select from from_due) or exists (select from from_held)
+
+-- name: update_one_time
+update hourbell.executions
+set occurrence = $2, run_at = $3, queue = $4, priority = $5, start_by = $6, finish_by = $7, at_most_once = $8, spec = $9,
+    version = version + 1, updated_at = $10
+where id = $1 returning version
+
+-- name: insert_due
+-- Puts an execution back among the due, by what it is.
+insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int
+from hourbell.executions where id = $1
+
+-- name: insert_held
+insert into hourbell.held (id) values ($1)
+
+-- name: insert_deadlines
+insert into hourbell.deadlines (at, id, kind)
+select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as d(at, kind) where at is not null
+
+-- name: discard
+select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
+
+-- name: list_recurring
+-- Newest first, before $1; $2 tenant or null.
+select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
+where j.id < $1 and ($2::int is null or j.tenant = $2) and ($4::smallint is null or j.status = $4)
+order by j.id desc limit $3
+
+-- name: list_one_time_live
+select e.id, e.run_at, e.version, e.spec, e.updated_at, t.name as tenant_name,
+  exists (select from hourbell.held as h where h.id = e.id) as held
+from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
+where e.job is null and e.id < $1 and ($2::int is null or e.tenant = $2)
+  and ($4::boolean is null or $4 = exists (select from hourbell.held as h where h.id = e.id))
+order by e.id desc limit $3
+
+-- name: list_one_time_ended
+select l.id, l.version, l.spec, l.status, l.recorded_at, t.name as tenant_name
+from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
+where l.job = l.id and l.id < $1 and ($2::int is null or l.tenant = $2)
+  and ($4::boolean is null or $4 = (l.status in (0, 1, 4)))
+order by l.id desc limit $3
+
+-- name: tenant_by_name
+select id from hourbell.tenants where name = $1
+
+-- name: insert_audit
+insert into hourbell.audit (at, tenant, job, actor, operation, before, after) values ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: answer
+-- The first answer to an idempotent write, if there was one.
+select fingerprint, response from hourbell.idempotency where tenant = $1 and key = $2
+
+-- name: insert_answer
+insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at) values ($1, $2, $3, 0, $4, $5)

@@ -1,0 +1,24 @@
+-- Planning: what the leader looks at before it plans.
+
+-- name: joining
+-- Timetables with memberships that have still to join, and since when the oldest of these is active.
+select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, min(m.active_since) as since
+from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
+where m.joined_through is null
+group by t.id limit $1
+
+-- name: firing
+-- Timetables whose next fire is to be planned by now, the earliest first.
+select id, rule, zone, dst_gap, dst_overlap, next_fire_at from hourbell.timetables
+where plan_from <= $1 order by plan_from limit $2
+
+-- name: outdated
+-- Timetables reckoned with other zone data than $1.
+select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
+where tz_version <> $1 order by id limit $2
+
+-- name: retime
+-- What is not yet planned is reckoned anew.
+update hourbell.timetables as t set next_fire_at = n.next, plan_from = n.next, tz_version = $1
+from unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) as n(id, planned_through, next)
+where t.id = n.id and t.planned_through = n.planned_through and t.tz_version <> $1

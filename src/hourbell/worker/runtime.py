@@ -1,0 +1,394 @@
+"""The runtime of a worker process: from a claim to a settled outcome.
+
+Executions run in a pool of runners, long-lived tasks that take from one queue. A runner that is about to start something
+wakes the next one if more is waiting, so a handler that suspends never holds up the queue, and handlers that do not
+suspend are run one after the other without a task of their own each. A watchdog looks at what runs and stops what is over
+its time; a stopped runner records why and goes on to the next execution.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from hourbell.actions import Actions, Run
+from hourbell.dispatch import Dispatch, Session, SessionLost
+from hourbell.engine.loops import Backoff
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.executions import (
+    TIMEOUT,
+    Cancelled,
+    Claimed,
+    Failed,
+    Outcome,
+    Released,
+    Succeeded,
+)
+from hourbell.model.jobs import JobSpec, decode_spec
+from hourbell.worker.outcomes import settlement
+from hourbell.worker.settling import Settler
+
+log = structlog.get_logger()
+
+IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
+WATCH_SECONDS = 0.05
+YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
+_MOST_PER_CLAIM = 1_000
+
+_TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown"
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    queues: Sequence[str] = ("default",)
+    slots: int = 100
+    lease_seconds: float = 15.0
+    drain_seconds: float = 30.0  # how long running work may go on after a stop was asked for
+
+
+class Held:
+    """One claimed execution in this process."""
+
+    __slots__ = ("claimed", "claimed_at", "runner", "spec", "started_at", "stop", "until")
+
+    def __init__(self, claimed: Claimed, claimed_at: float) -> None:
+        self.claimed = claimed
+        self.claimed_at = claimed_at  # monotonic, like all times here
+        self.spec: JobSpec | None = None
+        self.started_at: float | None = None
+        self.until = 0.0  # it is stopped after this
+        self.stop: str | None = None  # why it is being stopped
+        self.runner: asyncio.Task[None] | None = None
+
+
+class Worker:
+    """Runs executions until it is asked to stop."""
+
+    def __init__(self, dispatch: Dispatch, actions: Actions, settings: WorkerSettings) -> None:
+        self._dispatch = dispatch
+        self._actions = actions
+        self._settings = settings
+        self._session: Session | None = None
+        self._held: dict[int, Held] = {}  # claimed and not yet settled
+        self._queue: deque[Held] = deque()  # not yet started
+        self._busy = 0  # queued or running: what takes a slot
+        self._runners: list[asyncio.Task[None]] = []
+        self._idle_runners: list[asyncio.Future[None]] = []
+        self._coming = False  # a runner was woken and has not begun yet
+        self._settler = Settler(dispatch, self._forget)
+        self._claims = 0  # numbers given out
+        self._resolved = 0  # claims up to this number are answered
+        self._renewed_at = 0.0
+        self._woken = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._notified = False
+
+    @property
+    def session(self) -> Session | None:
+        """The present session, or None while there is none."""
+        return self._session
+
+    def wake(self) -> None:
+        """Something may have fallen due."""
+        self._notified = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Drain: start nothing more, let what runs finish, give back the rest."""
+        self._stopping.set()
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until `stop`, then drain."""
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(self._settler.run()),
+                group.create_task(self._keep_session()),
+                group.create_task(self._watch()),
+            ]
+            await self._claim_until_stopped()
+            await self._drain()
+            for task in (*background, *self._runners):
+                task.cancel()
+        if self._session is not None:
+            await self._dispatch.close(self._session)
+
+    # Claiming.
+
+    async def _claim_until_stopped(self) -> None:
+        backoff = Backoff()
+        number = 0  # of a claim whose answer is outstanding
+        while not self._stopping.is_set():
+            session = self._session
+            free = self._settings.slots - self._busy
+            if session is None or free <= 0 or self._in_doubt():
+                await self._pause()
+                continue
+            if not number:
+                self._claims += 1
+                number = self._claims
+            limit = min(free, _MOST_PER_CLAIM)
+            try:
+                if self._notified:
+                    self._notified = False
+                    await self._dispatch.admit()
+                claimed = await self._dispatch.claim(session, number, limit)
+            except SessionLost:
+                self._lose_session(session)
+                number = 0
+                continue
+            except StoreUnavailable as error:
+                # The same number again: if the claim did happen, it gives the same executions.
+                log.warning("claiming waits for the database", error=str(error))
+                await backoff.wait()
+                continue
+            backoff.reset()
+            if self._session is not session:
+                number = 0
+                continue  # lost meanwhile: what was claimed went with it
+            self._take(claimed)
+            self._resolved, number = number, 0
+            if len(claimed) < limit:
+                await self._pause()
+
+    def _take(self, claimed: Sequence[Claimed]) -> None:
+        now = time.monotonic()
+        for one in claimed:
+            if one.execution_id not in self._held:
+                held = Held(one, now)
+                self._held[one.execution_id] = held
+                self._queue.append(held)
+                self._busy += 1
+        if self._queue:
+            self._wake_runner()
+
+    async def _pause(self) -> None:
+        """Until a slot is freed, a notification comes, or the poll is due."""
+        self._woken.clear()
+        if self._notified or self._stopping.is_set():
+            return
+        try:
+            async with asyncio.timeout(IDLE_POLL_SECONDS):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    # Running.
+
+    def _wake_runner(self) -> None:
+        """One at a time: the one that comes wakes the next, if there is still something to do."""
+        if self._coming:
+            return
+        while self._idle_runners:
+            waiter = self._idle_runners.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._coming = True
+                return
+        if len(self._runners) < self._settings.slots:
+            self._runners.append(asyncio.create_task(self._run_queue()))
+            self._coming = True
+
+    async def _run_queue(self) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        self._coming = False
+        while True:
+            if not self._queue or self._in_doubt():
+                waiter = loop.create_future()
+                self._idle_runners.append(waiter)
+                await waiter
+                self._coming = False
+                began = time.monotonic()
+                continue
+            held = self._queue.popleft()
+            if self._queue:
+                self._wake_runner()
+            await self._run(held, me)
+            if time.monotonic() - began > YIELD_SECONDS:
+                await asyncio.sleep(0)
+                began = time.monotonic()
+
+    async def _run(self, held: Held, me: asyncio.Task[None]) -> None:
+        held.started_at = now = time.monotonic()
+        held.runner = me
+        outcome: Outcome
+        try:
+            held.spec = spec = decode_spec(held.claimed.spec)
+            timeout = self._timeout(held, spec)
+            held.until = now + timeout
+            run = Run(held.claimed, spec, timeout)
+            outcome = await self._actions[type(spec.action)].run(spec.action, run)
+        except asyncio.CancelledError:
+            if held.stop is None:
+                raise
+            me.uncancel()
+            outcome = _stopped(held)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            outcome = Failed(f"{type(error).__name__}: {error}", type(error).__name__)
+        else:
+            if held.stop is not None:
+                # It was told to stop and ended by itself; a late cancellation must not hit the next one.
+                while me.cancelling():
+                    me.uncancel()
+                if not isinstance(outcome, Succeeded):
+                    outcome = _stopped(held)
+        held.runner = None
+        self._finish(held, outcome)
+
+    def _finish(self, held: Held, outcome: Outcome) -> None:
+        self._busy -= 1
+        if held.stop != _LOST and self._held.get(held.claimed.execution_id) is held:
+            now = time.monotonic()
+            started = held.started_at if held.started_at is not None else now
+            self._settler.put(
+                settlement(
+                    held.claimed,
+                    held.spec,
+                    outcome,
+                    int((started - held.claimed_at) * 1000),
+                    int((now - started) * 1000),
+                    self._remaining(held, now),
+                )
+            )
+        if not self._woken.is_set() and self._busy < self._settings.slots:
+            self._woken.set()
+
+    def _timeout(self, held: Held, spec: JobSpec) -> float:
+        remaining = self._remaining(held, time.monotonic())
+        own = float(spec.timeout_seconds)
+        return own if remaining is None else max(min(own, remaining), 0.0)
+
+    def _remaining(self, held: Held, now: float) -> float | None:
+        """Until the total deadline, by the time that has passed here since the claim."""
+        left = held.claimed.deadline_in_seconds
+        return None if left is None else left - (now - held.claimed_at)
+
+    # Stopping.
+
+    def _stop(self, held: Held, why: str) -> None:
+        if held.stop is not None:
+            return
+        held.stop = why
+        if held.runner is not None:
+            held.runner.cancel()
+            return
+        # Not started: it leaves the queue without a run.
+        try:
+            self._queue.remove(held)
+        except ValueError:
+            return  # finished, and on its way to be settled
+        self._finish(held, _stopped(held))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            now = time.monotonic()
+            for held in list(self._held.values()):
+                if held.runner is not None and now > held.until:
+                    self._stop(held, _TIMEOUT)
+
+    async def _drain(self) -> None:
+        while self._queue:
+            self._finish(self._queue.popleft(), Released())
+        give_up_at = time.monotonic() + self._settings.drain_seconds
+        while self._busy and time.monotonic() < give_up_at:
+            await self._pause()
+        for held in list(self._held.values()):
+            if held.runner is not None:
+                self._stop(held, _SHUTDOWN)
+        while self._busy and time.monotonic() < give_up_at + 1:
+            await self._pause()
+        try:
+            async with asyncio.timeout(self._settings.lease_seconds):
+                await self._settler.drained()
+        except TimeoutError:
+            log.warning("stopped with outcomes that could not be recorded; they will run again")
+
+    # Holding the session.
+
+    async def _keep_session(self) -> None:
+        """Heartbeats at a third of the lease; faster while the database does not answer."""
+        backoff = Backoff()
+        while True:
+            try:
+                if self._session is None:
+                    await self._open_session()
+                else:
+                    await self._beat(self._session)
+            except StoreUnavailable as error:
+                log.warning("the session waits for the database", error=str(error))
+                await backoff.wait()
+                continue
+            backoff.reset()
+            if self._queue:
+                self._wake_runner()
+            await asyncio.sleep(self._settings.lease_seconds / 3)
+
+    async def _open_session(self) -> None:
+        if self._stopping.is_set():
+            return
+        asked_at = time.monotonic()
+        settings = self._settings
+        session = await self._dispatch.open(settings.name, settings.queues, settings.slots)
+        self._session = self._settler.session = session
+        self._renewed_at = asked_at
+        self._woken.set()
+
+    async def _beat(self, session: Session) -> None:
+        asked_at = time.monotonic()
+        resolved = self._resolved  # before the list: what is claimed meanwhile is not in it
+        running = list(self._held)
+        try:
+            heard = await self._dispatch.heartbeat(session, running, resolved)
+        except SessionLost:
+            self._lose_session(session)
+            await self._open_session()
+            return
+        if self._session is not session:
+            return
+        self._renewed_at = asked_at
+        for number in heard.lost:
+            # Also what was settled while the heartbeat was on its way; `_forget` was there first then.
+            if (held := self._held.get(number)) is not None:
+                self._stop(held, _LOST)
+        for number in heard.unwanted:
+            if (held := self._held.get(number)) is not None:
+                self._stop(held, _UNWANTED)
+
+    def _lose_session(self, session: Session) -> None:
+        """Everything goes: others have been given it."""
+        if self._session is not session:
+            return
+        log.warning("the session was lost; stopping all its work", executions=len(self._held))
+        self._session = self._settler.session = None
+        self._settler.forget()
+        held, self._held = self._held, {}
+        for one in held.values():
+            self._stop(one, _LOST)
+        self._claims = self._resolved = 0
+
+    def _in_doubt(self) -> bool:
+        """Whether our lease may have run out: nothing is started then."""
+        return time.monotonic() - self._renewed_at > self._settings.lease_seconds
+
+    def _forget(self, settled: Sequence[int]) -> None:
+        for number in settled:
+            self._held.pop(number, None)
+
+
+def _stopped(held: Held) -> Outcome:
+    if held.stop == _TIMEOUT:
+        return Failed("It was stopped by its timeout.", TIMEOUT)
+    if held.stop == _SHUTDOWN:
+        return Failed("The worker was shut down before it had ended.", "shutdown")
+    return Cancelled()

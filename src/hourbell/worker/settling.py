@@ -1,0 +1,104 @@
+"""Settling in batches: whatever has gathered while the last batch was on its way is the next one.
+
+An answer that was lost is asked for again: the same batch, as often as it takes; what was settled the first time is then
+refused, which is as good. A batch that the database rejects for its content is halved until the bad outcome stands alone,
+and that one is recorded without what could not be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import structlog
+
+from hourbell.dispatch import Dispatch, Session, Settlement
+from hourbell.engine.loops import Backoff
+from hourbell.model.errors import StoreUnavailable
+from hourbell.worker.outcomes import without_result
+
+_MOST_PER_BATCH = 2_000
+
+log = structlog.get_logger()
+
+
+class Settler:
+    """Takes outcomes and sees that each is recorded, or refused."""
+
+    def __init__(self, dispatch: Dispatch, settled: Callable[[Sequence[int]], None]) -> None:
+        self._dispatch = dispatch
+        self._settled = settled  # told the ids that need not be reported as running any more
+        self._waiting: list[Settlement] = []
+        self._more = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.session: Session | None = None
+
+    def put(self, settlement: Settlement) -> None:
+        self._waiting.append(settlement)
+        self._idle.clear()
+        self._more.set()
+
+    def forget(self) -> None:
+        """The session is lost: nothing that waits would be accepted."""
+        self._waiting.clear()
+
+    async def drained(self) -> None:
+        """Wait until everything that was put is settled."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Settle for ever."""
+        while True:
+            await self._more.wait()
+            batch, self._waiting = self._waiting[:_MOST_PER_BATCH], self._waiting[_MOST_PER_BATCH:]
+            if not self._waiting:
+                self._more.clear()
+            if batch:
+                await self._settle(batch)
+            if not self._waiting:
+                self._idle.set()
+
+    async def _settle(self, batch: list[Settlement]) -> None:
+        backoff = Backoff()
+        while (session := self.session) is not None:
+            try:
+                refused = await self._dispatch.settle(session, batch)
+            except StoreUnavailable as error:
+                log.warning(
+                    "settling waits for the database", error=str(error), outcomes=len(batch)
+                )
+                await backoff.wait()
+                continue
+            except (
+                asyncpg.PostgresError,
+                UnicodeError,
+                ValueError,
+                TypeError,
+                OverflowError,
+            ) as error:
+                await self._halve(batch, error)
+                return
+            if refused:
+                log.warning(
+                    "outcomes were refused: settled before, or no longer ours", refused=len(refused)
+                )
+            break
+        self._settled([settlement.execution_id for settlement in batch])
+
+    async def _halve(self, batch: list[Settlement], error: Exception) -> None:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+            return
+        log.error(
+            "an outcome could not be stored whole",
+            execution=batch[0].execution_id,
+            error=str(error),
+        )
+        stripped = without_result(batch[0], f"{type(error).__name__}: {error}")
+        if stripped == batch[0]:
+            raise error
+        await self._settle([stripped])
