@@ -1,0 +1,85 @@
+"""The stages of the hot path, each alone: enqueue, admit, claim + run + settle by one worker process.
+
+Three rounds on one server; the best of each stage is the number, all are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import uvloop
+from support import engine, no_op, no_ops, per_second, report, server, spawn, until_empty
+
+from hourbell.actions.task import TaskRunner
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.admit import admit
+from hourbell.engine.create import create_one_time_jobs
+from hourbell.engine.writes import Write
+from hourbell.model.jobs import TaskAction
+from hourbell.worker.runtime import Worker, WorkerSettings
+
+COUNT = 200_000
+BATCH = 1_000
+ROUNDS = 3
+
+
+async def enqueue(dsn: str) -> float:
+    async with engine(dsn) as made:
+        batches = [no_ops(BATCH, first) for first in range(0, COUNT, BATCH)]
+        began = time.monotonic()
+        for jobs in batches:
+            await create_one_time_jobs(made, jobs, Write())
+        return time.monotonic() - began
+
+
+async def admit_all(dsn: str) -> tuple[float, float]:
+    async with engine(dsn) as made:
+        began, done, longest = time.monotonic(), 0, 0.0
+        while done < COUNT:
+            before = time.monotonic()
+            done += (await admit(made, await made.clock.now())).admitted
+            longest = max(longest, time.monotonic() - before)
+        return time.monotonic() - began, longest
+
+
+async def work(dsn: str) -> float:
+    """Claim, run and settle all that is ready, from the first claim to the last settle."""
+    async with engine(dsn) as made:
+        actions = {TaskAction: TaskRunner({"no-op": no_op})}
+        settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
+        worker = Worker(PostgresDispatch(made), actions, settings)
+        running = asyncio.create_task(worker.run())
+        began = time.monotonic()
+        await until_empty(made)
+        took = time.monotonic() - began
+        worker.stop()
+        await running
+        return took
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        print(uvloop.run(work(sys.argv[1])))
+        return
+    enqueued, admitted, worked, longest = [], [], [], 0.0
+    with server() as dsn:
+        for _ in range(ROUNDS):
+            enqueued.append(per_second(COUNT, uvloop.run(enqueue(dsn))))
+            took, pass_seconds = uvloop.run(admit_all(dsn))
+            admitted.append(per_second(COUNT, took))
+            longest = max(longest, pass_seconds)
+            child = spawn(dsn)
+            worked.append(per_second(COUNT, float(child.communicate()[0])))
+    report(
+        "stages",
+        enqueue_per_second=max(enqueued),
+        admit_per_second=max(admitted),
+        claim_run_settle_per_second=max(worked),
+        longest_admit_ms=round(longest * 1000, 1),
+        rounds={"enqueue": enqueued, "admit": admitted, "work": worked},
+    )
+
+
+main()

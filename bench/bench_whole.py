@@ -1,0 +1,94 @@
+"""All stages at once on the same cores: enqueue, admit, claim, run, settle, record; each role a process.
+
+The clock runs from before the first enqueue is sent until the last execution is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import uvloop
+from support import engine, no_op, no_ops, per_second, report, server, spawn, until_empty
+
+from hourbell.actions.task import TaskRunner
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.create import create_one_time_jobs
+from hourbell.engine.scheduler import Scheduler
+from hourbell.engine.writes import Write
+from hourbell.model.jobs import TaskAction
+from hourbell.worker.runtime import Worker, WorkerSettings
+
+COUNT = 300_000
+BATCH = 1_000
+ROUNDS = 3
+
+
+async def produce(dsn: str) -> None:
+    async with engine(dsn) as made:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        for first in range(0, COUNT, BATCH):
+            await create_one_time_jobs(made, no_ops(BATCH, first), Write())
+
+
+async def schedule(dsn: str) -> None:
+    async with engine(dsn) as made:
+        scheduler = Scheduler(made)
+        scheduler.start()
+        listener = await made.database.listen("hourbell", scheduler.wake)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await listener.close()
+        await scheduler.stop()
+
+
+async def work(dsn: str) -> None:
+    async with engine(dsn) as made:
+        actions = {TaskAction: TaskRunner({"no-op": no_op})}
+        settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
+        worker = Worker(PostgresDispatch(made), actions, settings)
+        listener = await made.database.listen("hourbell", worker.wake)
+        running = asyncio.create_task(worker.run())
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await listener.close()
+        worker.stop()
+        await running
+
+
+async def one_round(dsn: str, recorded_before: int) -> float:
+    children = [spawn(role, dsn) for role in ("schedule", "work", "produce")]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    producer = children.pop()
+    async with engine(dsn) as made:
+        began = time.monotonic()
+        producer.communicate("go\n")
+        await until_empty(made)
+        took = time.monotonic() - began
+        recorded = await made.database.value(
+            "select count(*) from hourbell.ledger where status = 0"
+        )
+        assert recorded - recorded_before == COUNT, f"{recorded} recorded"
+    for child in children:
+        child.communicate("stop\n")
+    return took
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        role = {"produce": produce, "schedule": schedule, "work": work}[sys.argv[1]]
+        uvloop.run(role(sys.argv[2]))
+        return
+    with server() as dsn:
+        rounds = [
+            per_second(COUNT, uvloop.run(one_round(dsn, number * COUNT)))
+            for number in range(ROUNDS)
+        ]
+    report("whole", executions_per_second=max(rounds), rounds=rounds)
+
+
+main()

@@ -1,0 +1,102 @@
+"""What the benchmarks share: a server of their own, an engine on it, and one line of JSON at the end.
+
+Every number is measured on the embedded server with the settings that ship, every commit durable, nothing switched off.
+A role of a benchmark that must be a process of its own is started with `spawn`, which runs the same file with arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hourbell.engine.core import Engine
+from hourbell.engine.retain import make_partitions
+from hourbell.model.jobs import JobType, NewJob, TaskAction
+from hourbell.model.schedules import Once
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Database
+from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.migrations import migrate
+
+TENANTS = 97
+PAYLOAD = {"cart_id": 7, "pad": "x" * 180}  # about 200 bytes as JSON
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A fresh embedded server; its DSN."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hourbell-bench-") as folder,
+        EmbeddedServer(Path(folder) / "data", owner="bench") as embedded,
+    ):
+        asyncio.run(migrate(embedded.dsn))
+        yield embedded.dsn
+
+
+@asynccontextmanager
+async def engine(dsn: str) -> AsyncIterator[Engine]:
+    database = await Database.open(dsn, connections=6)
+    try:
+        made = Engine(database, DatabaseClock(database))
+        await make_partitions(made, await made.clock.now())
+        yield made
+    finally:
+        await database.close()
+
+
+def no_ops(count: int, first: int = 0, at: datetime | None = None) -> list[NewJob]:
+    """One-time jobs that do nothing, spread over tenants."""
+    schedule = Once(at or datetime.now(UTC))
+    action = TaskAction(name="no-op", payload=PAYLOAD)
+    return [
+        NewJob(
+            name="cart-reminder",
+            action=action,
+            type=JobType.ONE_TIME,
+            schedule=schedule,
+            tenant_id=f"tenant-{(first + number) % TENANTS}",
+        )
+        for number in range(count)
+    ]
+
+
+async def no_op(payload: object, context: object) -> None:
+    """The handler of `no_ops`."""
+
+
+async def until_empty(made: Engine) -> None:
+    """Wait until no execution is left, that is, until all are recorded."""
+    for _ in range(10_000):
+        if not await made.database.value("select exists (select from hourbell.executions)"):
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError("executions are left after minutes")
+
+
+def spawn(*args: str) -> subprocess.Popen[str]:
+    """The same benchmark in another process, in the role that the arguments name; one line on its stdout is its answer."""
+    return subprocess.Popen(
+        [sys.executable, sys.argv[0], *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def report(bench: str, **numbers: object) -> None:
+    """The one line that a benchmark prints."""
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    print(json.dumps({"bench": bench, **numbers, "machine": machine}))
+
+
+def per_second(count: int, seconds: float) -> int:
+    return round(count / seconds)
