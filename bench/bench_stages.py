@@ -10,7 +10,7 @@ import sys
 import time
 
 import uvloop
-from support import engine, no_op, no_ops, per_second, report, server, spawn, until_empty
+from support import Counter, engine, no_ops, per_second, report, server, spawn, until_empty
 
 from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -47,11 +47,13 @@ async def admit_all(dsn: str) -> tuple[float, float]:
 async def work(dsn: str) -> float:
     """Claim, run and settle all that is ready, from the first claim to the last settle."""
     async with engine(dsn) as made:
-        actions = {TaskAction: TaskRunner({"no-op": no_op})}
+        counter = Counter(COUNT)
+        actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
         settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         running = asyncio.create_task(worker.run())
         began = time.monotonic()
+        await counter.done.wait()
         await until_empty(made)
         took = time.monotonic() - began
         worker.stop()

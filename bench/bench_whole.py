@@ -10,7 +10,7 @@ import sys
 import time
 
 import uvloop
-from support import engine, no_op, no_ops, per_second, report, server, spawn, until_empty
+from support import Counter, engine, no_ops, per_second, report, server, spawn, until_empty
 
 from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -46,12 +46,15 @@ async def schedule(dsn: str) -> None:
 
 async def work(dsn: str) -> None:
     async with engine(dsn) as made:
-        actions = {TaskAction: TaskRunner({"no-op": no_op})}
+        counter = Counter(COUNT)
+        actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
         settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         listener = await made.database.listen("hourbell", worker.wake)
         running = asyncio.create_task(worker.run())
         print("ready", flush=True)
+        await counter.done.wait()
+        print("done", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         await listener.close()
         worker.stop()
@@ -67,6 +70,9 @@ async def one_round(dsn: str, recorded_before: int) -> float:
     async with engine(dsn) as made:
         began = time.monotonic()
         producer.communicate("go\n")
+        worker_says = children[1].stdout
+        assert worker_says is not None
+        await asyncio.to_thread(worker_says.readline)
         await until_empty(made)
         took = time.monotonic() - began
         recorded = await made.database.value(

@@ -205,7 +205,7 @@ def held(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Held]:
     finally:
         hold.release()
         if before is None:
-            del _points[name]
+            _points.pop(name, None)  # `configure` may have been there meanwhile
         else:
             _points[name] = before
 

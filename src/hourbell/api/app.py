@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import msgspec
-from litestar import Litestar
+from litestar import Litestar, Response
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
@@ -27,7 +27,8 @@ def create_app(engine: Engine, health: health.Health) -> Litestar:
     """An application that serves this engine."""
     document = msgspec.json.encode(describe(ROUTES))
     return Litestar(
-        route_handlers=[_handler(route) for route in ROUTES],
+        # Options first: where there are none yet, the framework adds its own.
+        route_handlers=[*map(_options_handler, {r.path for r in ROUTES}), *map(_handler, ROUTES)],
         dependencies={
             "engine": Provide(lambda: engine, sync_to_thread=False),
             "health": Provide(lambda: health, sync_to_thread=False),
@@ -45,9 +46,20 @@ def create_app(engine: Engine, health: health.Health) -> Litestar:
 
 
 def _handler(route: Route) -> HTTPRouteHandler:
-    made = HTTPRouteHandler(
-        _PARAMETER.sub(r"{\1:str}", route.path),
-        http_method=[route.method],
-        status_code=min(route.answers),
-    )
+    status = min(route.answers)
+    made = HTTPRouteHandler(_typed(route.path), http_method=[route.method], status_code=status)
     return made(route.handler)
+
+
+def _options_handler(path: str) -> HTTPRouteHandler:
+    """Tells all methods of a path; the framework's own tells those of the first of its handlers."""
+    methods = sorted({"OPTIONS", *(route.method for route in ROUTES if route.path == path)})
+
+    async def options() -> Response[None]:
+        return Response(None, status_code=204, headers={"Allow": ", ".join(methods)})
+
+    return HTTPRouteHandler(_typed(path), http_method=["OPTIONS"], status_code=204)(options)
+
+
+def _typed(path: str) -> str:
+    return _PARAMETER.sub(r"{\1:str}", path)

@@ -6,7 +6,7 @@ from litestar import Response
 
 from hourbell.api.answers import answer, render_explanation
 from hourbell.api.requests import AnyRequest, read_bare_write, refuse_query
-from hourbell.api.routes import Route, TheEngine
+from hourbell.api.routes import InPath, Route, TheEngine
 from hourbell.engine import explain, read
 from hourbell.engine import request as runs
 from hourbell.engine.documents import render_execution
@@ -17,7 +17,7 @@ EXECUTION = "/api/v1/executions/{execution_id}"
 
 
 async def get_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: str
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     refuse_query(request)
     execution = await read.get_execution(engine, parse_execution_id(execution_id))
@@ -25,7 +25,7 @@ async def get_execution(
 
 
 async def cancel_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: str
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     write = await read_bare_write(request)
     execution = await runs.cancel_execution(engine, parse_execution_id(execution_id), write)
@@ -33,7 +33,7 @@ async def cancel_execution(
 
 
 async def explain_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: str
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     refuse_query(request)
     explanation = await explain.explain_execution(engine, parse_execution_id(execution_id))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Protocol
+from typing import Protocol
 
 from litestar import Response
-from litestar.params import Dependency
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
 from hourbell import __version__
 from hourbell.api.answers import JSON, answer
@@ -28,7 +29,7 @@ async def livez() -> Response[bytes]:
     return answer({"status": "alive"})
 
 
-async def readyz(health: Annotated[Health, Dependency(skip_validation=True)]) -> Response[bytes]:
+async def readyz(health: NamedDependency[SkipValidation[Health]]) -> Response[bytes]:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             checks = await health.ready()
@@ -53,7 +54,7 @@ async def index() -> Response[bytes]:
     )
 
 
-async def openapi_document(openapi: bytes) -> Response[bytes]:
+async def openapi_document(openapi: NamedDependency[SkipValidation[bytes]]) -> Response[bytes]:
     return Response(openapi, headers={"Cache-Control": "no-store"}, media_type=JSON)
 
 

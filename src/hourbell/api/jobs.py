@@ -14,7 +14,7 @@ from hourbell.api.requests import (
     read_write,
     refuse_query,
 )
-from hourbell.api.routes import Route, TheEngine
+from hourbell.api.routes import InPath, Route, TheEngine
 from hourbell.engine import change, create, explain, read
 from hourbell.engine import request as runs
 from hourbell.engine.documents import render_execution, render_job
@@ -39,39 +39,39 @@ async def list_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     return answer(render_page(page, render_job))
 
 
-async def get_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def get_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     refuse_query(request)
     return answer(render_job(await read.get_job(engine, parse_job_id(job_id))))
 
 
-async def update_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def update_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     document, write = await read_write(request, MERGE_PATCH, JSON)
     job = await change.update_job(engine, parse_job_id(job_id), document, write)
     return answer(render_job(job))
 
 
-async def delete_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def delete_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
     return answer(render_job(await change.delete_job(engine, parse_job_id(job_id), write)))
 
 
-async def pause_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def pause_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
     return answer(render_job(await change.pause_job(engine, parse_job_id(job_id), write)))
 
 
-async def resume_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def resume_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
     return answer(render_job(await change.resume_job(engine, parse_job_id(job_id), write)))
 
 
-async def run_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def run_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
     requested = await runs.run_now(engine, parse_job_id(job_id), write)
     return answer(render_requested(requested), 202)
 
 
-async def backfill_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def backfill_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     problems = Problems()
     reader = read_object(document, problems)
@@ -86,12 +86,14 @@ async def backfill_job(engine: TheEngine, request: AnyRequest, job_id: str) -> R
     return answer(render_requested(requested), 202)
 
 
-async def explain_job(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def explain_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     refuse_query(request)
     return answer(render_explanation(await explain.explain_job(engine, parse_job_id(job_id))))
 
 
-async def list_executions(engine: TheEngine, request: AnyRequest, job_id: str) -> Response[bytes]:
+async def list_executions(
+    engine: TheEngine, request: AnyRequest, job_id: InPath
+) -> Response[bytes]:
     part = read_part(request)
     page = await read.list_executions(engine, parse_job_id(job_id), part.page_size, part.page_token)
     return answer(render_page(page, render_execution))

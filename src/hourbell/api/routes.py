@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from litestar import Response
-from litestar.params import Dependency
+from litestar.di import NamedDependency
+from litestar.params import FromPath, SkipValidation
 
 from hourbell.engine.core import Engine
 
-# What handlers ask for by name and `app` provides.
-TheEngine = Annotated[Engine, Dependency(skip_validation=True)]
+# What handlers ask for by name.
+TheEngine = NamedDependency[SkipValidation[Engine]]
+InPath = FromPath[str]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,16 +57,21 @@ class ApiServer:
         config.load()
         self._server.lifespan = config.lifespan_class(config)
         await self._server.startup(sockets=self._sockets)
-        self._ticking = asyncio.create_task(self._server.main_loop())
+        self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
         """Take no more connections, let open requests finish for DRAIN_SECONDS, then cut them."""
         if self._ticking is None:
             return
-        self._server.should_exit = True
-        await self._ticking
+        self._ticking.cancel()
         self._ticking = None
         await self._server.shutdown(sockets=self._sockets)
+
+    async def _tick(self) -> None:
+        """Keep the Date header right."""
+        while True:
+            await self._server.on_tick(0)
+            await asyncio.sleep(1)
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

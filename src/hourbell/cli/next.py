@@ -7,9 +7,9 @@ import click
 import msgspec
 
 from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
+from hourbell.model.schedules import DstGap, DstOverlap
 from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
-from hourbell.timing.rules import DstGap, DstOverlap
 
 
 class _Instant(click.ParamType[datetime]):

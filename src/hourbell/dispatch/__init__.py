@@ -67,8 +67,13 @@ class Dispatch(Protocol):
     async def admit(self) -> None:
         """Run the gate: somebody said that something fell due."""
 
-    async def claim(self, session: Session, number: int, limit: int) -> list[Claimed]:
-        """Take up to so many executions; SessionLost if the session is over."""
+    async def claim(
+        self, session: Session, number: int, limit: int, repeated: bool = False
+    ) -> list[Claimed]:
+        """Take up to so many executions; SessionLost if the session is over.
+
+        `repeated`: this number was sent before and no answer came. What it took then, if it did, is the answer now.
+        """
 
     async def heartbeat(self, session: Session, running: Sequence[int], resolved: int) -> Heard:
         """Extend the session; SessionLost if it is over."""

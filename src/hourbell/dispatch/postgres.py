@@ -13,7 +13,7 @@ from hourbell.store.database import committing
 
 _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
 _CLAIM = (
-    "call hourbell.claim($1, $2, $3, $4, $5, $6,"
+    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7,"
     " null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
@@ -40,11 +40,20 @@ class PostgresDispatch:
     async def admit(self) -> None:
         await admit(self._engine, await self._engine.clock.now())
 
-    async def claim(self, session: Session, number: int, limit: int) -> list[Claimed]:
+    async def claim(
+        self, session: Session, number: int, limit: int, repeated: bool = False
+    ) -> list[Claimed]:
         now = await self._engine.clock.now()
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
-                _CLAIM, session.id, session.token, number, limit, now, self._engine.times.lease
+                _CLAIM,
+                session.id,
+                session.token,
+                number,
+                repeated,
+                limit,
+                now,
+                self._engine.times.lease,
             )
         if not row["alive"]:
             raise SessionLost

@@ -75,22 +75,25 @@ async def _insert_one_time(
     now: datetime,
     write: Write,
 ) -> None:
+    tenants = {name: await engine.tenant(name, now) for name in {job.tenant_id for job in jobs}}
+    queues = {name: await engine.queue(name, now) for name in {job.queue for job in jobs}}
     instants = [_once(job).at for job in jobs]
-    tenants = [await engine.tenant(job.tenant_id, now) for job in jobs]
+    timed = list(zip(instants, jobs, strict=True))
     await connection.execute(
         _Q["insert_one_time"],
         ids,
         instants,
-        tenants,
-        [await engine.queue(job.queue, now) for job in jobs],
+        [tenants[job.tenant_id] for job in jobs],
+        [queues[job.queue] for job in jobs],
         [job.priority.value for job in jobs],
-        [after(at, job.start_deadline_seconds) for at, job in zip(instants, jobs, strict=True)],
-        [after(at, job.deadline_seconds) for at, job in zip(instants, jobs, strict=True)],
+        [after(at, job.start_deadline_seconds) for at, job in timed],
+        [after(at, job.deadline_seconds) for at, job in timed],
         [job.delivery is Delivery.AT_MOST_ONCE for job in jobs],
         [encode_job(job).decode() for job in jobs],
     )
     # The job itself is the record of what was asked; the audit row says who did, once for all of them.
-    await note(connection, write, now, tenants[0], ids[0], "create", None, None)
+    tenant = tenants[jobs[0].tenant_id]
+    await note(connection, write, now, tenant, ids[0], "create", None, None)
 
 
 def _once(job: NewJob) -> Once:
@@ -212,4 +215,7 @@ def as_created(new: NewJob, job_id: int, next_run_at: datetime | None, now: date
 
 
 def after(at: datetime, seconds: int | None) -> datetime | None:
-    return None if seconds is None else at + timedelta(seconds=seconds)
+    try:
+        return None if seconds is None else at + timedelta(seconds=seconds)
+    except OverflowError:
+        return None  # beyond the end of the calendar is never

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import asyncpg
 import msgspec
@@ -26,6 +27,10 @@ _E = queries("executions")
 MOST_PER_PAGE = 500
 _NEWEST = 2**63 - 1
 _FAR = datetime.max.replace(tzinfo=UTC)
+
+# What stands in a page token, which anybody may have made up.
+_Id = Annotated[int, msgspec.Meta(ge=0, le=_NEWEST)]
+_Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -58,7 +63,7 @@ async def list_jobs(
     token: str | None = None,
 ) -> Page:
     """Jobs, newest first."""
-    before = _NEWEST if token is None else _read_token(token, int)
+    before = _NEWEST if token is None else _read_token(token, _Id)
     now = await engine.clock.now()
     number = None
     if tenant is not None:
@@ -66,24 +71,34 @@ async def list_jobs(
         if number is None:
             return Page([], None)
     size = min(page_size, MOST_PER_PAGE)
-    code = None if status is None else JOB_STATUSES.index(status)
-    jobs = [
-        recurring_job(row, now)
-        for row in await engine.database.fetch(_J["list_recurring"], before, number, size + 1, code)
-    ]
+    rows = await _list_recurring(engine, before, size + 1, number, status)
+    found = {row["id"]: recurring_job(row, now) for row in rows}
     if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
         held = None if status is None else status is JobStatus.PAUSED
-        rows = await engine.database.fetch(_J["list_one_time_live"], before, number, size + 1, held)
-        jobs += map(_one_time_live, rows)
+        rows = await engine.database.fetch(_J["list_one_time_live"], before, size + 1, number, held)
+        found |= {row["id"]: _one_time_live(row) for row in rows}
     if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
         completed = None if status is None else status is JobStatus.COMPLETED
         rows = await engine.database.fetch(
-            _J["list_one_time_ended"], before, number, size + 1, completed
+            _J["list_one_time_ended"], before, size + 1, number, completed
         )
-        jobs += map(_one_time_ended, rows)
-    jobs.sort(key=lambda job: job.job_id, reverse=True)
+        # One may have ended since the read before; it is listed once.
+        found |= {row["id"]: _one_time_ended(row) for row in rows}
+    jobs = [found[job_id] for job_id in sorted(found, reverse=True)]
     more = len(jobs) > size
     return Page(jobs[:size], _token(jobs[size - 1].job_id) if more else None)
+
+
+async def _list_recurring(
+    engine: Engine, before: int, limit: int, tenant: int | None, status: JobStatus | None
+) -> Sequence[asyncpg.Record]:
+    code = None if status is None else JOB_STATUSES.index(status)
+    if tenant is None:
+        return await engine.database.fetch(_J["list_recurring"], before, limit, code)
+    codes = list(range(len(JOB_STATUSES))) if code is None else [code]
+    return await engine.database.fetch(
+        _J["list_recurring_of_tenant"], before, limit, tenant, codes
+    )
 
 
 async def get_execution(engine: Engine, execution_id: int) -> Execution:
@@ -107,7 +122,7 @@ async def list_executions(
         return Page([await get_execution(engine, job_id)], None)
     size = min(page_size, MOST_PER_PAGE)
     before, before_id = (
-        (_FAR, _NEWEST) if token is None else _read_token(token, tuple[datetime, int])
+        (_FAR, _NEWEST) if token is None else _read_token(token, tuple[_Instant, _Id])
     )
     args = (job_id, before, before_id, size + 1)
     found = [_live(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)]

@@ -22,7 +22,7 @@ still runs, it is stopped and a new one started, rather than adopted: it may be 
 it is not our child, and clients of the dead owner may still be connected to it. If the server is
 gone too, PostgreSQL recovers from its log. A process number in a stale `postmaster.pid` may by now
 belong to somebody else, above all in containers, where numbers are small; so nobody is signalled
-who does not sit in our folder, and PostgreSQL is told to ignore that number.
+who is not known to be of our cluster, and PostgreSQL is told to ignore that number.
 
 **Stopping.** The server runs in a session of its own, so Ctrl-C in a terminal reaches us and not
 it: it is there until our drain has ended. Then fast shutdown; immediate if that takes too long
@@ -238,7 +238,10 @@ class EmbeddedServer:
         _sync_folder(self._data_dir)
 
     def _launch(self, account: "_Account") -> None:
-        settings = SERVER_SETTINGS | {"unix_socket_directories": str(self._socket_dir)}
+        settings = SERVER_SETTINGS | {
+            "unix_socket_directories": str(self._socket_dir),
+            "cluster_name": _cluster_name(self._cluster),
+        }
         postgres = [_program("postgres"), "-D", str(self._cluster)]
         for name, value in settings.items():
             postgres += ["-c", f"{name}={value}"]
@@ -420,8 +423,7 @@ def _socket_dir(data_dir: Path) -> Path:
     # To PostgreSQL and its clients a comma or a quote is not a part of a path but of a list.
     if fits and not set(str(inside)) & set(",\"'"):
         return inside
-    name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
-    return Path("/tmp") / f"hourbell-{name}"
+    return Path("/tmp") / f"hourbell-{_short_hash(data_dir)}"
 
 
 def _stop_leftover_server(cluster: Path) -> None:
@@ -435,13 +437,15 @@ def _stop_leftover_server(cluster: Path) -> None:
 
 def _stop_server(cluster: Path, postmaster: int | None) -> None:
     """Stop a server by its first process, and by all of them if that does not help or is gone."""
+    first: list[psutil.Process] = []
     if postmaster is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
             first = [psutil.Process(postmaster)]
             if _signal_and_wait(first, signal.SIGINT, FAST_STOP_SECONDS):
                 return
     for number in (signal.SIGQUIT, signal.SIGKILL):
-        if _signal_and_wait(list(_processes_of(cluster)), number, IMMEDIATE_STOP_SECONDS):
+        everyone = list({*first, *_processes_of(cluster)})
+        if _signal_and_wait(everyone, number, IMMEDIATE_STOP_SECONDS):
             return
 
 
@@ -455,11 +459,29 @@ def _signal_and_wait(processes: list[psutil.Process], number: int, seconds: floa
 
 
 def _processes_of(cluster: Path) -> Iterator[psutil.Process]:
-    """All processes of a server on this cluster: each of them sits in its folder."""
+    """All processes of a server on this cluster.
+
+    Known by what they show to everybody: their account, and in the command line the folder (the
+    first process) or the cluster's name (the others). To ask where they sit would be simpler, but
+    root in a container may not.
+    """
+    account = cluster.stat().st_uid
+    title = f"postgres: {_cluster_name(cluster)}: "
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.name() == "postgres" and process.cwd() == str(cluster):
+            if process.name() != "postgres" or process.uids().real != account:
+                continue
+            command = process.cmdline()
+            if command and (str(cluster) in command or command[0].startswith(title)):
                 yield process
+
+
+def _cluster_name(cluster: Path) -> str:
+    return f"hourbell-{_short_hash(cluster)}"
+
+
+def _short_hash(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 def _postmaster_pid_file(cluster: Path) -> list[str]:

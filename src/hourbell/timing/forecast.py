@@ -4,7 +4,9 @@ from datetime import datetime
 
 import msgspec
 
-from hourbell.timing.rules import DstGap, DstOverlap, Occurrence, compile_rule
+from hourbell.model.schedules import DstGap, DstOverlap
+from hourbell.timing.errors import InvalidRule
+from hourbell.timing.rules import Occurrence, compile_rule
 from hourbell.timing.zones import load_zone
 
 MAX_COUNT = 1000
@@ -26,7 +28,7 @@ def next_runs(
     dst_gap: DstGap = "run_after",
     dst_overlap: DstOverlap = "once",
 ) -> list[NextRun]:
-    """The first `count` runs strictly after `from_`; fewer if the years run out."""
+    """The first `count` runs strictly after `from_`; fewer if the years run out, never none."""
     if not 1 <= count <= MAX_COUNT:
         raise ValueError(f"count must be from 1 to {MAX_COUNT}")
     compiled = compile_rule(rule, timezone, dst_gap, dst_overlap)
@@ -37,6 +39,12 @@ def next_runs(
         local = occurrence.at.astimezone(zone)
         runs.append(NextRun(occurrence.at, local, _note(occurrence, local)))
         occurrence = compiled.next_occurrence(occurrence.at)
+    if not runs:
+        raise InvalidRule(
+            "expression",
+            f"never matches in {timezone} after {from_.isoformat()}: the calendar ends, or clocks "
+            "always go forward over that time; choose another time",
+        )
     return runs
 
 

@@ -28,13 +28,10 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
+from hourbell.model.schedules import DstGap, DstOverlap
 from hourbell.timing.cron import Cron, parse_cron
-from hourbell.timing.errors import InvalidRule
 from hourbell.timing.intervals import Interval, is_interval, parse_interval
 from hourbell.timing.zones import load_zone, utc_offset
-
-DstGap = Literal["run_after", "skip"]
-DstOverlap = Literal["once", "twice"]
 
 MAX_GAP_TO_RUN_AFTER = timedelta(hours=3)
 
@@ -75,6 +72,10 @@ def compile_rule(
 ) -> Rule:
     """Read a cron rule without H, or `@every N+offset`; raises InvalidRule or UnknownZone.
 
+    A rule that the calendar can never match is refused. One that a zone always jumps over, such as
+    `*/15 2` on the very Sundays on which clocks go forward, is not: zones change, and what was
+    once accepted must not stop a planner. Its `next` is None, and whoever creates a job looks.
+
     An interval follows elapsed time: its zone must exist and changes nothing.
     """
     if dst_gap not in get_args(DstGap) or dst_overlap not in get_args(DstOverlap):
@@ -82,14 +83,7 @@ def compile_rule(
     zone_info = load_zone(zone)
     if is_interval(rule):
         return IntervalRule(parse_interval(rule))
-    cron_rule = CronRule(parse_cron(rule), zone_info, dst_gap, dst_overlap)
-    if cron_rule.next(datetime(RULES_REPEAT_FROM_YEAR, 1, 1, tzinfo=UTC)) is None:
-        raise InvalidRule(
-            "expression",
-            f"never matches in {zone}: on the days that it names, clocks always go forward over "
-            "that time; choose another time",
-        )
-    return cron_rule
+    return CronRule(parse_cron(rule), zone_info, dst_gap, dst_overlap)
 
 
 def between(rule: Rule, after: datetime, through: datetime, limit: int) -> list[datetime]:

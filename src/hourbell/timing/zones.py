@@ -73,4 +73,5 @@ def _nearest(name: str) -> tuple[str, ...]:
     close = difflib.get_close_matches(folded, by_folded, n=3, cutoff=0.6)
     # "Berlin" is far from "Europe/Berlin" letter by letter, and what people write most.
     cities = [known for known in by_folded if known.rpartition("/")[2] == folded.replace(" ", "_")]
-    return tuple(by_folded[known] for known in dict.fromkeys([*cities, *close]))[:3]
+    same = [folded] if folded in by_folded else []
+    return tuple(by_folded[known] for known in dict.fromkeys([*same, *cities, *close]))[:3]

@@ -122,7 +122,7 @@ class Worker:
 
     async def _claim_until_stopped(self) -> None:
         backoff = Backoff()
-        number = 0  # of a claim whose answer is outstanding
+        number, repeated = 0, False  # of a claim whose answer is outstanding
         while not self._stopping.is_set():
             session = self._session
             free = self._settings.slots - self._busy
@@ -131,19 +131,20 @@ class Worker:
                 continue
             if not number:
                 self._claims += 1
-                number = self._claims
+                number, repeated = self._claims, False
             limit = min(free, _MOST_PER_CLAIM)
             try:
                 if self._notified:
                     self._notified = False
                     await self._dispatch.admit()
-                claimed = await self._dispatch.claim(session, number, limit)
+                claimed = await self._dispatch.claim(session, number, limit, repeated)
             except SessionLost:
                 self._lose_session(session)
                 number = 0
                 continue
             except StoreUnavailable as error:
                 # The same number again: if the claim did happen, it gives the same executions.
+                repeated = True
                 log.warning("claiming waits for the database", error=str(error))
                 await backoff.wait()
                 continue

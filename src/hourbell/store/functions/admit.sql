@@ -1,7 +1,25 @@
 -- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first; fairness is the tag it gives.
 
+-- The executions of a job that have not ended: those of the schedule and those on request have an index each.
+create or replace function hourbell.live_executions(p_job bigint) returns setof hourbell.executions
+language sql stable as $$
+  select * from hourbell.executions where job = p_job and origin in (0, 2)
+  union all
+  select * from hourbell.executions where job = p_job and origin not in (0, 2)
+$$;
+
+-- Those of them that are in the way of a newcomer: ready, leased or between two attempts. p_newcomers have just been taken
+-- from due; a retry is the earlier run and no newcomer, wherever it is.
+-- `offset 0` keeps a look-up a look-up: without it the planner may hash the whole table, for one row.
+create or replace function hourbell.under_way(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
+language sql stable as $$
+  select e.* from hourbell.live_executions(p_job) as e
+  where not exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0)
+    and (e.attempt > 0 or e.fence > 0 or (not e.id = any (p_newcomers) and not exists (
+      select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)))
+$$;
+
 -- Decides about due executions whose job restricts overlap (R7), and returns the ids that may not go on now.
--- Live is an earlier execution of the job that is ready, leased or between two attempts.
 create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -13,15 +31,10 @@ declare
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
-      exists (select from hourbell.parked as p where p.job = e.job) as waiting,
-      exists (
-        select from hourbell.executions as o
-        where o.job = e.job and not o.id = any (p_ids)
-          and not exists (select from hourbell.parked as p where p.job = o.job and p.id = o.id)
-          and (o.attempt > 0 or o.fence > 0 or not exists (
-            select from hourbell.due as d where d.priority = o.priority and d.run_at = o.run_at and d.id = o.id))) as busy
+      exists (select from hourbell.parked as p where p.job = e.job offset 0) as waiting,
+      exists (select from hourbell.under_way(e.job, p_ids) offset 0) as busy
     from hourbell.executions as e
-    where e.id = any (p_ids) and e.attempt = 0 and e.fence = 0  -- a retry is the earlier run, not a newcomer
+    where e.id = any (p_ids) and e.attempt = 0 and e.fence = 0
     window w as (partition by e.job order by e.occurrence, e.id)),
   decided as (
     select id, job, overlap, case
@@ -38,15 +51,16 @@ begin
   into skipped, reasons, held, replacing from decided;
 
   if replacing is not null then
-    with waited as (delete from hourbell.parked where job = any (replacing) returning id)
+    -- Not what somebody has locked: a client that stops in the middle of a cancel must not stop the gate.
+    with waited as (
+      delete from hourbell.parked where (job, id) in (
+        select job, id from hourbell.parked where job = any (replacing) for update skip locked) returning id)
     select skipped || array_agg(id), reasons || array_agg('replaced'::text) into skipped, reasons from waited;
     -- What lives is asked to go; the newcomer waits for that.
     insert into hourbell.cancellations (id, wished_at)
-    select e.id, p_now from hourbell.executions as e
-    where e.job = any (replacing) and not e.id = any (p_ids) and not e.id = any (coalesce(skipped, '{}'))
-      and (e.attempt > 0 or e.fence > 0 or not exists (
-        select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id))
-    on conflict do nothing;
+    select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.under_way(r.job, p_ids) as e
+    where not e.id = any (coalesce(skipped, '{}'))
+      and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0);
   end if;
 
   if skipped is not null then
@@ -78,6 +92,7 @@ declare
   n int;
   low timestamptz;
   swept timestamptz;
+  mark tid;
   ids bigint[]; tenants int[]; queues smallint[]; suspected boolean[];
   checked bigint[];
 begin
@@ -89,7 +104,8 @@ begin
 
   for p in 0..3 loop
     budget := greatest(room, p_batch / 8);
-    select due_from, swept_at into low, swept from hourbell.due_marks where priority = p order by pass desc limit 1;
+    select due_from, swept_at, ctid into low, swept, mark
+    from hourbell.due_marks where priority = p order by pass desc limit 1;
     -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
     if not found or swept <= p_now - interval '1 second' or swept > p_now then
       low := '-infinity'; swept := p_now;
@@ -118,10 +134,9 @@ begin
         from unnest(ids, tenants, queues, suspected) with ordinality as r(id, tenant, queue, suspected, pos)
         where checked is null or not id = any (checked)),
       lanes as materialized (
-        select r.queue, r.tenant, r.k, 1 / t.weight as step, old.row as old,
-          greatest(coalesce(v.v, 0), coalesce(old.last, 0)) as base
+        select r.queue, r.tenant, r.k, old.row as old, greatest(coalesce(v.v, 0), coalesce(old.last, 0)) as base,
+          1 / (select weight from hourbell.tenants as t where t.id = r.tenant) as step
         from (select queue, tenant, max(k) as k from rows group by queue, tenant) as r
-        join hourbell.tenants as t on t.id = r.tenant
         left join lateral (
           select last, ctid as row from hourbell.lanes as l
           where l.queue = r.queue and l.priority = p and l.tenant = r.tenant order by pass desc limit 1) as old on true
@@ -136,13 +151,17 @@ begin
       tagged as (
         select r.queue, r.id, r.suspected, l.base + r.k * l.step as tag
         from rows as r join lanes as l using (queue, tenant)),
-      highest as (
-        insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-        select t.queue, p, coalesce(v.v, 0), greatest(t.highest, v.highest), this_pass
+      times as materialized (
+        select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
         from (select queue, max(tag) as highest from tagged group by queue) as t
         left join lateral (
-          select v, highest from hourbell.virtual_time as v
+          select v, highest, ctid as row from hourbell.virtual_time as v
           where v.queue = t.queue and v.priority = p order by pass desc limit 1) as v on true),
+      passed as (
+        delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
+      highest as (
+        insert into hourbell.virtual_time (queue, priority, v, highest, pass)
+        select queue, p, v, highest, this_pass from times),
       held as (
         insert into hourbell.suspects (tag, id, queue, priority, since)
         select tag, id, queue, p, p_now from tagged where suspected)
@@ -153,7 +172,7 @@ begin
     -- The mark: the first row that is still there, or a little ago when nothing is due: what is due "now" is committed
     -- some milliseconds later.
     if n > 0 or swept = p_now then
-      delete from hourbell.due_marks where priority = p;
+      delete from hourbell.due_marks where ctid = mark;
       insert into hourbell.due_marks (priority, due_from, swept_at, pass)
       values (p, least((select run_at from hourbell.due where priority = p and run_at >= low order by run_at limit 1),
                        p_now - interval '250 milliseconds'),
@@ -161,7 +180,21 @@ begin
     end if;
   end loop;
 
+  if swept = p_now then more := hourbell.unpark_forgotten(p_now) or more; end if;
   perform hourbell.move_virtual_time(this_pass);
+end $$;
+
+-- What waits for a job of which nothing is under way any more: that ended while a pass was parking, and did not see what
+-- waits. Returns whether there was any.
+create or replace function hourbell.unpark_forgotten(p_now timestamptz) returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare forgotten bigint[];
+begin
+  forgotten := array(
+    select distinct p.job from hourbell.parked as p
+    where not exists (select from hourbell.under_way(p.job, '{}') offset 0) limit 1000);
+  return cardinality(forgotten) > 0 and hourbell.unpark(forgotten, p_now) > 0;
 end $$;
 
 -- V moves up to the smallest ready tag, or to the highest tag given when nothing is ready. Only the gate does this, under
@@ -177,18 +210,18 @@ begin
       select queue, priority from hourbell.virtual_time as v
       where (v.queue, v.priority) > (p.queue, p.priority) order by queue, priority limit 1) as n),
   newest as materialized (
-    select p.queue, p.priority, v.v, v.highest, v.pass
+    select p.queue, p.priority, v.v, v.highest, v.row
     from places as p cross join lateral (
-      select v, highest, pass from hourbell.virtual_time as v
+      select v, highest, ctid as row from hourbell.virtual_time as v
       where v.queue = p.queue and v.priority = p.priority order by pass desc limit 1) as v),
   moved as materialized (
-    select n.queue, n.priority, n.highest, n.v as old, coalesce(
+    select n.queue, n.priority, n.highest, n.v as old, n.row, coalesce(
       (select tag from hourbell.ready as r
        where r.queue = n.queue and r.priority = n.priority and r.tag >= n.v order by tag limit 1), n.highest) as v
     from newest as n),
   written as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, priority, v, highest, p_pass from moved where v > old)
-  delete from hourbell.virtual_time as v using newest as n
-  where v.queue = n.queue and v.priority = n.priority and v.pass < n.pass;
+  -- By its place, like the marks and lanes above: a range would be walked over with all that vacuum may not clear away.
+  delete from hourbell.virtual_time where ctid = any (array(select row from moved where v > old));
 end $$;

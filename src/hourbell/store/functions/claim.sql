@@ -15,28 +15,34 @@ begin
   granted as (delete from hourbell.cancellations as c using gone where c.id = gone.id),
   recorded as (
     insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, queue, priority,
-       origin, status, reason, spec, history)
-    select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt, queue,
+      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
+       priority, origin, status, reason, spec, history)
+    select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
+      case when first_started_at is not null then hourbell.lateness_ms(occurrence, first_started_at) end, queue,
       priority, origin, status, reason, spec, history
     from gone)
   select array_agg(job) into freed from gone where overlap > 0;
-  if freed is not null then perform hourbell.unpark(freed); end if;
+  if freed is not null then perform hourbell.unpark(freed, p_now); end if;
 end $$;
 
--- What waited for these jobs becomes due again; the gate looks at it anew.
-create or replace function hourbell.unpark(p_jobs bigint[]) returns void
+-- What waited for these jobs becomes due again, now; the gate looks at it anew. A row that somebody is about to take (a
+-- cancel that has not committed) is left to him: nobody may wait for his client.
+create or replace function hourbell.unpark(p_jobs bigint[], p_now timestamptz) returns bigint
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-  with freed as (delete from hourbell.parked where job = any (p_jobs) returning *)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-  select e.run_at, f.id, f.tenant, f.queue, f.priority, f.checks
-  from freed as f join hourbell.executions as e on e.id = f.id
+  with freed as (
+    delete from hourbell.parked where (job, id) in (
+      select job, id from hourbell.parked where job = any (p_jobs) for update skip locked) returning *),
+  again as (update hourbell.executions as e set run_at = p_now from freed as f where e.id = f.id),
+  queued as (
+    insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+    select p_now, id, tenant, queue, priority, checks from freed)
+  select count(*) from freed
 $$;
 
 -- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
--- and returns them as arrays. Repeating a claim's number returns the same rows: the first answer was lost.
+-- and returns them as arrays. A claim that is repeated under its number gets the same rows: the first answer was lost.
 create or replace function hourbell.take(
-  p_session bigint, p_token uuid, p_claim int, p_limit int, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs json[]
 )
@@ -59,7 +65,7 @@ begin
   alive := found;
   if not alive then return; end if;
 
-  if exists (select from hourbell.leased where leased.session = p_session and claim = p_claim) then
+  if p_repeated and exists (select from hourbell.leased where leased.session = p_session and claim = p_claim) then
     select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
       array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by), array_agg(coalesce(e.spec, j.spec))
     into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
@@ -120,7 +126,7 @@ begin
       (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
-        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id)) as plain
+        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0)) as plain
     from unnest(popped) with ordinality as r(id, pos)
     join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job),
@@ -140,7 +146,7 @@ begin
     if exists (select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
       select t.ids, t.jobs, t.tenants, t.attempts, t.fences, t.scheduled_for, t.finish_by, t.specs
       into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-      from hourbell.take(p_session, p_token, p_claim, p_limit, p_now, p_patience,
+      from hourbell.take(p_session, p_token, p_claim, true, p_limit, p_now, p_patience,
         alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
     end if;
   end if;
@@ -168,10 +174,10 @@ begin
       fate := 2; why := 'cancelled';
     elsif e.job is not null and (j.id is null or e.version < j.valid_from) then
       fate := 3; why := case j.status when 1 then 'paused' when 3 then 'deleted' else 'updated' end;
-    elsif e.finish_by < p_now then
-      fate := 1; why := 'deadline';
     elsif e.attempt = 0 and e.start_by < p_now then
       fate := 4; why := 'start_deadline';
+    elsif e.finish_by < p_now then
+      fate := 1; why := 'deadline';
     elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
       update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs returning * into j;
       if not found then
@@ -220,7 +226,7 @@ end $$;
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it holds
 -- no lock, so nobody waits for it.
 create or replace procedure hourbell.claim(
-  p_session bigint, p_token uuid, p_claim int, p_limit int, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs json[]
 )
@@ -228,7 +234,7 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
   select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-  from hourbell.take(p_session, p_token, p_claim, p_limit, p_now, p_patience,
+  from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_now, p_patience,
     alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
   commit;
 end $$;

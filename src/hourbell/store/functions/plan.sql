@@ -31,7 +31,7 @@ begin
 end $$;
 
 -- Fans open fires out, the oldest first and within a fire the most urgent members first, until p_limit executions are
--- planned. A chunk commits with its cursor. Returns how many were planned and whether fires are still open.
+-- planned. A chunk commits with its cursor. Returns how many were planned, at most, and whether fires are still open.
 create or replace function hourbell.fan_out(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int, p_grace interval, out planned int, out more boolean
 )
@@ -42,6 +42,10 @@ declare
   chunk hourbell.members[];
   final hourbell.members;
   room int;
+  each int;
+  wanted int;
+  seen int;
+  cost int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   planned := 0;
@@ -55,21 +59,36 @@ begin
   loop
     room := p_limit - planned;
     exit when room <= 0;
+    -- A member costs as many executions as it may get; a chunk is as many members as there is room for, but one at least.
+    each := case when fire.late then 1 else cardinality(fire.occurrences) end;
+    wanted := greatest(room / each, 1);
     chunk := array(
       select m from hourbell.members as m
       where timetable = fire.timetable
         and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)
         and joined_through < fire.fire_at and (until is null or until >= fire.occurrences[1])
-      order by priority, job, version limit room);
-    if cardinality(chunk) > 0 then
-      planned := planned + cardinality(chunk);
+      order by priority, job, version limit wanted);
+    seen := cardinality(chunk);
+    cost := seen * each;
+    if fire.late and seen > 0 then
+      select array_agg(m order by pos), max(total) into chunk, cost
+      from (
+        select m, pos, sum(case (m).misfire
+            when 0 then greatest(extract(epoch from p_grace)::int, 1) when 1 then 1 else (m).catch_up_limit
+          end) over (order by pos) as total
+        from (select m, row_number() over () as pos from unnest(chunk) as m) as numbered) as counted
+      where pos = 1 or total <= room;
+    end if;
+
+    if seen > 0 then
+      planned := planned + cost;
       perform hourbell.produce(chunk, fire.occurrences, fire.opened_at, fire.late, fire.tail, p_grace, p_now);
     end if;
-    if cardinality(chunk) < room then
+    if seen < wanted and seen = cardinality(chunk) then
       delete from hourbell.fires where timetable = fire.timetable and fire_at = fire.fire_at;
       -- Remembered only for fires big enough to need an early start.
-      update hourbell.timetables set size = fire.planned + cardinality(chunk)
-      where id = fire.timetable and greatest(fire.planned + cardinality(chunk), size) >= 10000;
+      update hourbell.timetables set size = fire.planned + seen
+      where id = fire.timetable and greatest(fire.planned + seen, size) >= 10000;
     else
       final := chunk[cardinality(chunk)];
       update hourbell.fires

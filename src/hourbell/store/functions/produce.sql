@@ -1,21 +1,25 @@
 -- Making executions out of memberships: shared by plan (fires) and join (own stretch), so that there is one producer.
 
--- Which of a late stretch's occurrences a member runs, by its misfire policy (R6).
-create or replace function hourbell.to_run(
-  m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval
-) returns timestamptz[]
-language sql stable as $$
-  select coalesce(array_agg(at) filter (where
-    case
-      when first >= p_opened_at - p_grace then true
-      when m.misfire = 0 then at >= p_opened_at - p_grace
-      when m.misfire = 1 then p_tail and pos = n
-      else p_tail and pos > n - m.catch_up_limit and at > p_opened_at - make_interval(secs => m.catch_up_seconds)
-    end), '{}')
-  from (
-    select at, row_number() over (order by at) as pos, count(*) over () as n, min(at) over () as first
-    from unnest(p_occurrences) as at
-    where at > coalesce(m.joined_through, m.active_since) and (m.until is null or at <= m.until)) as mine
+-- Which of a stretch's occurrences (ascending) are a member's own, p_occurrences[first .. last], and which of these it
+-- runs, p_occurrences[runs_from .. last]. Those before `runs_from` are missed: its misfire policy does not make them up
+-- (R6). Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
+create or replace function hourbell.share_of(
+  m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
+  out first int, out last int, out runs_from int
+)
+language sql immutable as $$
+  select first, last, case
+    when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
+    when m.misfire = 0 then greatest(first, later + 1)
+    when not p_tail then last + 1
+    when m.misfire = 1 then last
+    else greatest(first, last - m.catch_up_limit + 1,
+      width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1)
+  end
+  from (select
+    width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,
+    case when m.until is null then cardinality(p_occurrences) else width_bucket(m.until, p_occurrences) end as last,
+    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as later) as range
 $$;
 
 -- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed.
@@ -37,8 +41,9 @@ begin
       o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
       m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once
     from unnest(p_members) as m
-    cross join unnest(case when p_late then hourbell.to_run(m, p_occurrences, p_opened_at, p_tail, p_grace)
-                           else p_occurrences end) as o(at)
+    cross join lateral unnest(case when p_late then (
+      select p_occurrences[s.runs_from:s.last] from hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
+      else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
     on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do update
       set version = excluded.version where e.version < excluded.version
@@ -57,15 +62,11 @@ begin
     insert into hourbell.ledger
       (id, job, fence, scheduled_for, recorded_at, missed_through, tenant, version, attempt, missed,
        queue, priority, origin, status, reason)
-    select base | (nextval('hourbell.ids') & 4194303), m.job, 0, s.first, p_now, s.last, m.tenant, m.version, 0, s.n,
-      m.queue, m.priority, 0, 4, 'misfire'
+    select base | (nextval('hourbell.ids') & 4194303), m.job, 0, p_occurrences[s.first], p_now,
+      p_occurrences[s.runs_from - 1], m.tenant, m.version, 0, s.runs_from - s.first, m.queue, m.priority, 0, 4, 'misfire'
     from unnest(p_members) as m
-    cross join lateral (
-      select min(at) as first, max(at) as last, count(*) as n
-      from unnest(p_occurrences) as at
-      where at > coalesce(m.joined_through, m.active_since) and (m.until is null or at <= m.until)
-        and not at = any (hourbell.to_run(m, p_occurrences, p_opened_at, p_tail, p_grace))) as s
-    where s.n > 0;
+    cross join lateral hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
+    where s.runs_from > s.first;
   end if;
   return made;
 end $$;

@@ -23,7 +23,7 @@ begin
       delete from hourbell.leased as l where l.session = expired returning l.*),
     judged as materialized (
       select h.*, case
-        when exists (select from hourbell.cancellations as c where c.id = h.id) then 2
+        when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
         when e.at_most_once then 1
         when h.alone and e.crashes + 1 >= p_crash_limit then 1
       end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
@@ -59,16 +59,18 @@ begin
     select count(*) filter (where j.fate is null), count(*) filter (where j.fate is not null),
       (select array_agg(job) from gone where overlap > 0)
     into n, m, freed from judged as j;
-    if freed is not null then perform hourbell.unpark(freed); end if;
+    if freed is not null then perform hourbell.unpark(freed, p_now); end if;
     delete from hourbell.sessions where id = expired;
     sessions := sessions + 1; returned := returned + n; ended := ended + m;
   end loop;
 end $$;
 
 -- Deadlines that have come: not started in time is SKIPPED, not finished in time is DEAD, wherever the execution is.
--- What is ready is left to its claim, which sees the same deadline; what runs is taken from its worker.
+-- What is ready is left to its claim, which sees the same deadline; what runs is taken from its worker. What somebody has
+-- locked is left to him, and later to the claim: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];
@@ -79,28 +81,46 @@ begin
     delete from hourbell.deadlines where ctid = any (array(
       select ctid from hourbell.deadlines where at < p_now order by at limit p_limit for update skip locked))
     returning id, kind),
-  over as (
-    select e.id, e.job, e.priority, e.run_at, min(c.kind) as kind
+  over as materialized (
+    select e.id, e.job, e.priority, e.run_at, min(c.kind) as kind, max(c.kind) as last_kind
     from come as c join hourbell.executions as e on e.id = c.id
     -- the execution's own word counts: the job may have been given another time since
     where (c.kind = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind = 1 and e.finish_by < p_now)
     group by e.id),
   from_due as (
-    delete from hourbell.due as d using over as o
-    where d.priority = o.priority and d.run_at = o.run_at and d.id = o.id returning d.id),
-  from_parked as (delete from hourbell.parked as p using over as o where p.job = o.job and p.id = o.id returning p.id),
-  from_held as (delete from hourbell.held as h using over as o where h.id = o.id returning h.id),
+    delete from hourbell.due where ctid = any (array(
+      select d.row from over as o cross join lateral (
+        select ctid as row from hourbell.due as d where d.priority = o.priority and d.run_at = o.run_at and d.id = o.id
+        for update skip locked) as d))
+    returning id),
+  from_parked as (
+    delete from hourbell.parked where ctid = any (array(
+      select p.row from over as o cross join lateral (
+        select ctid as row from hourbell.parked as p where p.job = o.job and p.id = o.id for update skip locked) as p))
+    returning id),
+  from_held as (
+    delete from hourbell.held where ctid = any (array(
+      select h.row from over as o cross join lateral (
+        select ctid as row from hourbell.held as h where h.id = o.id for update skip locked) as h))
+    returning id),
   from_leased as (
-    delete from hourbell.leased as l using over as o, hourbell.sessions as s
-    where o.kind = 1 and l.session = s.id and l.id = o.id returning l.id, l.fence),
+    delete from hourbell.leased where ctid = any (array(
+      select l.row from over as o cross join hourbell.sessions as s cross join lateral (
+        select ctid as row from hourbell.leased as l where l.session = s.id and l.id = o.id for update skip locked) as l
+      where o.last_kind = 1))
+    returning id, fence, claimed_at),
   fenced as (
-    update hourbell.executions as e set fence = l.fence, attempt = attempt + 1 from from_leased as l where e.id = l.id),
+    update hourbell.executions as e
+    set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at)
+    from from_leased as l where e.id = l.id),
   owned as (
-    select id from from_due union all select id from from_parked union all select id from from_held
-    union all select id from from_leased)
-  select array_agg(o.id), array_agg(case kind when 0 then 4 else 1 end::smallint),
+    select o.id, o.kind from over as o where o.id = any (array(
+      select id from from_due union all select id from from_parked union all select id from from_held))
+    union all
+    select id, 1 from from_leased)
+  select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),
     array_agg(case kind when 0 then 'start_deadline' else 'deadline' end), (select count(*) from come)
-  into ids, statuses, reasons, n from over as o join owned using (id);
+  into ids, statuses, reasons, n from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
   return n;
 end $$;

@@ -2,8 +2,10 @@
 
 -- Makes the ledger's partitions from the day of p_now to p_days ahead. Rows for a day without one go to `ledger_rest`;
 -- a day that has rows there already stays there.
+-- Both this and the drop need the ledger for themselves, and whoever comes after them waits behind them. So they do not
+-- wait long for a transaction that stands open: the next round is soon enough.
 create or replace function hourbell.make_partitions(p_now timestamptz, p_days int) returns int
-language plpgsql as $$
+language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
 declare
   day date;
@@ -19,6 +21,7 @@ begin
       made := made + 1;
     exception
       when check_violation or duplicate_table then null;
+      when lock_not_available then return made;
     end;
   end loop;
   return made;
@@ -26,7 +29,7 @@ end $$;
 
 -- Drops whole days of the ledger that are older than p_keep.
 create or replace function hourbell.drop_partitions(p_now timestamptz, p_keep interval) returns int
-language plpgsql as $$
+language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
 declare
   name text;
@@ -37,8 +40,12 @@ begin
     where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
       and to_date(right(c.relname, 8), 'YYYYMMDD') < ((p_now - p_keep) at time zone 'UTC')::date
   loop
-    execute format('drop table hourbell.%I', name);
-    dropped := dropped + 1;
+    begin
+      execute format('drop table hourbell.%I', name);
+      dropped := dropped + 1;
+    exception
+      when lock_not_available then return dropped;
+    end;
   end loop;
   return dropped;
 end $$;
@@ -46,7 +53,8 @@ end $$;
 -- What has served its time: answers to idempotent writes, wishes whose execution has ended, timetables nobody rides,
 -- lanes that virtual time has passed.
 create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
-returns int language plpgsql as $$
+returns int language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   n int;
@@ -67,9 +75,10 @@ begin
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.lanes where ctid = any (array(
-    select l.ctid from hourbell.lanes as l cross join lateral (
-      select v from hourbell.virtual_time as v
-      where v.queue = l.queue and v.priority = l.priority order by pass desc limit 1) as v
+    select l.ctid from (
+      select distinct on (queue, priority) queue, priority, v
+      from hourbell.virtual_time order by queue, priority, pass desc) as v
+    join hourbell.lanes as l on l.queue = v.queue and l.priority = v.priority
     where l.last <= v.v limit p_limit for update of l skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;

@@ -25,12 +25,14 @@ begin
   where id = p_session and token = p_token;
   alive := found;
   if not alive then lost := p_running; unwanted := '{}'; return; end if;
+  -- Both by look-ups of what the worker names. Reading all that the session holds, or all wishes, would be walking over
+  -- what vacuum may not clear away.
   lost := array(
     select r from unnest(p_running) as r
-    where not exists (select from hourbell.leased as l where l.session = p_session and l.id = r));
+    where not exists (select from hourbell.leased as l where l.session = p_session and l.id = r offset 0));
   unwanted := array(
-    select c.id from hourbell.cancellations as c
-    where exists (select from hourbell.leased as l where l.session = p_session and l.id = c.id));
+    select r from unnest(p_running) as r
+    where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
   forgotten := array(
     select id from hourbell.leased as l
     where l.session = p_session and l.claim <= p_resolved

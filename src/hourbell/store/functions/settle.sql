@@ -68,7 +68,7 @@ begin
     (select array_agg(job) from ended where overlap > 0)
   into settled, granted, freed from released as r;
 
-  if freed is not null then perform hourbell.unpark(freed); end if;
+  if freed is not null then perform hourbell.unpark(freed, p_now); end if;
   if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
   if cardinality(settled) = cardinality(p_ids) then return '{}'; end if;
   return array(select unnest(p_ids) except select unnest(settled));

@@ -40,6 +40,7 @@ create table hourbell.timetables (
   unique (rule, zone, dst_gap, dst_overlap)
 ) with (fillfactor = 70);
 create index timetables_by_plan_from on hourbell.timetables (plan_from) where plan_from is not null;
+create index timetables_by_tz_version on hourbell.timetables (tz_version);
 
 -- Recurring jobs only; a one-time job is its execution.
 create table hourbell.jobs (
@@ -60,7 +61,7 @@ create table hourbell.jobs (
   name       text not null,
   spec       json not null  -- the job as its owner wrote it: schedule, action, policies
 );
-create index jobs_by_tenant on hourbell.jobs (tenant, id);
+create index jobs_by_tenant on hourbell.jobs (tenant, status, id);
 
 -- Who rides a timetable, and for which stretch of it. A change of a job ends one membership and begins another, so the
 -- stretches of a job are disjoint and every occurrence has one producer.
@@ -83,7 +84,7 @@ create table hourbell.members (
   deadline_seconds int,
   primary key (timetable, priority, job, version)
 );
-create index members_joining on hourbell.members (timetable) where joined_through is null;
+create index members_joining on hourbell.members (timetable, priority, job) where joined_through is null;
 create index members_ending on hourbell.members (until) where until is not null;
 
 -- Fires that are being fanned out, or that a dead leader left open.
@@ -185,11 +186,13 @@ create table hourbell.leased (
   primary key (session, id)
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 
--- Wishes to cancel what is ready or running: whoever meets the execution next grants them.
+-- Wishes to cancel what is ready or running: whoever meets the execution next grants them. Not unique: a second wish must
+-- not wait for the transaction of the first.
 create table hourbell.cancellations (
-  id        bigint primary key,
+  id        bigint not null,
   wished_at timestamptz not null
 );
+create index cancellations_by_id on hourbell.cancellations (id);
 
 -- Popped when their time comes; a row whose execution has ended meanwhile is just dropped.
 create table hourbell.deadlines (
@@ -276,9 +279,11 @@ create table hourbell.ledger (
   spec          json,              -- one-time only
   history       jsonb
 ) partition by range (recorded_at);
-create index ledger_by_id on hourbell.ledger (id);
+-- Two for every row: recurring jobs are asked for their runs, one-time jobs are listed themselves.
+create index ledger_by_id on hourbell.ledger (id) where job <> id;
 create index ledger_by_job on hourbell.ledger (job, scheduled_for) where job <> id;
-create index ledger_by_tenant on hourbell.ledger (tenant, id);
+create index ledger_one_time_by_id on hourbell.ledger (id) where job = id;
+create index ledger_one_time_by_tenant on hourbell.ledger (tenant, id) where job = id;
 create table hourbell.ledger_rest partition of hourbell.ledger default;
 
 -- What exhausted its tries, whole, until it is replayed or purged.

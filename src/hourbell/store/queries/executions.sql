@@ -33,45 +33,57 @@ where exists (select from from_due) or exists (select from from_parked) or exist
 
 -- name: wish_to_cancel
 insert into hourbell.cancellations (id, wished_at)
-select id, $2 from hourbell.executions where id = $1
-on conflict (id) do update set wished_at = hourbell.cancellations.wished_at returning id
+select id, $2 from hourbell.executions where id = $1 returning id
 
 -- name: live
--- One execution that has not ended, with where it is.
-select e.*, t.name as tenant_name, l.session, l.claimed_at, l.fence as lease_fence, s.worker, s.expires_at,
-  exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id) as in_due,
-  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id) as in_parked,
-  exists (select from hourbell.held as h where h.id = e.id) as in_held,
-  exists (select from hourbell.cancellations as c where c.id = e.id) as unwanted
+-- One execution that has not ended, with where it is. (`offset 0`: a look-up stays one, whatever the planner believes.)
+select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.worker, l.expires_at,
+  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
+  exists (select from hourbell.due as d
+          where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0) as in_parked,
+  exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held,
+  exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
-join hourbell.tenants as t on t.id = e.tenant
-left join (hourbell.sessions as s join hourbell.leased as l on l.session = s.id and l.id = $1) on true
+left join lateral (
+  select l.*, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
+    select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
+  limit 1) as l on true
 where e.id = $1
 
 -- name: recorded
-select l.*, t.name as tenant_name from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
-where l.id = $1 order by l.recorded_at desc limit 1
+-- One execution that has ended, of a recurring or of a one-time job.
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from (
+  select * from hourbell.ledger where id = $1 and job <> id
+  union all
+  select * from hourbell.ledger where id = $1 and job = id) as l
+order by l.recorded_at desc limit 1
 
 -- name: live_of_job
 -- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, which
 -- a change of the job would still take back.
-select e.*, t.name as tenant_name, l.claimed_at, l.fence as lease_fence,
-  exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id) as in_due,
-  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id) as in_parked,
-  exists (select from hourbell.held as h where h.id = e.id) as in_held
-from hourbell.executions as e
-join hourbell.tenants as t on t.id = e.tenant
+select e.*, l.claimed_at, l.fence as lease_fence,
+  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
+  exists (select from hourbell.due as d
+          where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0) as in_parked,
+  exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held
+from (
+  select * from hourbell.live_executions($1) as e
+  where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
+  order by e.occurrence desc, e.id desc limit $4) as e
 left join lateral (
-  select l.claimed_at, l.fence from hourbell.sessions as s join hourbell.leased as l on l.session = s.id and l.id = e.id
+  select l.claimed_at, l.fence from hourbell.sessions as s cross join lateral (
+    select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
   limit 1) as l on true
-where e.job = $1 and (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
-order by e.occurrence desc, e.id desc limit $4
+order by e.occurrence desc, e.id desc
 
 -- name: recorded_of_job
 -- The last runs of a recurring job, newest first, before ($2, $3).
-select l.*, t.name as tenant_name from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name from hourbell.ledger as l
 where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
-order by l.scheduled_for desc limit $4
+order by l.scheduled_for desc, l.id desc limit $4
 
 -- name: queue_served
 -- Whether anybody serves a queue.

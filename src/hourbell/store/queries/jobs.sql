@@ -138,25 +138,37 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- name: list_recurring
--- Newest first, before $1; $2 tenant or null.
-select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
-where j.id < $1 and ($2::int is null or j.tenant = $2) and ($4::smallint is null or j.status = $4)
-order by j.id desc limit $3
+-- Of all tenants, newest first, before $1; $3 their status, or null.
+select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name from hourbell.jobs as j
+where j.id < $1 and ($3::smallint is null or j.status = $3)
+order by j.id desc limit $2
+
+-- name: list_recurring_of_tenant
+-- Of the tenant $3 in the statuses $4, newest first, before $1: the newest of each status, merged.
+select j.*, (select name from hourbell.tenants as t where t.id = $3) as tenant_name
+from unnest($4::smallint[]) as s(status) cross join lateral (
+  select * from hourbell.jobs as j
+  where j.tenant = $3 and j.status = s.status and j.id < $1 order by j.id desc limit $2) as j
+order by j.id desc limit $2
 
 -- name: list_one_time_live
-select e.id, e.run_at, e.version, e.spec, e.updated_at, t.name as tenant_name,
-  exists (select from hourbell.held as h where h.id = e.id) as held
-from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
-where e.job is null and e.id < $1 and ($2::int is null or e.tenant = $2)
-  and ($4::boolean is null or $4 = exists (select from hourbell.held as h where h.id = e.id))
-order by e.id desc limit $3
+-- Newest first, before $1; $3 tenant or null, $4 whether they are paused, or null.
+select e.id, e.run_at, e.version, e.spec, e.updated_at,
+  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
+  exists (select from hourbell.held as h where h.id = e.id offset 0) as held
+from hourbell.executions as e
+where e.job is null and e.id < $1 and ($3::int is null or e.tenant = $3)
+  and ($4::boolean is null or $4 = exists (select from hourbell.held as h where h.id = e.id offset 0))
+order by e.id desc limit $2
 
 -- name: list_one_time_ended
-select l.id, l.version, l.spec, l.status, l.recorded_at, t.name as tenant_name
-from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
-where l.job = l.id and l.id < $1 and ($2::int is null or l.tenant = $2)
+-- Newest first, before $1; $3 tenant or null, $4 whether they came to an end of their own, or null.
+select l.id, l.version, l.spec, l.status, l.recorded_at,
+  (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from hourbell.ledger as l
+where l.job = l.id and l.id < $1 and ($3::int is null or l.tenant = $3)
   and ($4::boolean is null or $4 = (l.status in (0, 1, 4)))
-order by l.id desc limit $3
+order by l.id desc limit $2
 
 -- name: tenant_by_name
 select id from hourbell.tenants where name = $1
