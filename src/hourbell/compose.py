@@ -25,6 +25,7 @@ from hourbell.engine.retain import make_partitions
 from hourbell.engine.scheduler import Scheduler
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import TaskAction, WebhookAction
+from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
 from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
@@ -102,6 +103,8 @@ async def everything(
         engine_on(dsn, settings) as engine,
         _actions(handlers, settings) as actions,
     ):
+        clock = DatabaseClock(engine.database)
+        watch = asyncio.create_task(Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS).run())
         scheduler = Scheduler(engine)
         worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
         roles = Everything(engine, scheduler, worker)
@@ -118,6 +121,7 @@ async def everything(
                 worker.stop()
                 await working
                 await scheduler.stop()
+                watch.cancel()
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:

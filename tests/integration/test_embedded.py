@@ -46,10 +46,24 @@ def folder() -> Iterator[Path]:
         yield private
 
 
+@pytest.fixture(scope="module")
+def made() -> Iterator[Path]:
+    """A data folder that was used and left in order; copying is faster than making another."""
+    with services.private_folder() as private:
+        with EmbeddedServer(private / "data", owner="tests"):
+            pass
+        yield private / "data"
+
+
 @pytest.fixture
-def server(folder: Path) -> Iterator[EmbeddedServer]:
-    """A server on `data` with a note in it, to be found again later."""
-    server = EmbeddedServer(folder / "data", owner="tests")
+def data(folder: Path, made: Path) -> Path:
+    subprocess.run(["cp", "-a", str(made), str(folder / "data")], check=True)
+    return folder / "data"
+
+
+@pytest.fixture
+def server(data: Path) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(data, owner="tests")
     server.start()
     yield server
     server.stop()
@@ -78,12 +92,13 @@ class Owner:
         return self.process.wait()
 
 
-async def test_first_start_makes_a_durable_server_without_a_port(server: EmbeddedServer) -> None:
-    settings = await ask(
-        server,
+async def test_first_start_makes_a_durable_server_without_a_port(folder: Path) -> None:
+    question = (
         "select string_agg(name || '=' || setting, ' ' order by name) from pg_settings where name "
-        "in ('fsync', 'full_page_writes', 'listen_addresses', 'synchronous_commit', 'TimeZone')",
+        "in ('fsync', 'full_page_writes', 'listen_addresses', 'synchronous_commit', 'TimeZone')"
     )
+    with EmbeddedServer(folder / "data", owner="tests") as server:
+        settings = await ask(server, question)
     assert settings == (
         "TimeZone=UTC fsync=on full_page_writes=on listen_addresses= synchronous_commit=on"
     )
@@ -94,7 +109,7 @@ async def test_second_start_is_fast_and_finds_the_data(server: EmbeddedServer) -
     server.stop()
     began = time.monotonic()
     server.start()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 3.0  # 0.03 on an idle machine
     assert await notes(server) == ["before"]
 
 
@@ -109,10 +124,10 @@ async def test_after_kill_of_postgres_the_next_start_recovers(server: EmbeddedSe
     busy.terminate()
 
 
-async def test_after_kill_of_the_owner_the_next_start_replaces_its_server(folder: Path) -> None:
-    owner = Owner(folder / "data")
+async def test_after_kill_of_the_owner_the_next_start_replaces_its_server(data: Path) -> None:
+    owner = Owner(data)
     orphan = psutil.Process(owner.server_pid)
-    left = EmbeddedServer(folder / "data", owner="tests")
+    left = EmbeddedServer(data, owner="tests")
     await leave_note(left, "committed")
     owner.kill()
     assert is_alive(orphan)
@@ -122,9 +137,9 @@ async def test_after_kill_of_the_owner_the_next_start_replaces_its_server(folder
         assert await notes(server) == ["committed"]
 
 
-async def test_after_kill_of_both_the_next_start_recovers(folder: Path) -> None:
-    owner = Owner(folder / "data")
-    left = EmbeddedServer(folder / "data", owner="tests")
+async def test_after_kill_of_both_the_next_start_recovers(data: Path) -> None:
+    owner = Owner(data)
+    left = EmbeddedServer(data, owner="tests")
     await leave_note(left, "committed")
     owner.kill()
     os.kill(owner.server_pid, signal.SIGKILL)
@@ -133,13 +148,13 @@ async def test_after_kill_of_both_the_next_start_recovers(folder: Path) -> None:
 
 
 async def test_a_stranger_with_the_number_of_the_old_server_is_left_alone(
-    server: EmbeddedServer, folder: Path
+    server: EmbeddedServer, data: Path
 ) -> None:
     await leave_note(server, "committed")
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     server.stop()
-    postmaster_pid = folder / "data" / "postgres" / "postmaster.pid"
+    postmaster_pid = data / "postgres" / "postmaster.pid"
     # Of the same account, so that PostgreSQL could take it for a server of its own.
     stranger = subprocess.Popen(["sleep", "600"], user=postmaster_pid.stat().st_uid, cwd="/")
     lines = postmaster_pid.read_text().splitlines(keepends=True)
@@ -153,22 +168,22 @@ async def test_a_stranger_with_the_number_of_the_old_server_is_left_alone(
         stranger.wait()
 
 
-async def test_a_second_owner_is_refused_and_told_who_the_first_is(folder: Path) -> None:
-    owner = Owner(folder / "data")
+async def test_a_second_owner_is_refused_and_told_who_the_first_is(data: Path) -> None:
+    owner = Owner(data)
     try:
         with pytest.raises(DataFolderBusy) as refused:
-            EmbeddedServer(folder / "data", owner="the second owner").start()
+            EmbeddedServer(data, owner="the second owner").start()
         assert f"process {owner.process.pid}, the first owner" in refused.value.message
         assert psutil.pid_exists(owner.server_pid)
     finally:
         owner.kill()
-    with EmbeddedServer(folder / "data", owner="the third owner") as server:
+    with EmbeddedServer(data, owner="the third owner") as server:
         assert await ask(server, "select 1") == 1
 
 
-async def test_ctrl_c_reaches_the_owner_and_leaves_the_server_to_its_drain(folder: Path) -> None:
-    owner = Owner(folder / "data")
-    server = EmbeddedServer(folder / "data", owner="tests")
+async def test_ctrl_c_reaches_the_owner_and_leaves_the_server_to_its_drain(data: Path) -> None:
+    owner = Owner(data)
+    server = EmbeddedServer(data, owner="tests")
     await leave_note(server, "before")
     os.killpg(owner.process.pid, signal.SIGINT)
     assert owner.close() == 0
@@ -244,10 +259,10 @@ async def test_a_first_start_that_was_cut_short_leaves_nothing_in_the_way(folder
 
 
 def test_a_failed_start_says_why_and_gives_the_folder_back(
-    server: EmbeddedServer, folder: Path
+    server: EmbeddedServer, data: Path
 ) -> None:
     server.stop()
-    control = folder / "data" / "postgres" / "global" / "pg_control"
+    control = data / "postgres" / "global" / "pg_control"
     control.rename(control.with_name("elsewhere"))
     with pytest.raises(EmbeddedServerFailed, match="pg_control"):
         server.start()
@@ -256,9 +271,9 @@ def test_a_failed_start_says_why_and_gives_the_folder_back(
     server.start()
 
 
-def test_files_of_another_major_version_are_refused(server: EmbeddedServer, folder: Path) -> None:
+def test_files_of_another_major_version_are_refused(server: EmbeddedServer, data: Path) -> None:
     server.stop()
-    (folder / "data" / "postgres" / "PG_VERSION").write_text("17\n")
+    (data / "postgres" / "PG_VERSION").write_text("17\n")
     with pytest.raises(ConfigurationError, match="made by PostgreSQL 17"):
         server.start()
 

@@ -357,8 +357,10 @@ def _check_first_run(
         return
     if window.ends_at is not None:
         reader.wrong("ends_at", "never_runs", "leaves no time for even one run")
-    else:
+    elif window.starts_at is not None:
         reader.wrong("starts_at", "never_runs", "comes after the last time that the rule matches")
+    else:
+        reader.wrong("cron", "never_runs", "matches only times that the zone's clocks jump over")
 
 
 def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from hourbell.store.database import Database
 
+_MOST_UNSURE_SECONDS = 0.5
+
 
 class Clock(Protocol):
     async def now(self) -> datetime:
@@ -38,3 +40,12 @@ class DatabaseClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def drift_seconds(self) -> float | None:
+        """How far this machine's wall clock is ahead of the database's; None if the answer took too long to tell."""
+        before = time.time()
+        now = await self.now()
+        took = time.time() - before
+        if took > _MOST_UNSURE_SECONDS:
+            return None
+        return before + took / 2 - now.timestamp()

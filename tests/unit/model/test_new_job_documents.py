@@ -608,3 +608,8 @@ def test_a_key_that_cannot_be_printed_is_told_in_a_form_that_can():
 
 def test_the_answer_to_a_huge_bad_document_stays_small():
     assert len(wrong({f"field {n}": n for n in range(5000)})) == MAX_PROBLEMS
+
+
+def test_a_rule_that_only_matches_skipped_times_is_refused_as_the_rule():
+    document = recurring(cron="*/15 2 8-14 3 */7", timezone="America/New_York")
+    assert wrong(document) == {"schedule.cron": "never_runs"}

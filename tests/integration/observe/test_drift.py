@@ -1,0 +1,28 @@
+import structlog
+from structlog.testing import capture_logs
+
+from hourbell.observe.drift import alarm_drift
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Database
+
+_FAST_CLOCK = """
+create or replace function hourbell.clock() returns timestamptz language sql volatile
+return clock_timestamp() + interval '5 seconds'
+"""
+
+
+async def test_a_node_whose_clock_differs_by_more_than_a_second_is_alarmed(database: str) -> None:
+    opened = await Database.open(database, 1)
+    try:
+        clock = DatabaseClock(opened)
+        with capture_logs() as logs:
+            await alarm_drift(clock)
+        assert logs == []
+        await opened.value(_FAST_CLOCK)
+        structlog.reset_defaults()
+        with capture_logs() as logs:
+            await alarm_drift(clock)
+        assert [entry["log_level"] for entry in logs] == ["warning"]
+        assert -5.5 < logs[0]["seconds"] < -4.5
+    finally:
+        await opened.close()

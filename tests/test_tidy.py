@@ -1,0 +1,175 @@
+"""About the code itself: what no linter knows and every reader relies on."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hourbell.failpoints import NAMES
+from hourbell.settings import Settings, variable_name
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "hourbell"
+SQL = SOURCE / "store"
+GENERATED = (".git", ".venv", ".hypothesis", "__pycache__", "dist")
+
+# Who may import whom. `compose`, the composition root, may import everybody; only the command
+# that starts the system may import it.
+BELOW_THE_ENGINE = {"model", "timing", "failpoints"}
+MAY_IMPORT = {
+    "model": set[str](),
+    "timing": {"model"},
+    "failpoints": {"model"},
+    "settings": {"model", "failpoints"},
+    "observe": {"model", "store"},
+    "store": BELOW_THE_ENGINE,
+    "actions": BELOW_THE_ENGINE,
+    "engine": BELOW_THE_ENGINE | {"store"},
+    "dispatch": BELOW_THE_ENGINE | {"store", "engine"},
+    "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
+    "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "__main__": {"cli"},
+    "cli": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "settings", "observe", "compose"},
+}
+
+
+def test_imports_point_in_one_direction() -> None:
+    wrong = []
+    for path, tree in parsed_sources():
+        part = part_of(path)
+        if part in ("__init__", "compose"):
+            continue
+        assert part in MAY_IMPORT, f"{part} is new: say in MAY_IMPORT whom it may import"
+        for line, imported in imported_parts(tree):
+            if imported != part and imported not in MAY_IMPORT[part]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {imported}")
+    assert not wrong
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    documented = dict(re.findall(r"^\| `(HOURBELL_\w+)` \| (.+?) \|", text, re.MULTILINE))
+    expected = {
+        variable_name(field.name): "none" if field.default in (None, "") else f"`{field.default}`"
+        for field in msgspec.structs.fields(Settings)
+    }
+    expected["HOURBELL_DATA_DIR"] = "`~/.local/share/hourbell`"  # depends on the environment
+    assert documented == expected
+    assert list(documented) == list(expected)
+
+
+def test_every_failpoint_is_in_the_list_and_every_listed_one_is_used() -> None:
+    used, unknown = set(), []
+    for path, tree in parsed_sources():
+        if path.name == "failpoints.py":
+            continue
+        for node in ast.walk(tree):
+            if is_text(node) and node.value in NAMES:
+                used.add(node.value)
+            elif is_text(node) and re.fullmatch(r"\w+\.(before_\w+|after_\w+|answer)", node.value):
+                unknown.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value}")
+    assert not unknown
+    assert sorted(set(NAMES) - used) == []
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    names = sorted(path.name for path in (SQL / "migrations").glob("*.sql"))
+    numbers = [int(name.partition("_")[0]) for name in names]
+    assert numbers == list(range(1, len(names) + 1))
+    assert all(re.fullmatch(r"\d{4}_[a-z0-9_]+\.sql", name) for name in names)
+
+
+def test_every_sql_function_is_called() -> None:
+    defined = re.compile(r"create or replace function hourbell\.(\w+)")
+    texts = [path.read_text() for path in sorted(SQL.rglob("*.sql"))]
+    python = "\n".join(path.read_text() for path, _ in parsed_sources())
+    calls = defined.sub("", "\n".join(texts)) + python
+    names = sorted(name for text in texts for name in defined.findall(text))
+    assert names
+    assert [name for name in names if not re.search(rf"\bhourbell\.{name}\b", calls)] == []
+
+
+def test_every_named_query_is_used() -> None:
+    asked = [
+        node.value for path, tree in parsed_sources() for node in ast.walk(tree) if is_text(node)
+    ]
+    unused = []
+    for path in sorted((SQL / "queries").glob("*.sql")):
+        names = [path.stem, *re.findall(r"^-- name: (\w+)$", path.read_text(), re.MULTILINE)]
+        unused += [f"{path.name}: {name}" for name in names if name not in asked]
+    assert unused == []
+
+
+def test_every_sql_file_is_in_a_folder_that_is_loaded() -> None:
+    folders = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.sql")}
+    loaded = {Path("store") / name for name in ("migrations", "functions", "queries")}
+    assert folders <= loaded
+
+
+def test_locks_hold_names_versions_and_hashes_only() -> None:
+    line = re.compile(r"[a-z0-9.-]+==[\w.]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        odd = [text for text in (ROOT / lock).read_text().splitlines() if not line.fullmatch(text)]
+        assert odd == []
+
+
+def test_the_development_lock_holds_the_runtime_lock() -> None:
+    runtime, development = (
+        set(re.findall(r"^\S+==\S+", (ROOT / lock).read_text(), re.MULTILINE))
+        for lock in ("requirements.lock", "requirements-dev.lock")
+    )
+    assert runtime <= development
+
+
+def test_no_file_names_a_machine_or_a_registry() -> None:
+    # Put together here, so that this file does not contain them.
+    forbidden = ["pypi" + ".org", "python" + "hosted.org", "--find" + "-links=", "/opt" + "/wheels"]
+    forbidden += [f"{path}/" for path in (Path.home(), ROOT) if len(path.parts) > 1]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in project_files()
+        for text in forbidden
+        if text in path.read_text(errors="replace")
+    ]
+    assert wrong == []
+
+
+def parsed_sources() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path, ast.parse(path.read_text(), str(path))
+
+
+def part_of(path: Path) -> str:
+    """The package or module below `hourbell` to which a file belongs."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            pytest.fail(f"line {node.lineno}: a relative import hides where it points")
+        elif isinstance(node, ast.ImportFrom) and node.module == "hourbell":
+            names = [alias.name for alias in node.names]
+            yield from ((node.lineno, name) for name in names if not name.startswith("__"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hourbell."):
+            yield node.lineno, str(node.module).split(".")[1]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("hourbell.")]
+            yield from ((node.lineno, name.split(".")[1]) for name in names)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def project_files() -> Iterator[Path]:
+    """Everything but what tools generate; not asked of git, which may be missing."""
+    for path in ROOT.rglob("*"):
+        parts = path.relative_to(ROOT).parts
+        generated = any(part in GENERATED or part.endswith("_cache") for part in parts)
+        if path.is_file() and not generated:
+            yield path
