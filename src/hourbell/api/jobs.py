@@ -197,7 +197,7 @@ ROUTES = (
         method="GET",
         path=JOB + "/executions",
         handler=list_executions,
-        summary="List the executions of a job, the latest occurrence first",
+        summary="List the executions of a job whose time has come, the latest first",
         query=("page_size", "page_token"),
         answers={200: "ExecutionPage"},
     ),

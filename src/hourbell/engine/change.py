@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
-import asyncpg
 import msgspec
 
 from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES
@@ -22,19 +22,18 @@ from hourbell.engine.create import after, begin_membership, ensure_timetable
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
 from hourbell.engine.read import get_job, recurring_job
-from hourbell.engine.writes import Points, Write, note, once
-from hourbell.model.errors import Conflict, JobNotActive, StoreUnavailable
+from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
+from hourbell.model.errors import Conflict, JobNotActive
 from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import Job, JobStatus, NewJob, encode_job
 from hourbell.model.policies import Delivery
-from hourbell.model.schedules import Once, Timetable
+from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
 _E = queries("executions")
-_TRIES = 5  # somebody else may change the job between our look and our lock
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -114,39 +113,46 @@ async def delete_job(engine: Engine, job_id: int, write: Write) -> Job:
 async def _change(
     engine: Engine, job_id: int, write: Write, operation: Operation, decide: Decision
 ) -> Job:
-    for _ in range(_TRIES):
-        job = await get_job(engine, job_id)
-        try:
-            if isinstance(job.schedule, Once):
-                return await _change_one_time(engine, job, write, operation, decide)
-            return await _change_recurring(engine, job, write, operation, decide)
-        except (_ChangedMeanwhile, asyncpg.ForeignKeyViolationError):
-            continue
-    raise StoreUnavailable(f"{job_text(job_id)} is being changed by others; try again")
+    seen = await get_job(engine, job_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Job]:
+        nonlocal seen
+        seen = await get_job(engine, job_id)
+        tenant = await engine.tenant(seen.tenant_id, now)
+        target = decide(seen, now)
+        if target is None:
+            return Prepared(tenant, partial(_as_it_is, seen))
+        if isinstance(target.job.schedule, Once):
+            return await _change_one_time(engine, seen, target, tenant, now, write, operation)
+        return await _change_recurring(engine, seen, target, tenant, now, write, operation)
+
+    return await once(engine, write, operation.points, seen.tenant_id, now, Job, prepare)
 
 
-class _ChangedMeanwhile(Exception):
-    """The job is no longer the version that was looked at."""
+async def _as_it_is(job: Job, connection: Connection) -> Job:
+    return job
 
 
 async def _change_recurring(
-    engine: Engine, seen: Job, write: Write, operation: Operation, decide: Decision
-) -> Job:
-    now = await engine.clock.now()
-    tenant = await engine.tenant(seen.tenant_id, now)
-    rides: list[tuple[int, Timetable]] = []
+    engine: Engine,
+    seen: Job,
+    target: Target,
+    tenant: int,
+    now: datetime,
+    write: Write,
+    operation: Operation,
+) -> Prepared[Job]:
+    assert not isinstance(target.job.schedule, Once)
+    timetable = timetable_of(target.job.schedule, seen.job_id)
+    queue = await engine.queue(target.job.queue, now)
+    timetable_id = await ensure_timetable(engine, timetable, now)
+    goes_on = target.status is JobStatus.SCHEDULED
 
     async def effect(connection: Connection) -> Job:
-        target = decide(seen, now)
-        if target is None:
-            return seen
-        assert not isinstance(target.job.schedule, Once)
-        timetable = timetable_of(target.job.schedule, seen.job_id)
-        queue = await engine.queue(target.job.queue, now)
-        timetable_id = await ensure_timetable(engine, timetable, now)
         row = await connection.fetchrow(_Q["lock_recurring"], seen.job_id)
         if row is None or row["version"] != seen.version:
-            raise _ChangedMeanwhile
+            raise ChangedMeanwhile
         await connection.execute(_Q["end_member"], seen.job_id, now)
         await connection.execute(_Q["take_back"], seen.job_id, now)
         spec = encode_job(target.job).decode()
@@ -165,40 +171,43 @@ async def _change_recurring(
             target.job.name,
             spec,
         )
-        if target.status is JobStatus.SCHEDULED:
+        if goes_on:
             await begin_membership(
                 connection, target.job, timetable_id, seen.job_id, version, tenant, queue, now
             )
-            rides.append((timetable_id, timetable))
         await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
         changed = await connection.fetchrow(_Q["recurring"], seen.job_id)
         assert changed is not None
         return recurring_job(changed, now)
 
-    job = await once(engine, write, operation.points, tenant, now, Job, effect)
-    for timetable_id, timetable in rides:
-        await join_timetable(engine, timetable_id, timetable, now, now)
-    return job
+    async def then() -> None:
+        if goes_on:
+            await join_timetable(engine, timetable_id, timetable, now, now)
+
+    return Prepared(tenant, effect, then)
 
 
 async def _change_one_time(
-    engine: Engine, seen: Job, write: Write, operation: Operation, decide: Decision
-) -> Job:
-    now = await engine.clock.now()
-    tenant = await engine.tenant(seen.tenant_id, now)
+    engine: Engine,
+    seen: Job,
+    target: Target,
+    tenant: int,
+    now: datetime,
+    write: Write,
+    operation: Operation,
+) -> Prepared[Job]:
+    queue = await engine.queue(target.job.queue, now)
+    schedule = target.job.schedule
+    assert isinstance(schedule, Once)
+    start_by = after(schedule.at, target.job.start_deadline_seconds)
+    finish_by = after(schedule.at, target.job.deadline_seconds)
 
     async def effect(connection: Connection) -> Job:
-        target = decide(seen, now)
-        if target is None:
-            return seen
-        schedule = target.job.schedule
-        assert isinstance(schedule, Once)
-        queue = await engine.queue(target.job.queue, now)
         taken = await connection.fetchrow(_Q["take_one_time"], seen.job_id)
         if taken is None:
             return await _on_its_way(connection, seen, operation, now)
         if taken["version"] != seen.version:
-            raise _ChangedMeanwhile
+            raise ChangedMeanwhile
         spec = encode_job(target.job).decode()
         await note(connection, write, now, tenant, seen.job_id, operation.name, taken["spec"], spec)
         if target.status is JobStatus.CANCELLED:
@@ -206,8 +215,6 @@ async def _change_one_time(
                 _Q["discard"], seen.job_id, FATE_CANCELLED, Reason.CANCELLED, now
             )
             return _as(seen, target, seen.version, now)
-        start_by = after(schedule.at, target.job.start_deadline_seconds)
-        finish_by = after(schedule.at, target.job.deadline_seconds)
         version = await connection.fetchval(
             _Q["update_one_time"],
             seen.job_id,
@@ -226,7 +233,7 @@ async def _change_one_time(
         await connection.execute(_Q["insert_held" if paused else "insert_due"], seen.job_id)
         return _as(seen, target, version, now)
 
-    return await once(engine, write, operation.points, tenant, now, Job, effect)
+    return Prepared(tenant, effect)
 
 
 async def _on_its_way(

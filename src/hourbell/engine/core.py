@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from datetime import datetime, timedelta
 
+import asyncpg
 import msgspec
 
-from hourbell.model.errors import StoreUnavailable
+from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database
 from hourbell.store.queries import queries
@@ -60,7 +61,11 @@ class Engine:
 
     async def queue(self, name: str, now: datetime) -> int:
         """The number of a queue; a new name is a new queue."""
-        return await self._number(self._queues, _Q["ensure_queue"], name, now)
+        try:
+            return await self._number(self._queues, _Q["ensure_queue"], name, now)
+        except asyncpg.SequenceGeneratorLimitExceededError:
+            message = "there are as many queues as there can be; use one that exists"
+            raise InvalidInput([FieldError("queue", "out_of_range", message)]) from None
 
     def announce(self) -> None:
         """Tell every process that something is due or ready; after the commit, and never more than one at a time.

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
-import asyncpg
+import msgspec
 
 from hourbell.engine.codes import MISFIRES, OVERLAPS
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import first_run, parse_new_job, timetable_of
 from hourbell.engine.join import join_timetable
-from hourbell.engine.writes import Points, Write, note, once
-from hourbell.failpoints import failpoint_async
+from hourbell.engine.writes import Points, Prepared, Write, note, once
 from hourbell.model.ids import created_at
-from hourbell.model.jobs import Job, JobStatus, NewJob, encode_job
+from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, NewJob, encode_job
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Cron, Every, Once, Timetable
 from hourbell.store.database import Connection
@@ -27,7 +27,6 @@ from hourbell.timing.rules import compile_rule
 from hourbell.timing.zones import tz_version
 
 _Q = queries("jobs")
-_TRIES = 3
 _POINTS = Points("create.before_commit", "create.after_commit")
 
 
@@ -35,52 +34,67 @@ async def create_job(engine: Engine, document: object, write: Write) -> Job:
     """The job that a document describes, created. InvalidInput names every wrong field."""
     moment = await engine.database.row(_Q["moment"])
     now, job_id = moment["now"], moment["id"]
-    new = parse_new_job(document, now, job_id)
-    tenant = await engine.tenant(new.tenant_id, now)
-    if isinstance(new.schedule, Once):
-        return await _create_one_time(engine, new, job_id, tenant, now, write)
-    return await _create_recurring(engine, new, new.schedule, job_id, tenant, now, write)
+
+    async def prepare() -> Prepared[Job]:
+        new = parse_new_job(document, now, job_id)
+        if isinstance(new.schedule, Once):
+            return await _one_time(engine, new, job_id, now, write)
+        return await _recurring(engine, new, new.schedule, job_id, now, write)
+
+    return await once(engine, write, _POINTS, _tenant_in(document), now, Job, prepare)
 
 
 async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
     """Many checked one-time jobs at once: one statement, one commit; their ids, in order."""
     now = await engine.clock.now()
     ids: list[int] = await engine.database.value(_Q["new_ids"], now, len(jobs))
-    async with engine.database.transaction() as connection:
-        await _insert_one_time(engine, connection, ids, jobs, now, write)
-        await failpoint_async(_POINTS.before)
-    if any(_once(job).at <= now for job in jobs):
-        engine.announce()
-    return ids
+
+    async def prepare() -> Prepared[list[int]]:
+        rows = await _one_time_rows(engine, ids, jobs, now)
+
+        async def effect(connection: Connection) -> list[int]:
+            await _insert_one_time(connection, rows, now, write)
+            return ids
+
+        return Prepared(rows.tenants[0], effect, partial(_announce_due, engine, rows, now))
+
+    return await once(engine, write, _POINTS, jobs[0].tenant_id, now, list[int], prepare)
 
 
-async def _create_one_time(
-    engine: Engine, new: NewJob, job_id: int, tenant: int, now: datetime, write: Write
-) -> Job:
+async def _one_time(
+    engine: Engine, new: NewJob, job_id: int, now: datetime, write: Write
+) -> Prepared[Job]:
+    rows = await _one_time_rows(engine, [job_id], [new], now)
+
     async def effect(connection: Connection) -> Job:
-        await _insert_one_time(engine, connection, [job_id], [new], now, write)
+        await _insert_one_time(connection, rows, now, write)
         return as_created(new, job_id, _once(new).at, created_at(job_id))
 
-    job = await once(engine, write, _POINTS, tenant, now, Job, effect)
-    if _once(new).at <= now:
-        engine.announce()
-    return job
+    return Prepared(rows.tenants[0], effect, partial(_announce_due, engine, rows, now))
 
 
-async def _insert_one_time(
-    engine: Engine,
-    connection: Connection,
-    ids: Sequence[int],
-    jobs: Sequence[NewJob],
-    now: datetime,
-    write: Write,
-) -> None:
+class _Rows(msgspec.Struct, frozen=True):
+    """The arguments of `insert_one_time`: a list for each column."""
+
+    ids: Sequence[int]
+    instants: list[datetime]
+    tenants: list[int]
+    queues: list[int]
+    priorities: list[int]
+    start_by: list[datetime | None]
+    finish_by: list[datetime | None]
+    at_most_once: list[bool]
+    specs: list[str]
+
+
+async def _one_time_rows(
+    engine: Engine, ids: Sequence[int], jobs: Sequence[NewJob], now: datetime
+) -> _Rows:
     tenants = {name: await engine.tenant(name, now) for name in {job.tenant_id for job in jobs}}
     queues = {name: await engine.queue(name, now) for name in {job.queue for job in jobs}}
     instants = [_once(job).at for job in jobs]
     timed = list(zip(instants, jobs, strict=True))
-    await connection.execute(
-        _Q["insert_one_time"],
+    return _Rows(
         ids,
         instants,
         [tenants[job.tenant_id] for job in jobs],
@@ -91,9 +105,19 @@ async def _insert_one_time(
         [job.delivery is Delivery.AT_MOST_ONCE for job in jobs],
         [encode_job(job).decode() for job in jobs],
     )
+
+
+async def _insert_one_time(
+    connection: Connection, rows: _Rows, now: datetime, write: Write
+) -> None:
+    await connection.execute(_Q["insert_one_time"], *msgspec.structs.astuple(rows))
     # The job itself is the record of what was asked; the audit row says who did, once for all of them.
-    tenant = tenants[jobs[0].tenant_id]
-    await note(connection, write, now, tenant, ids[0], "create", None, None)
+    await note(connection, write, now, rows.tenants[0], rows.ids[0], "create", None, None)
+
+
+async def _announce_due(engine: Engine, rows: _Rows, now: datetime) -> None:
+    if min(rows.instants) <= now:
+        engine.announce()
 
 
 def _once(job: NewJob) -> Once:
@@ -101,51 +125,49 @@ def _once(job: NewJob) -> Once:
     return job.schedule
 
 
-async def _create_recurring(
+async def _recurring(
     engine: Engine,
     new: NewJob,
     schedule: Cron | Every,
     job_id: int,
-    tenant: int,
     now: datetime,
     write: Write,
-) -> Job:
-    timetable = timetable_of(schedule, job_id)
+) -> Prepared[Job]:
+    tenant = await engine.tenant(new.tenant_id, now)
     queue = await engine.queue(new.queue, now)
+    timetable = timetable_of(schedule, job_id)
+    timetable_id = await ensure_timetable(engine, timetable, now)
 
-    for attempt in range(_TRIES):
-        timetable_id = await ensure_timetable(engine, timetable, now)
+    async def effect(connection: Connection) -> Job:
+        spec = encode_job(new).decode()
+        await connection.execute(
+            _Q["insert_recurring"],
+            job_id,
+            tenant,
+            queue,
+            new.priority,
+            timetable_id,
+            new.window.max_runs,
+            new.window.starts_at,
+            new.window.ends_at,
+            now,
+            new.name,
+            spec,
+        )
+        await begin_membership(connection, new, timetable_id, job_id, 1, tenant, queue, now)
+        await note(connection, write, now, tenant, job_id, "create", None, spec)
+        return as_created(new, job_id, first_run(schedule, new.window, job_id, now), now)
 
-        async def effect(connection: Connection, timetable_id: int = timetable_id) -> Job:
-            spec = encode_job(new).decode()
-            await connection.execute(
-                _Q["insert_recurring"],
-                job_id,
-                tenant,
-                queue,
-                new.priority,
-                timetable_id,
-                new.window.max_runs,
-                new.window.starts_at,
-                new.window.ends_at,
-                now,
-                new.name,
-                spec,
-            )
-            await begin_membership(connection, new, timetable_id, job_id, 1, tenant, queue, now)
-            await note(connection, write, now, tenant, job_id, "create", None, spec)
-            return as_created(new, job_id, first_run(schedule, new.window, job_id, now), now)
-
-        try:
-            job = await once(engine, write, _POINTS, tenant, now, Job, effect)
-        except asyncpg.ForeignKeyViolationError:
-            # The timetable had no riders and was just forgotten; the next round makes it anew.
-            if attempt == _TRIES - 1:
-                raise
-            continue
+    async def then() -> None:
         await join_timetable(engine, timetable_id, timetable, now, now)
-        return job
-    raise AssertionError("unreachable")
+
+    return Prepared(tenant, effect, then)
+
+
+def _tenant_in(document: object) -> str:
+    """Whose kept answers to look at, before the document is checked."""
+    named = document.get("tenant_id") if isinstance(document, dict) else None
+    return named if isinstance(named, str) and named.isprintable() else DEFAULT_TENANT
 
 
 async def ensure_timetable(engine: Engine, timetable: Timetable, now: datetime) -> int:

@@ -96,9 +96,7 @@ async def _list_recurring(
     if tenant is None:
         return await engine.database.fetch(_J["list_recurring"], before, limit, code)
     codes = list(range(len(JOB_STATUSES))) if code is None else [code]
-    return await engine.database.fetch(
-        _J["list_recurring_of_tenant"], before, limit, tenant, codes
-    )
+    return await engine.database.fetch(_J["list_recurring_of_tenant"], before, limit, tenant, codes)
 
 
 async def get_execution(engine: Engine, execution_id: int) -> Execution:

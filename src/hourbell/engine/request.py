@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -10,7 +11,7 @@ from hourbell.engine.codes import FATE_CANCELLED, ORIGIN_BACKFILL, ORIGIN_RUN_NO
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import timetable_of
 from hourbell.engine.read import get_execution, get_job
-from hourbell.engine.writes import Points, Write, note, once
+from hourbell.engine.writes import Points, Prepared, Write, note, once
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
 from hourbell.model.executions import FATES, Execution, ExecutionStatus, Reason
 from hourbell.model.ids import execution_text, job_text
@@ -38,65 +39,82 @@ class Requested(msgspec.Struct, frozen=True):
 
 async def run_now(engine: Engine, job_id: int, write: Write) -> Requested:
     """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier."""
-    job = await get_job(engine, job_id)
+    seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-    tenant = await engine.tenant(job.tenant_id, now)
 
-    async def effect(connection: Connection) -> Requested:
-        if isinstance(job.schedule, Once):
-            made = await _run_one_time_now(connection, job, now)
-        else:
-            made = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now)
-        await note(connection, write, now, tenant, job_id, "run", None, None)
-        return made
+    async def prepare() -> Prepared[Requested]:
+        job = await get_job(engine, job_id)
+        tenant = await engine.tenant(job.tenant_id, now)
 
-    made = await once(engine, write, _RUN, tenant, now, Requested, effect)
-    engine.announce()
-    return made
+        async def effect(connection: Connection) -> Requested:
+            await note(connection, write, now, tenant, job_id, "run", None, None)
+            if isinstance(job.schedule, Once):
+                return await _run_one_time_now(connection, job, now)
+            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now)
+
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
 
 
 async def backfill(
     engine: Engine, job_id: int, after: datetime, through: datetime, write: Write
 ) -> Requested:
     """Run the job for its occurrences in (after, through], all of them past; those that live already are left."""
-    job = await get_job(engine, job_id)
+    seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-    tenant = await engine.tenant(job.tenant_id, now)
-    occurrences = _past_occurrences(job, after, through, now)
 
-    async def effect(connection: Connection) -> Requested:
-        made = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
-        await note(connection, write, now, tenant, job_id, "backfill", None, None)
-        return made
+    async def prepare() -> Prepared[Requested]:
+        job = await get_job(engine, job_id)
+        tenant = await engine.tenant(job.tenant_id, now)
+        occurrences = _past_occurrences(job, after, through, now)
 
-    made = await once(engine, write, _RUN, tenant, now, Requested, effect)
-    engine.announce()
-    return made
+        async def effect(connection: Connection) -> Requested:
+            await note(connection, write, now, tenant, job_id, "backfill", None, None)
+            return await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
+
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
 
 
 async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Take an execution back. What waits ends at once; what is queued or runs is asked to, and ends soon."""
-    seen = await get_execution(engine, execution_id)
+    first_seen = await get_execution(engine, execution_id)
     now = await engine.clock.now()
-    tenant = await engine.tenant(seen.tenant_id, now)
 
-    async def effect(connection: Connection) -> Execution:
-        if seen.status in FATES:
-            if seen.status is ExecutionStatus.CANCELLED:
-                return seen
-            raise Conflict(f"{execution_text(execution_id)} has ended already: {seen.status}.")
-        await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
-        if await connection.fetchrow(_E["take_waiting"], execution_id) is not None:
-            await connection.execute(
-                _J["discard"], execution_id, FATE_CANCELLED, Reason.CANCELLED, now
-            )
-            return msgspec.structs.replace(
-                seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
-            )
-        await connection.execute(_E["wish_to_cancel"], execution_id, now)
-        return seen
+    async def prepare() -> Prepared[Execution]:
+        seen = await get_execution(engine, execution_id)
+        tenant = await engine.tenant(seen.tenant_id, now)
 
-    return await once(engine, write, _CANCEL, tenant, now, Execution, effect)
+        async def effect(connection: Connection) -> Execution:
+            return await _cancel(connection, seen, tenant, now, write)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _CANCEL, first_seen.tenant_id, now, Execution, prepare)
+
+
+async def _cancel(
+    connection: Connection, seen: Execution, tenant: int, now: datetime, write: Write
+) -> Execution:
+    number = seen.execution_id
+    if seen.status in FATES:
+        if seen.status is ExecutionStatus.CANCELLED:
+            return seen
+        raise Conflict(f"{execution_text(number)} has ended already: {seen.status}.")
+    await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
+    if await connection.fetchrow(_E["take_waiting"], number) is not None:
+        await connection.execute(_J["discard"], number, FATE_CANCELLED, Reason.CANCELLED, now)
+        return msgspec.structs.replace(
+            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        )
+    await connection.execute(_E["wish_to_cancel"], number, now)
+    return seen
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()
 
 
 async def _insert_runs(

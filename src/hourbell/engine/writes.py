@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint_async
-from hourbell.model.errors import IdempotencyKeyReused
+from hourbell.model.errors import Conflict, IdempotencyKeyReused
 from hourbell.store.database import Connection, translated
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_LOOKS = 3  # at the kept answers: before the effect, and after somebody else was first
+_TRIES = 5
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -49,27 +49,40 @@ class Points(msgspec.Struct, frozen=True):
     after: str
 
 
+class Prepared(msgspec.Struct, Generic[T], frozen=True):
+    """A write that is ready to be carried out.
+
+    It is prepared outside its transaction: whoever needs a second connection while he holds one waits for somebody who
+    waits for him.
+    """
+
+    tenant: int
+    effect: Callable[[Connection], Awaitable[T]]
+    then: Callable[[], Awaitable[None]] | None = None  # after the commit, if it was carried out
+
+
 async def once(
     engine: Engine,
     write: Write,
     points: Points,
-    tenant: int,
+    tenant: str,
     now: datetime,
     answer_type: type[T],
-    effect: Callable[[Connection], Awaitable[T]],
+    prepare: Callable[[], Awaitable[Prepared[T]]],
 ) -> T:
-    """Run the effect in a transaction of its own, or give the answer that it gave the first time."""
-    for _ in range(_LOOKS):
+    """Give the answer that this write got the first time, or prepare it and carry it out in a transaction of its own."""
+    for _ in range(_TRIES):
         known = await _first_answer(engine, write, tenant)
         if known is not None:
             return msgspec.json.decode(known, type=answer_type)
+        prepared = await prepare()
         try:
             async with engine.database.transaction() as connection:
-                answer = await effect(connection)
+                answer = await prepared.effect(connection)
                 if write.key is not None:
                     await connection.execute(
                         _Q["insert_answer"],
-                        tenant,
+                        prepared.tenant,
                         write.key,
                         write.fingerprint,
                         msgspec.json.encode(answer).decode(),
@@ -77,16 +90,28 @@ async def once(
                     )
                 await failpoint_async(points.before)
         except asyncpg.UniqueViolationError as error:
+            # Somebody was first under the same key: his answer is there now.
             if error.constraint_name != "idempotency_pkey":
                 raise
+        except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
+            # A timetable without riders was forgotten, or the job was changed, between the look and the lock.
+            pass
         else:
             with translated():
                 await failpoint_async(points.after)
+            if prepared.then is not None:
+                await prepared.then()
             return answer
-    raise AssertionError("an answer that was just there is gone")
+    raise Conflict(
+        "Others are changing the same thing all the time. Nothing was changed; try again."
+    )
 
 
-async def _first_answer(engine: Engine, write: Write, tenant: int) -> str | None:
+class ChangedMeanwhile(Exception):
+    """What an effect finds is no longer what it was prepared for."""
+
+
+async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None:
     if write.key is None:
         return None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)

@@ -53,8 +53,8 @@ begin
   if replacing is not null then
     -- Not what somebody has locked: a client that stops in the middle of a cancel must not stop the gate.
     with waited as (
-      delete from hourbell.parked where (job, id) in (
-        select job, id from hourbell.parked where job = any (replacing) for update skip locked) returning id)
+      delete from hourbell.parked where ctid = any (array(
+        select ctid from hourbell.parked where job = any (replacing) for update skip locked)) returning id)
     select skipped || array_agg(id), reasons || array_agg('replaced'::text) into skipped, reasons from waited;
     -- What lives is asked to go; the newcomer waits for that.
     insert into hourbell.cancellations (id, wished_at)
@@ -66,7 +66,7 @@ begin
   if skipped is not null then
     with gone as (
       delete from hourbell.executions as e using unnest(skipped, reasons) as d(id, reason)
-      where e.id = d.id returning e.*, d.reason)
+      where e.id = d.id and e.id = any (skipped) returning e.*, d.reason)
     insert into hourbell.ledger
       (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason)
     select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason from gone;
@@ -185,15 +185,20 @@ begin
 end $$;
 
 -- What waits for a job of which nothing is under way any more: that ended while a pass was parking, and did not see what
--- waits. Returns whether there was any.
+-- waits. Looks at some of what is parked, and goes round. Returns whether there was any.
 create or replace function hourbell.unpark_forgotten(p_now timestamptz) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare forgotten bigint[];
+declare
+  looked_at bigint[];
+  forgotten bigint[];
 begin
+  looked_at := array(
+    select job from hourbell.parked where job > (select last_value from hourbell.parked_cursor) order by job limit 500);
+  perform setval('hourbell.parked_cursor', case when cardinality(looked_at) < 500 then 1 else looked_at[500] end);
   forgotten := array(
-    select distinct p.job from hourbell.parked as p
-    where not exists (select from hourbell.under_way(p.job, '{}') offset 0) limit 1000);
+    select distinct job from unnest(looked_at) as p(job)
+    where not exists (select from hourbell.under_way(p.job, '{}') offset 0));
   return cardinality(forgotten) > 0 and hourbell.unpark(forgotten, p_now) > 0;
 end $$;
 

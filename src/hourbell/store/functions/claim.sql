@@ -2,17 +2,18 @@
 
 -- Records executions that a claim found to be out of date instead of leasing them. reasons[k] belongs to ids[k].
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
-returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+returns void language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare freed bigint[];
 begin
   with gone as (
     delete from hourbell.executions as e using unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason)
-    where e.id = d.id returning e.*, d.status, d.reason),
+    where e.id = d.id and e.id = any (p_ids) returning e.*, d.status, d.reason),
   letters as (
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
     select id, job, tenant, p_now, reason, to_jsonb(gone) - 'status' - 'reason' from gone where status = 1),
-  granted as (delete from hourbell.cancellations as c using gone where c.id = gone.id),
+  granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
   recorded as (
     insert into hourbell.ledger
       (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
@@ -30,9 +31,9 @@ end $$;
 create or replace function hourbell.unpark(p_jobs bigint[], p_now timestamptz) returns bigint
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with freed as (
-    delete from hourbell.parked where (job, id) in (
-      select job, id from hourbell.parked where job = any (p_jobs) for update skip locked) returning *),
-  again as (update hourbell.executions as e set run_at = p_now from freed as f where e.id = f.id),
+    delete from hourbell.parked where ctid = any (array(
+      select ctid from hourbell.parked where job = any (p_jobs) for update skip locked)) returning *),
+  again as (update hourbell.executions set run_at = p_now where id = any (array(select id from freed))),
   queued as (
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
     select p_now, id, tenant, queue, priority, checks from freed)
@@ -127,9 +128,10 @@ begin
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
         and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0)) as plain
+    -- `offset 0`: one by one by their keys, also when statistics of the night say that reading all would be less.
     from unnest(popped) with ordinality as r(id, pos)
-    join hourbell.executions as e on e.id = r.id
-    left join hourbell.jobs as j on j.id = e.job),
+    cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e
+    left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true),
   kept as (
     insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
     select p_session, id, fence, p_now, p_claim, version, solo from found where plain)
@@ -179,6 +181,14 @@ begin
     elsif e.finish_by < p_now then
       fate := 1; why := 'deadline';
     elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
+      perform from hourbell.jobs where id = j.id for no key update skip locked;
+      if not found then
+        -- Somebody is changing the job. Whether his client has stopped cannot be known, so nobody waits: a little later.
+        update hourbell.executions as x set run_at = p_now + interval '200 milliseconds' where x.id = e.id;
+        insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+        values (p_now + interval '200 milliseconds', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
+        continue;
+      end if;
       update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs returning * into j;
       if not found then
         fate := 4; why := 'max_runs';

@@ -13,6 +13,10 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 declare
   planned timestamptz;
   joiners hourbell.members[];
+  occurrences timestamptz[];
+  everybody hourbell.members[];
+  changed hourbell.members;
+  had timestamptz[];
 begin
   joined := 0;
   select planned_through into planned from hourbell.timetables where id = p_timetable for no key update;
@@ -25,12 +29,29 @@ begin
     order by priority, job limit 5000 for update skip locked);
   joined := cardinality(joiners);
   if joined = 0 then return; end if;
+  everybody := joiners;
 
-  perform hourbell.produce(
-    joiners, array(select at from unnest(p_occurrences) as at where at <= planned order by at),
-    p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+  -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on. What
+  -- the job has had since is not produced again: what lives is locked, and stays; what has ended is in the ledger.
+  perform from hourbell.executions
+  where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share;
+  occurrences := array(select at from unnest(p_occurrences) as at where at <= planned order by at);
+  foreach changed in array everybody loop
+    continue when changed.version = 1;
+    had := array(
+      select at from hourbell.ledger as l
+      join unnest(occurrences) as at on at between l.scheduled_for and coalesce(l.missed_through, l.scheduled_for)
+      where l.job = changed.job and l.job <> l.id and l.origin = 0 and l.scheduled_for > changed.active_since
+        and l.recorded_at >= changed.active_since);
+    continue when cardinality(had) = 0;
+    joiners := array_remove(joiners, changed);
+    perform hourbell.produce(
+      array[changed], array(select at from unnest(occurrences) as at where not at = any (had) order by at),
+      p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+  end loop;
+  perform hourbell.produce(joiners, occurrences, p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
 
   update hourbell.members as m set joined_through = greatest(planned, m.active_since)
-  from unnest(joiners) as j
+  from unnest(everybody) as j
   where m.timetable = j.timetable and m.priority = j.priority and m.job = j.job and m.version = j.version;
 end $$;

@@ -10,11 +10,11 @@ create or replace function hourbell.share_of(
 language sql immutable as $$
   select first, last, case
     when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
-    when m.misfire = 0 then greatest(first, later + 1)
+    when m.misfire = 0 then least(greatest(first, later + 1), last + 1)
     when not p_tail then last + 1
     when m.misfire = 1 then last
-    else greatest(first, last - m.catch_up_limit + 1,
-      width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1)
+    else least(last + 1, greatest(first, last - m.catch_up_limit + 1,
+      width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))
   end
   from (select
     width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,

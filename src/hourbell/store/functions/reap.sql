@@ -6,7 +6,8 @@
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
   expired bigint;
@@ -35,7 +36,7 @@ begin
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost', hourbell.letter(e, e.attempt + 1, j.fence)
       from gone as e join judged as j using (id) where j.fate = 1),
-    granted as (delete from hourbell.cancellations as c using gone where c.id = gone.id),
+    granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
@@ -83,10 +84,10 @@ begin
     returning id, kind),
   over as materialized (
     select e.id, e.job, e.priority, e.run_at, min(c.kind) as kind, max(c.kind) as last_kind
-    from come as c join hourbell.executions as e on e.id = c.id
+    from come as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
     -- the execution's own word counts: the job may have been given another time since
     where (c.kind = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind = 1 and e.finish_by < p_now)
-    group by e.id),
+    group by e.id, e.job, e.priority, e.run_at),
   from_due as (
     delete from hourbell.due where ctid = any (array(
       select d.row from over as o cross join lateral (
@@ -112,7 +113,7 @@ begin
   fenced as (
     update hourbell.executions as e
     set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at)
-    from from_leased as l where e.id = l.id),
+    from from_leased as l where e.id = l.id and e.id = any (array(select id from from_leased))),
   owned as (
     select o.id, o.kind from over as o where o.id = any (array(
       select id from from_due union all select id from from_parked union all select id from from_held))

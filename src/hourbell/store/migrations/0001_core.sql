@@ -61,7 +61,7 @@ create table hourbell.jobs (
   name       text not null,
   spec       json not null  -- the job as its owner wrote it: schedule, action, policies
 );
-create index jobs_by_tenant on hourbell.jobs (tenant, status, id);
+create index jobs_by_tenant on hourbell.jobs (tenant, status, (-id));  -- for lists, newest first
 
 -- Who rides a timetable, and for which stretch of it. A change of a job ends one membership and begins another, so the
 -- stretches of a job are disjoint and every occurrence has one producer.
@@ -151,6 +151,10 @@ create table hourbell.parked (
   checks   smallint not null,
   primary key (job, id)
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+
+-- Up to which job the gate has looked for what is parked and forgotten. A sequence, because a row that is updated every
+-- second would be walked over for as long as somebody holds a snapshot.
+create sequence hourbell.parked_cursor;
 
 -- One-time jobs that are paused.
 create table hourbell.held (

@@ -57,7 +57,8 @@ select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as te
 from (
   select * from hourbell.ledger where id = $1 and job <> id
   union all
-  select * from hourbell.ledger where id = $1 and job = id) as l
+  -- with `=` the planner would forget that job and id are equal, and the index that says so
+  select * from hourbell.ledger where id = any (array[$1::bigint]) and job = id) as l
 order by l.recorded_at desc limit 1
 
 -- name: live_of_job

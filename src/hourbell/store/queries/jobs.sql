@@ -99,9 +99,10 @@ from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
 where e.id = $1 and e.job is null
 
 -- name: one_time_ended
-select l.id, l.version, l.spec, l.status, l.recorded_at, t.name as tenant_name
-from hourbell.ledger as l join hourbell.tenants as t on t.id = l.tenant
-where l.id = $1 and l.job = l.id
+select l.id, l.version, l.spec, l.status, l.recorded_at,
+  (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from hourbell.ledger as l
+where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would forget that job and id are equal
 order by l.recorded_at desc limit 1
 
 -- name: take_one_time
@@ -144,11 +145,12 @@ where j.id < $1 and ($3::smallint is null or j.status = $3)
 order by j.id desc limit $2
 
 -- name: list_recurring_of_tenant
--- Of the tenant $3 in the statuses $4, newest first, before $1: the newest of each status, merged.
+-- Of the tenant $3 in the statuses $4, newest first, before $1: the newest of each status, merged. By `-id`, which only
+-- the index of tenants has in order: by `id` the planner may walk through everybody's jobs in search of this tenant's.
 select j.*, (select name from hourbell.tenants as t where t.id = $3) as tenant_name
 from unnest($4::smallint[]) as s(status) cross join lateral (
   select * from hourbell.jobs as j
-  where j.tenant = $3 and j.status = s.status and j.id < $1 order by j.id desc limit $2) as j
+  where j.tenant = $3 and j.status = s.status and -j.id > -$1::bigint order by -j.id limit $2) as j
 order by j.id desc limit $2
 
 -- name: list_one_time_live
@@ -178,7 +180,8 @@ insert into hourbell.audit (at, tenant, job, actor, operation, before, after) va
 
 -- name: answer
 -- The first answer to an idempotent write, if there was one.
-select fingerprint, response from hourbell.idempotency where tenant = $1 and key = $2
+select fingerprint, response from hourbell.idempotency
+where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
 -- name: insert_answer
 insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at) values ($1, $2, $3, 0, $4, $5)

@@ -1,0 +1,126 @@
+"""The Idempotency-Key of every write."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
+
+JOBS = "/api/v1/jobs"
+
+
+async def every_write(api: Client) -> dict[str, tuple[str, str, object]]:
+    path = (await api.created(recurring()))["path"]
+    execution_id = (await api.post(path + "/run")).body["execution_ids"][0]
+    stretch = {"after": "2020-01-01T00:00:00Z", "through": "2024-01-01T00:00:00Z"}
+    return {
+        "create": ("POST", JOBS, recurring()),
+        "update": ("PATCH", path, {"name": "other"}),
+        "pause": ("POST", path + "/pause", None),
+        "resume": ("POST", path + "/resume", None),
+        "run": ("POST", path + "/run", None),
+        "backfill": ("POST", path + "/backfill", stretch),
+        "cancel": ("POST", f"/api/v1/executions/{execution_id}/cancel", None),
+        "delete": ("DELETE", path, None),
+    }
+
+
+async def test_every_write_needs_a_key(api: Client):
+    for name, (method, path, json) in (await every_write(api)).items():
+        for key in (None, ""):
+            answer = await api.send(method, path, json, key=key)
+            assert answer.is_problem(400, "idempotency_key_missing"), name
+
+
+async def test_every_write_that_is_repeated_gets_its_first_answer(api: Client):
+    for name, (method, path, json) in (await every_write(api)).items():
+        first = await api.send(method, path, json, key=f"once-{name}")
+        assert first.status < 300, (name, first.body)
+        again = await api.send(method, path, json, key=f"once-{name}")
+        assert (again.status, again.body) == (first.status, first.body), name
+
+
+async def test_a_repeated_create_makes_one_job(api: Client):
+    for document in (CONTRACT_JOB, one_time()):
+        first = await api.post(JOBS, document, key="mine")
+        again = await api.post(JOBS, document, key="mine")
+        assert again.body == first.body
+        assert again.headers["Location"] == first.headers["Location"]
+    assert len((await api.get(JOBS)).body["items"]) == 2
+
+
+async def test_a_repeat_gets_the_first_answer_though_the_job_has_changed(api: Client):
+    job = await api.created(recurring())
+    paused = await api.post(job["path"] + "/pause", key="pause")
+    await api.post(job["path"] + "/resume", key="resume")
+    again = await api.post(job["path"] + "/pause", key="pause")
+    assert again.body == paused.body
+    assert (await api.get(job["path"])).body["status"] == "SCHEDULED"
+
+
+async def test_another_payload_under_the_same_key_is_refused(api: Client):
+    await api.post(JOBS, one_time(), key="mine")
+    answer = await api.post(JOBS, one_time(name="another"), key="mine")
+    assert answer.is_problem(422, "idempotency_key_reused")
+    assert len((await api.get(JOBS)).body["items"]) == 1
+
+
+async def test_another_operation_under_the_same_key_is_refused(api: Client):
+    job = await api.created(recurring())
+    await api.post(job["path"] + "/pause", key="mine")
+    answer = await api.post(job["path"] + "/resume", key="mine")
+    assert answer.is_problem(422, "idempotency_key_reused")
+
+
+async def test_the_keys_of_two_tenants_are_strangers(api: Client):
+    first = await api.post(JOBS, one_time(tenant_id="a"), key="mine")
+    second = await api.post(JOBS, one_time(tenant_id="b"), key="mine")
+    assert (first.status, second.status) == (201, 201)
+
+
+async def test_a_refused_write_leaves_its_key_free(api: Client):
+    refused = await api.post(JOBS, {}, key="mine")
+    assert refused.status == 422
+    assert (await api.post(JOBS, one_time(), key="mine")).status == 201
+
+
+@pytest.mark.parametrize("document", [one_time(), recurring()], ids=["one-time", "recurring"])
+async def test_many_at_once_with_one_key_make_one_job(api: Client, document: dict[str, object]):
+    answers = await asyncio.gather(*(api.post(JOBS, document, key="mine") for _ in range(8)))
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.body["job_id"] for answer in answers}) == 1
+    assert len((await api.get(JOBS)).body["items"]) == 1
+
+
+async def test_many_runs_at_once_with_one_key_make_one_execution(api: Client):
+    job = await api.created(recurring())
+    run = job["path"] + "/run"
+    answers = await asyncio.gather(*(api.post(run, key="mine") for _ in range(8)))
+    assert len({answer.body["execution_ids"][0] for answer in answers}) == 1
+    assert len((await api.get(job["path"] + "/executions")).body["items"]) == 1
+
+
+async def test_a_key_has_bounds(api: Client):
+    assert (await api.post(JOBS, one_time(), key="k" * 255)).status == 201
+    for key in ("k" * 256, "ключ", "a\tb"):
+        answer = await api.post(JOBS, one_time(), key=key)
+        assert answer.is_problem(422, "invalid_input")
+        assert answer.paths == {"Idempotency-Key"}
+
+
+async def test_a_repeat_that_would_not_be_accepted_any_more_gets_the_first_answer(api: Client):
+    ends_at = datetime.now(UTC) + timedelta(seconds=1.5)  # noqa: TID251 - a client's own clock
+    document = recurring(
+        schedule={"every_seconds": 1, "ends_at": ends_at.isoformat().replace("+00:00", "Z")}
+    )
+    first = await api.send("POST", JOBS, document, key="late-repeat")
+    assert first.status == 201
+    for number in range(100):  # until the same document is refused under a new key
+        if (await api.send("POST", JOBS, document, key=f"new-{number}")).status == 422:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("a job that has ended already was still accepted")
+    again = await api.send("POST", JOBS, document, key="late-repeat")
+    assert (again.status, again.body) == (201, first.body)
