@@ -170,14 +170,13 @@ class Worker:
 
     async def _pause(self) -> None:
         """Until a slot is freed, a notification comes, or the poll is due."""
-        self._woken.clear()
-        if self._notified or self._stopping.is_set():
-            return
         try:
             async with asyncio.timeout(IDLE_POLL_SECONDS):
                 await self._woken.wait()
         except TimeoutError:
             pass
+        # Cleared before the caller looks around again, so that nothing said meanwhile is missed.
+        self._woken.clear()
 
     # Running.
 
