@@ -18,7 +18,7 @@ _CLAIM = (
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-_CLOSE = "select hourbell.close_session($1, $2)"
+_CLOSE = "select hourbell.close_session($1, $2, $3)"
 _MOST_NAMES = 100_000
 
 
@@ -114,7 +114,8 @@ class PostgresDispatch:
         return refused
 
     async def close(self, session: Session) -> None:
-        await self._engine.database.value(_CLOSE, session.id, session.token)
+        now = await self._engine.clock.now()
+        await self._engine.database.value(_CLOSE, session.id, session.token, now)
 
     async def _names(self, numbers: Sequence[int]) -> list[str]:
         known = self._tenants

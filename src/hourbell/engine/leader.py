@@ -7,13 +7,15 @@ runs out; one that leaves in order resigns, and is replaced at once. What was pl
 
 A leader trusts no silence: only after it has renewed for one whole session lease without a break, and without a step of
 the database's clock, does it hold that a worker which did not renew is dead (`may_reap`). Otherwise an outage of the
-database, which silences everybody, would double everything that runs.
+database, which silences everybody, would double everything that runs. A break is half a session lease: a worker renews
+three times a lease, so it has always been heard if the database was never away for longer than that. The time since the
+last renewal counts too, because whoever waits for a database that hangs finds out about it when it is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -54,7 +56,7 @@ def leading() -> Iterator[None]:
 
 
 class Leadership:
-    """One node's campaign. `step` is called about three times a lease."""
+    """One node's campaign. `step` is called every `step_seconds`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -66,6 +68,12 @@ class Leadership:
     @property
     def lease(self) -> timedelta:
         return timedelta(seconds=self._engine.times.leader_lease_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Three times a lease: our own, or that of the sessions if it is shorter."""
+        times = self._engine.times
+        return min(times.leader_lease_seconds, times.lease_seconds) / 3
 
     async def step(self) -> Term | None:
         """Renew the term, or campaign for one; whatever goes wrong, there is no term afterwards."""
@@ -87,16 +95,17 @@ class Leadership:
         return had
 
     async def resign(self) -> None:
-        """Leave in order, so that nobody waits for the lease."""
+        """Leave in order, so that nobody waits for the lease; without the database it just runs out."""
         if self.term is not None:
             term, self.term = self.term, None
-            await self._engine.database.value(
-                "select hourbell.resign($1, $2)", term.node, term.epoch
-            )
+            with suppress(StoreUnavailable):
+                await self._engine.database.value(
+                    "select hourbell.resign($1, $2)", term.node, term.epoch
+                )
 
-    def may_reap(self) -> bool:
-        """Whether a session's silence means that its worker is gone."""
-        if self.term is None or self._unbroken_since is None:
+    def may_reap(self, now: datetime) -> bool:
+        """Whether a session's silence until now means that its worker is gone."""
+        if self.term is None or self._unbroken_since is None or self._is_broken(now):
             return False
         renewed_for = self._engine.clock.monotonic() - self._unbroken_since
         return renewed_for >= self._engine.times.lease_seconds
@@ -117,15 +126,19 @@ class Leadership:
 
     def _measure(self, now: datetime) -> None:
         monotonic = self._engine.clock.monotonic()
-        if self._last is not None and self._unbroken_since is not None:
-            passed = monotonic - self._last[0]
-            by_database = (now - self._last[1]).total_seconds()
-            late = passed > self._engine.times.leader_lease_seconds
-            if late or abs(by_database - passed) > _STEP_SECONDS:
-                self._unbroken_since = None
-        if self._unbroken_since is None:
+        if self._unbroken_since is None or self._is_broken(now):
             self._unbroken_since = monotonic
         self._last = (monotonic, now)
+
+    def _is_broken(self, now: datetime) -> bool:
+        """Whether the last renewal is too long ago, or the database's clock was set since."""
+        if self._last is None:
+            return True
+        times = self._engine.times
+        passed = self._engine.clock.monotonic() - self._last[0]
+        by_database = (now - self._last[1]).total_seconds()
+        late = passed > min(times.leader_lease_seconds, times.lease_seconds / 2)
+        return late or abs(by_database - passed) > _STEP_SECONDS
 
     def _lose(self) -> None:
         self.term = None

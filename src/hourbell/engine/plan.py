@@ -56,16 +56,16 @@ def fire_of(
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Open what is to be planned by now and fan out one chunk; True if there is more to do."""
-    opened = await _open_fires(engine, term, now)
+    more_to_open = await _open_fires(engine, term, now)
     planned, more = await _fan_out(engine, term, now)
-    return more or opened == _MOST_TIMETABLES or planned >= _CHUNK
+    return more or more_to_open or planned >= _CHUNK
 
 
-async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> int:
+async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     times = engine.times
     rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MOST_TIMETABLES)
     if not rows:
-        return 0
+        return False
     fires: list[tuple[int, datetime, Fire]] = []
     for row in rows:
         rule = compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
@@ -87,7 +87,8 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> int:
                 [at for _, _, fire in fires for at in fire.occurrences],
                 _FAN_OUT_PER_SECOND,
             )
-    return len(rows)
+    following = [fire.following for _, _, fire in fires if fire.following is not None]
+    return len(rows) == _MOST_TIMETABLES or any(at <= now + times.horizon for at in following)
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:

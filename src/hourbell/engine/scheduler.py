@@ -44,7 +44,7 @@ class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.leadership = Leadership(engine)
-        self._lead = Loop("lead", self._campaign, engine.times.leader_lease_seconds / 3)
+        self._lead = Loop("lead", self._campaign, self.leadership.step_seconds)
         self._gate = Loop("admit", self._while_leading(self._admit), ADMIT_IDLE_SECONDS)
         self._plan = Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS)
         self._loops = [
@@ -116,7 +116,7 @@ class Scheduler:
 
     async def _reap(self, term: Term, now: datetime) -> bool:
         more = await expire(self._engine, term, now)
-        if self.leadership.may_reap():
+        if self.leadership.may_reap(now):
             reaped = await reap(self._engine, term, now)
             if reaped.sessions:
                 log.warning(

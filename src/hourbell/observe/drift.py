@@ -17,6 +17,7 @@ async def alarm_drift(clock: DatabaseClock) -> bool:
     drift = await clock.drift_seconds()
     if drift is not None and abs(drift) > MOST_DRIFT_SECONDS:
         log.warning(
-            "this machine's clock differs from the database's; set it by NTP", seconds=round(drift, 3)
+            "this machine's clock differs from the database's; set it by NTP",
+            seconds=round(drift, 3),
         )
     return False

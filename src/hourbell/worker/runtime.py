@@ -9,6 +9,7 @@ its time; a stopped runner records why and goes on to the next execution.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import msgspec
 import structlog
 
 from hourbell.actions import Actions, Run
-from hourbell.dispatch import Dispatch, Session, SessionLost
+from hourbell.dispatch import Dispatch, Session, SessionLost, Settlement
 from hourbell.engine.loops import Backoff
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import (
@@ -31,12 +32,13 @@ from hourbell.model.executions import (
 )
 from hourbell.model.jobs import JobSpec, decode_spec
 from hourbell.worker.outcomes import settlement
-from hourbell.worker.settling import Settler
+from hourbell.worker.settling import Settler, complain
 
 log = structlog.get_logger()
 
 IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 WATCH_SECONDS = 0.05
+GATE_SECONDS = 0.5  # an idle worker passes the gate this often by itself: the leader may have died
 YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
 _MOST_PER_CLAIM = 1_000
 
@@ -115,56 +117,65 @@ class Worker:
             await self._drain()
             for task in (*background, *self._runners):
                 task.cancel()
-        if self._session is not None:
-            await self._dispatch.close(self._session)
+        # What could not be stopped or recorded was started, so it is not given back: it is lost with the session.
+        if self._session is not None and not self._held:
+            with contextlib.suppress(StoreUnavailable):
+                await self._dispatch.close(self._session)
 
     # Claiming.
 
     async def _claim_until_stopped(self) -> None:
         backoff = Backoff()
         number, repeated = 0, False  # of a claim whose answer is outstanding
+        asked: Session | None = None  # in which session
+        pass_gate_at = 0.0
         while not self._stopping.is_set():
             session = self._session
             free = self._settings.slots - self._busy
             if session is None or free <= 0 or self._in_doubt():
                 await self._pause()
                 continue
-            if not number:
+            if not number or session is not asked:  # numbers begin anew with a session
                 self._claims += 1
-                number, repeated = self._claims, False
+                number, repeated, asked = self._claims, False, session
             limit = min(free, _MOST_PER_CLAIM)
             try:
-                if self._notified:
+                if self._notified or time.monotonic() > pass_gate_at:
                     self._notified = False
+                    pass_gate_at = time.monotonic() + GATE_SECONDS
                     await self._dispatch.admit()
                 claimed = await self._dispatch.claim(session, number, limit, repeated)
             except SessionLost:
                 self._lose_session(session)
-                number = 0
                 continue
-            except StoreUnavailable as error:
+            except Exception as error:
                 # The same number again: if the claim did happen, it gives the same executions.
                 repeated = True
-                log.warning("claiming waits for the database", error=str(error))
+                complain("claiming", error)
                 await backoff.wait()
                 continue
             backoff.reset()
             if self._session is not session:
-                number = 0
                 continue  # lost meanwhile: what was claimed went with it
             self._take(claimed)
             self._resolved, number = number, 0
             if len(claimed) < limit:
                 await self._pause()
+            else:
+                pass_gate_at = time.monotonic() + GATE_SECONDS  # there is enough to do
 
     def _take(self, claimed: Sequence[Claimed]) -> None:
         now = time.monotonic()
         for one in claimed:
-            if one.execution_id not in self._held:
-                held = Held(one, now)
-                self._held[one.execution_id] = held
-                self._queue.append(held)
-                self._busy += 1
+            known = self._held.get(one.execution_id)
+            if known is not None:
+                if known.claimed.fence == one.fence:
+                    continue  # an answer that was given twice
+                self._stop(known, _LOST)
+            held = Held(one, now)
+            self._held[one.execution_id] = held
+            self._queue.append(held)
+            self._busy += 1
         if self._queue:
             self._wake_runner()
 
@@ -227,10 +238,13 @@ class Worker:
             run = Run(held.claimed, spec, timeout)
             outcome = await self._actions[type(spec.action)].run(spec.action, run)
         except asyncio.CancelledError:
-            if held.stop is None:
+            if held.stop is not None:
+                me.uncancel()
+                outcome = _stopped(held)
+            elif me.cancelling():
                 raise
-            me.uncancel()
-            outcome = _stopped(held)
+            else:
+                outcome = Failed("The handler raised CancelledError.", "CancelledError")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -247,7 +261,10 @@ class Worker:
 
     def _finish(self, held: Held, outcome: Outcome) -> None:
         self._busy -= 1
-        if held.stop != _LOST and self._held.get(held.claimed.execution_id) is held:
+        ours = self._held.get(held.claimed.execution_id) is held
+        if ours and held.stop == _LOST:
+            del self._held[held.claimed.execution_id]
+        elif ours:
             now = time.monotonic()
             started = held.started_at if held.started_at is not None else now
             self._settler.put(
@@ -325,8 +342,8 @@ class Worker:
                     await self._open_session()
                 else:
                     await self._beat(self._session)
-            except StoreUnavailable as error:
-                log.warning("the session waits for the database", error=str(error))
+            except Exception as error:
+                complain("renewing the session", error)
                 await backoff.wait()
                 continue
             backoff.reset()
@@ -347,9 +364,9 @@ class Worker:
     async def _beat(self, session: Session) -> None:
         asked_at = time.monotonic()
         resolved = self._resolved  # before the list: what is claimed meanwhile is not in it
-        running = list(self._held)
+        running = dict(self._held)
         try:
-            heard = await self._dispatch.heartbeat(session, running, resolved)
+            heard = await self._dispatch.heartbeat(session, list(running), resolved)
         except SessionLost:
             self._lose_session(session)
             await self._open_session()
@@ -358,9 +375,9 @@ class Worker:
             return
         self._renewed_at = asked_at
         for number in heard.lost:
-            # Also what was settled while the heartbeat was on its way; `_forget` was there first then.
-            if (held := self._held.get(number)) is not None:
-                self._stop(held, _LOST)
+            # Also what was settled while the heartbeat was on its way, and may by now be held anew.
+            if self._held.get(number) is running[number]:
+                self._stop(running[number], _LOST)
         for number in heard.unwanted:
             if (held := self._held.get(number)) is not None:
                 self._stop(held, _UNWANTED)
@@ -381,9 +398,14 @@ class Worker:
         """Whether our lease may have run out: nothing is started then."""
         return time.monotonic() - self._renewed_at > self._settings.lease_seconds
 
-    def _forget(self, settled: Sequence[int]) -> None:
-        for number in settled:
-            self._held.pop(number, None)
+    def _forget(self, settled: Sequence[Settlement]) -> None:
+        for one in settled:
+            held = self._held.get(one.execution_id)
+            # By the fence: the outcome may be that of a hold which was lost, and the execution held anew.
+            if held is not None and held.claimed.fence == one.fence:
+                del self._held[one.execution_id]
+        if not self._held:
+            self._woken.set()  # an empty hand is what a session in quarantine is waiting for
 
 
 def _stopped(held: Held) -> Outcome:

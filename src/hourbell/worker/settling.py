@@ -26,9 +26,9 @@ log = structlog.get_logger()
 class Settler:
     """Takes outcomes and sees that each is recorded, or refused."""
 
-    def __init__(self, dispatch: Dispatch, settled: Callable[[Sequence[int]], None]) -> None:
+    def __init__(self, dispatch: Dispatch, settled: Callable[[Sequence[Settlement]], None]) -> None:
         self._dispatch = dispatch
-        self._settled = settled  # told the ids that need not be reported as running any more
+        self._settled = settled  # told what need not be reported as running any more
         self._waiting: list[Settlement] = []
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
@@ -66,9 +66,7 @@ class Settler:
             try:
                 refused = await self._dispatch.settle(session, batch)
             except StoreUnavailable as error:
-                log.warning(
-                    "settling waits for the database", error=str(error), outcomes=len(batch)
-                )
+                complain("settling", error)
                 await backoff.wait()
                 continue
             except (
@@ -80,12 +78,16 @@ class Settler:
             ) as error:
                 await self._halve(batch, error)
                 return
+            except Exception as error:
+                complain("settling", error)
+                await backoff.wait()
+                continue
             if refused:
                 log.warning(
                     "outcomes were refused: settled before, or no longer ours", refused=len(refused)
                 )
             break
-        self._settled([settlement.execution_id for settlement in batch])
+        self._settled(batch)
 
     async def _halve(self, batch: list[Settlement], error: Exception) -> None:
         if len(batch) > 1:
@@ -100,5 +102,15 @@ class Settler:
         )
         stripped = without_result(batch[0], f"{type(error).__name__}: {error}")
         if stripped == batch[0]:
-            raise error
+            # Nothing of it can be recorded. No heartbeat names it any more, so it goes back and runs again.
+            self._settled(batch)
+            return
         await self._settle([stripped])
+
+
+def complain(doing: str, error: Exception) -> None:
+    """A worker that ends over an error is worse than one that complains and tries again."""
+    if isinstance(error, StoreUnavailable):
+        log.warning("the database is away", doing=doing, error=str(error))
+    else:
+        log.error("a step failed", doing=doing, exc_info=error)

@@ -48,7 +48,8 @@ create or replace function hourbell.take(
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs json[]
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_material = off as $$
 #variable_conflict use_column
 declare
   session hourbell.sessions;
@@ -58,6 +59,7 @@ declare
   q smallint;
   low float8;
   in_hand boolean;
+  takes_long boolean;
   solo boolean := false;
   wishes boolean;
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
@@ -76,10 +78,16 @@ begin
   end if;
 
   -- Quarantine: one session at a time drains and then runs, one by one and with nothing beside them, the executions whose
-  -- workers died twice in a row. Only so is it known which of them kills.
+  -- workers died twice in a row. Only so is it known which of them kills. A session whose work takes long leaves that to
+  -- another one: it would stand idle until the last of it has ended.
   if session.quarantine or exists (select from hourbell.suspects where queue = any (session.queues)) then
     in_hand := exists (select from hourbell.leased where leased.session = p_session);
-    if not session.quarantine and (not in_hand or exists (
+    takes_long := exists (
+      select from hourbell.leased where leased.session = p_session and not alone and claimed_at < p_now - p_patience);
+    if session.quarantine and takes_long then
+      update hourbell.sessions set quarantine = false where id = p_session;
+      session.quarantine := false;
+    elsif not session.quarantine and not takes_long and (not in_hand or exists (
         select from hourbell.suspects where queue = any (session.queues) and since < p_now - p_patience)) then
       begin
         update hourbell.sessions set quarantine = true where id = p_session;
@@ -124,14 +132,15 @@ begin
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, coalesce(e.spec, j.spec) as spec,
       greatest(e.fence + 1, least_fence) as fence, coalesce(j.version, e.version) as version, r.pos,
       -- the plain case, or to be looked at by set_aside
-      (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
+      e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
         and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0)) as plain
-    -- `offset 0`: one by one by their keys, also when statistics of the night say that reading all would be less.
+    -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way round:
+    -- statistics of the night say that there are fewer of them.
     from unnest(popped) with ordinality as r(id, pos)
-    cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e
-    left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true),
+    left join hourbell.executions as e on e.id = r.id
+    left join hourbell.jobs as j on j.id = e.job),
   kept as (
     insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
     select p_session, id, fence, p_now, p_claim, version, solo from found where plain)

@@ -41,8 +41,12 @@ begin
     had := array(
       select at from hourbell.ledger as l
       join unnest(occurrences) as at on at between l.scheduled_for and coalesce(l.missed_through, l.scheduled_for)
-      where l.job = changed.job and l.job <> l.id and l.origin = 0 and l.scheduled_for > changed.active_since
-        and l.recorded_at >= changed.active_since);
+      where l.job = changed.job and l.job <> l.id and l.origin = 0 and at > changed.active_since
+        and l.status <> 3  -- superseded by this very change: it is this version's to run
+        -- What was planned ahead may have been cancelled ahead, and a missed stretch may begin before the change; a day
+        -- is more than either takes.
+        and l.scheduled_for > changed.active_since - interval '1 day'
+        and l.recorded_at >= changed.active_since - interval '1 day');
     continue when cardinality(had) = 0;
     joiners := array_remove(joiners, changed);
     perform hourbell.produce(

@@ -37,11 +37,12 @@ begin
     select id from hourbell.leased as l
     where l.session = p_session and l.claim <= p_resolved
       and not exists (select from unnest(p_running) as r where r = l.id));
-  if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten); end if;
+  if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten, p_now); end if;
 end $$;
 
--- From leased back to due: not started, no attempt burnt. Only the fence is kept, so that it rises.
-create or replace function hourbell.give_back(p_session bigint, p_ids bigint[]) returns int
+-- From leased back to due: not started, no attempt burnt. Only the fence is kept, so that it rises. Due now and not when
+-- it first was: that may lie below the gate's mark, where it would wait for the sweep.
+create or replace function hourbell.give_back(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare n int;
@@ -49,7 +50,7 @@ begin
   with held as (
     delete from hourbell.leased as l where l.session = p_session and l.id = any (p_ids) returning l.id, l.fence),
   again as (
-    update hourbell.executions as e set fence = held.fence from held where e.id = held.id
+    update hourbell.executions as e set fence = held.fence, run_at = p_now from held where e.id = held.id
     returning e.run_at, e.id, e.tenant, e.queue, e.priority, e.overlap, e.crashes)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
   select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again;
@@ -58,14 +59,14 @@ begin
 end $$;
 
 -- A worker that leaves in order: what it still holds goes back at once, and nobody waits for its lease.
-create or replace function hourbell.close_session(p_session bigint, p_token uuid) returns int
+create or replace function hourbell.close_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare n int;
 begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
-  n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session));
+  n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session), p_now);
   delete from hourbell.sessions where id = p_session;
   return n;
 end $$;

@@ -54,7 +54,7 @@ begin
     set fence = r.fence,
         attempt = e.attempt + (r.kind = 1)::int,
         crashes = case when r.kind = 1 then 0 else e.crashes end,
-        run_at = case when r.kind = 1 then p_now + make_interval(secs => r.delay) else e.run_at end,
+        run_at = p_now + case when r.kind = 1 then make_interval(secs => r.delay) else '0' end,
         first_started_at = case when r.kind = 1 then coalesce(e.first_started_at, r.started_at) else e.first_started_at end,
         history = case when r.kind = 1 then hourbell.add_attempt(
           e.history, e.attempt + 1, r.started_at, r.finished_at, r.fence, r.reason, r.error) else e.history end

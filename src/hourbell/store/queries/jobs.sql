@@ -92,11 +92,13 @@ where j.id = $1 for no key update of j
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
 
 -- name: one_time_live
--- A one-time job that has not ended; `held` when it is paused.
-select e.id, e.run_at, e.version, e.spec, e.updated_at, t.name as tenant_name,
+-- A one-time job that has not ended; `held` when it is paused. (`offset 0`: by its id and nothing else. The index of
+-- one-time jobs begins with the tenant, and the planner may walk through all of it.)
+select e.id, e.run_at, e.version, e.spec, e.updated_at,
+  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.held as h where h.id = e.id) as held
-from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
-where e.id = $1 and e.job is null
+from (select * from hourbell.executions where id = $1 offset 0) as e
+where e.job is null
 
 -- name: one_time_ended
 select l.id, l.version, l.spec, l.status, l.recorded_at,
@@ -108,7 +110,7 @@ order by l.recorded_at desc limit 1
 -- name: take_one_time
 -- Takes a waiting one-time job out of `due` or `held`, so that nobody else can move it; no row: it is on its way.
 with waiting as (
-  select e.* from hourbell.executions as e where e.id = $1 and e.job is null),
+  select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
 from_due as (
   delete from hourbell.due as d using waiting as w
   where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),

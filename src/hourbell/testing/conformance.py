@@ -1,0 +1,587 @@
+"""What every engine of the Dispatch seam must do, as tests.
+
+An engine runs them by a subclass in a test module of its own, and a fixture `stage` that sets the scene (pytest with
+pytest-asyncio in auto mode):
+
+    class TestMyDispatch(DispatchConformance):
+        pass
+
+    @pytest.fixture
+    async def stage() -> AsyncIterator[Stage]: ...
+
+A `Stage` is the engine together with what surrounds it in production: whoever makes executions ready, the time that
+passes, and whoever looks at what became of them. Time on a stage stands still unless a test lets it pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import pytest
+
+from hourbell.dispatch import (
+    CANCELLED,
+    DEAD,
+    RELEASED,
+    RETRY,
+    SUCCEEDED,
+    Dispatch,
+    Session,
+    SessionLost,
+    Settlement,
+)
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
+from hourbell.model.policies import Priority
+
+QUEUE = "default"
+MOST_LOSSES = 10  # within which an execution that kills its workers must have been found out
+
+
+class Stage(Protocol):
+    """The engine under test and its surroundings."""
+
+    @property
+    def dispatch(self) -> Dispatch: ...
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a session lives without a heartbeat."""
+
+    async def enqueue(
+        self,
+        count: int = 1,
+        *,
+        tenant: str = "default",
+        priority: Priority = Priority.MEDIUM,
+        queue: str = QUEUE,
+        at_most_once: bool = False,
+    ) -> list[int]:
+        """Executions that any worker of the queue may claim from now on."""
+
+    async def weigh(self, tenant: str, weight: float) -> None:
+        """From now on the tenant's share is this many times that of a tenant of weight 1."""
+
+    async def cancel(self, execution_id: int) -> None:
+        """Somebody wishes that it be cancelled."""
+
+    async def read(self, execution_id: int) -> Execution:
+        """The execution as people see it, live or recorded."""
+
+    async def wait(self, seconds: float) -> None:
+        """Time passes; what falls due meanwhile can be claimed, sessions that have run out are ended."""
+
+
+class DispatchConformance:
+    """The contract of `hourbell.dispatch`."""
+
+    # Claims.
+
+    async def test_a_claim_gives_what_is_ready(self, stage: Stage) -> None:
+        [execution_id] = await stage.enqueue(tenant="acme")
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 10)
+        assert claimed.execution_id == execution_id
+        assert claimed.tenant_id == "acme"
+        assert claimed.attempt == 1
+        assert claimed.fence > 0
+        assert await status(stage, execution_id) is ExecutionStatus.RUNNING
+
+    async def test_a_claim_gives_nothing_when_nothing_is_ready(self, stage: Stage) -> None:
+        session = await opened(stage)
+        assert await stage.dispatch.claim(session, 1, 10) == []
+
+    async def test_a_claim_gives_no_more_than_its_limit(self, stage: Stage) -> None:
+        ids = await stage.enqueue(7)
+        session = await opened(stage)
+        sizes = [len(await stage.dispatch.claim(session, number, 3)) for number in range(1, 5)]
+        assert sizes == [3, 3, 1, 0]
+        heard = await stage.dispatch.heartbeat(session, ids, 0)
+        assert list(heard.lost) == []
+
+    async def test_a_session_is_given_executions_of_its_queues_only(self, stage: Stage) -> None:
+        [mail] = await stage.enqueue(queue="mail")
+        [report] = await stage.enqueue(queue="reports")
+        of_reports = await opened(stage, queues=["reports"])
+        of_both = await opened(stage, queues=["reports", "mail"])
+        assert ids_of(await stage.dispatch.claim(of_reports, 1, 10)) == [report]
+        assert ids_of(await stage.dispatch.claim(of_both, 1, 10)) == [mail]
+
+    async def test_an_execution_is_claimed_once(self, stage: Stage) -> None:
+        await stage.enqueue(3)
+        first, second = await opened(stage), await opened(stage)
+        assert len(await stage.dispatch.claim(first, 1, 10)) == 3
+        assert await stage.dispatch.claim(second, 1, 10) == []
+        assert await stage.dispatch.claim(first, 2, 10) == []
+
+    async def test_sessions_that_claim_at_once_share_nothing(self, stage: Stage) -> None:
+        ids = await stage.enqueue(60)
+        sessions = [await opened(stage) for _ in range(4)]
+
+        async def claim_all(session: Session) -> list[int]:
+            mine: list[int] = []
+            for number in range(1, 100):
+                claimed = await stage.dispatch.claim(session, number, 4)
+                if not claimed:
+                    break
+                mine += ids_of(claimed)
+            return mine
+
+        shares = await asyncio.gather(*map(claim_all, sessions))
+        assert sorted(number for share in shares for number in share) == sorted(ids)
+
+    async def test_a_repeated_claim_gives_the_same_executions(self, stage: Stage) -> None:
+        # The first answer was lost; the worker repeats the number.
+        await stage.enqueue(5)
+        session = await opened(stage)
+        first = await stage.dispatch.claim(session, 1, 3)
+        again = await stage.dispatch.claim(session, 1, 3, repeated=True)
+        assert sorted(again, key=by_id) == sorted(first, key=by_id)
+        assert len(await stage.dispatch.claim(session, 2, 10)) == 2
+
+    async def test_a_repeated_claim_that_had_not_happened_happens_now(self, stage: Stage) -> None:
+        # It was the question that was lost.
+        [execution_id] = await stage.enqueue()
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 3, repeated=True)
+        assert ids_of(claimed) == [execution_id]
+
+    async def test_a_repeated_claim_does_not_give_what_is_settled(self, stage: Stage) -> None:
+        await stage.enqueue(2)
+        session = await opened(stage)
+        one, other = await stage.dispatch.claim(session, 1, 2)
+        await settle(stage, session, succeeded(one))
+        assert await stage.dispatch.claim(session, 1, 2, repeated=True) == [other]
+
+    # The order of claims.
+
+    async def test_the_most_urgent_are_claimed_first(self, stage: Stage) -> None:
+        by_urgency = [
+            (await stage.enqueue(priority=priority))[0] for priority in reversed(Priority)
+        ]
+        session = await opened(stage)
+        claimed = [await stage.dispatch.claim(session, number, 1) for number in (1, 2, 3, 4)]
+        assert [ids_of(one) for one in claimed] == [[number] for number in reversed(by_urgency)]
+
+    async def test_tenants_get_shares_by_their_weights(self, stage: Stage) -> None:
+        await stage.weigh("heavy", 3)
+        await stage.enqueue(30, tenant="heavy")
+        await stage.enqueue(30, tenant="light")
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 20)
+        shares = Counter(one.tenant_id for one in claimed)
+        assert abs(shares["heavy"] - 15) <= 1
+
+    async def test_a_small_tenant_does_not_wait_behind_a_big_one(self, stage: Stage) -> None:
+        await stage.enqueue(60, tenant="big")
+        session = await opened(stage)
+        await stage.dispatch.claim(session, 1, 20)
+        small = await stage.enqueue(5, tenant="small")
+        claimed = await stage.dispatch.claim(session, 2, 12)
+        assert set(small) <= set(ids_of(claimed))
+
+    async def test_a_tenant_that_was_idle_has_saved_nothing_up(self, stage: Stage) -> None:
+        await stage.enqueue(40, tenant="busy")
+        session = await opened(stage)
+        await stage.dispatch.claim(session, 1, 20)
+        await (
+            stage.dispatch.admit()
+        )  # as happens all the time: the gate notes how far claims have come
+        await stage.enqueue(20, tenant="idle")
+        claimed = await stage.dispatch.claim(session, 2, 20)
+        shares = Counter(one.tenant_id for one in claimed)
+        assert shares["busy"] >= 8
+
+    # Fences.
+
+    async def test_every_claim_of_an_execution_has_a_higher_fence(self, stage: Stage) -> None:
+        await stage.enqueue()
+        fences = []
+        for _ in range(3):
+            session = await opened(stage)
+            [claimed] = await stage.dispatch.claim(session, 1, 1)
+            fences.append(claimed.fence)
+            await stage.dispatch.close(session)
+            await stage.dispatch.admit()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        fences.append(claimed.fence)
+        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, RELEASED))
+        await stage.dispatch.admit()
+        [claimed] = await stage.dispatch.claim(session, 2, 1)
+        fences.append(claimed.fence)
+        assert fences == sorted(set(fences))
+
+    async def test_an_outcome_under_a_stale_fence_changes_nothing(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        for fence in (claimed.fence - 1, claimed.fence + 1, 0):
+            stale = Settlement(claimed.execution_id, fence, SUCCEEDED)
+            assert await stage.dispatch.settle(session, [stale]) == [claimed.execution_id]
+        assert await status(stage, claimed.execution_id) is ExecutionStatus.RUNNING
+        await settle(stage, session, succeeded(claimed))
+
+    async def test_an_outcome_of_a_session_that_does_not_hold_it_is_refused(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue()
+        holder, other = await opened(stage), await opened(stage)
+        [claimed] = await stage.dispatch.claim(holder, 1, 1)
+        refused = await stage.dispatch.settle(other, [succeeded(claimed)])
+        assert refused == [claimed.execution_id]
+        assert await status(stage, claimed.execution_id) is ExecutionStatus.RUNNING
+
+    async def test_a_session_is_not_taken_without_its_token(self, stage: Stage) -> None:
+        await stage.enqueue()
+        one, other = await opened(stage), await opened(stage)
+        forged = Session(one.id, other.token)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.claim(forged, 1, 1)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.heartbeat(forged, [], 0)
+        await stage.dispatch.close(forged)
+        assert len(await stage.dispatch.claim(one, 1, 1)) == 1
+
+    # Outcomes.
+
+    async def test_a_success_is_recorded(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        outcome = Settlement(
+            claimed.execution_id, claimed.fence, SUCCEEDED, begun_ms=5, took_ms=20, result='{"n":1}'
+        )
+        await settle(stage, session, outcome)
+        ended = await stage.read(claimed.execution_id)
+        assert ended.status is ExecutionStatus.SUCCEEDED
+        assert ended.attempt == 1
+        assert ended.result == {"n": 1}
+        assert ended.started_at is not None
+        assert ended.finished_at is not None
+        assert (ended.finished_at - ended.started_at).total_seconds() == 0.02
+
+    async def test_a_retry_comes_after_its_delay_as_the_next_attempt(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        again = Settlement(
+            claimed.execution_id,
+            claimed.fence,
+            RETRY,
+            delay_seconds=stage.lease_seconds / 2,
+            reason="http_503",
+            error="try later",
+        )
+        await settle(stage, session, again)
+        waiting = await stage.read(claimed.execution_id)
+        assert waiting.status is ExecutionStatus.RETRYING
+        assert waiting.error == "try later"
+        await stage.dispatch.admit()
+        assert await stage.dispatch.claim(session, 2, 1) == []
+        await stage.wait(stage.lease_seconds / 2)
+        [second] = await stage.dispatch.claim(session, 3, 1)
+        assert second.execution_id == claimed.execution_id
+        assert second.attempt == 2
+        await settle(stage, session, succeeded(second))
+        ended = await stage.read(claimed.execution_id)
+        assert [(a.attempt, a.status) for a in ended.attempts] == [
+            (1, ExecutionStatus.FAILED),
+            (2, ExecutionStatus.SUCCEEDED),
+        ]
+
+    async def test_what_is_dead_stays_dead(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        outcome = Settlement(
+            claimed.execution_id,
+            claimed.fence,
+            DEAD,
+            reason=Reason.RETRIES_EXHAUSTED.value,
+            error="no such host",
+        )
+        await settle(stage, session, outcome)
+        await stage.wait(stage.lease_seconds / 2)
+        assert await stage.dispatch.claim(session, 2, 1) == []
+        ended = await stage.read(claimed.execution_id)
+        assert ended.status is ExecutionStatus.DEAD
+        assert ended.reason is Reason.RETRIES_EXHAUSTED
+        assert ended.error == "no such host"
+
+    async def test_what_was_cancelled_while_it_ran_is_recorded_so(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        reason = Reason.CANCELLED.value
+        outcome = Settlement(claimed.execution_id, claimed.fence, CANCELLED, reason=reason)
+        await settle(stage, session, outcome)
+        assert await status(stage, claimed.execution_id) is ExecutionStatus.CANCELLED
+
+    async def test_what_is_released_burns_no_attempt(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, RELEASED))
+        await stage.dispatch.admit()
+        [again] = await stage.dispatch.claim(session, 2, 1)
+        assert again.execution_id == claimed.execution_id
+        assert again.attempt == 1
+
+    async def test_what_comes_back_can_be_claimed_at_once_however_long_it_was_held(
+        self, stage: Stage
+    ) -> None:
+        [execution_id] = await stage.enqueue()
+        session = await opened(stage)
+        await stage.wait(stage.lease_seconds / 2)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        await settle(stage, session, Settlement(execution_id, claimed.fence, RELEASED))
+        await stage.dispatch.admit()
+        assert ids_of(await stage.dispatch.claim(session, 2, 1)) == [execution_id]
+        await stage.dispatch.heartbeat(session, [], 2)  # the answer was lost
+        await stage.dispatch.admit()
+        assert ids_of(await stage.dispatch.claim(session, 3, 1)) == [execution_id]
+        await stage.dispatch.close(session)
+        await stage.dispatch.admit()
+        assert ids_of(await stage.dispatch.claim(await opened(stage), 1, 1)) == [execution_id]
+
+    async def test_an_outcome_counts_once(self, stage: Stage) -> None:
+        # The answer was lost, and the worker settles again.
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        await settle(stage, session, succeeded(claimed))
+        other = Settlement(claimed.execution_id, claimed.fence, DEAD, reason="non_retryable")
+        assert await stage.dispatch.settle(session, [other]) == [claimed.execution_id]
+        assert await status(stage, claimed.execution_id) is ExecutionStatus.SUCCEEDED
+
+    async def test_a_batch_of_all_kinds_is_settled_each_by_its_kind(self, stage: Stage) -> None:
+        await stage.enqueue(5)
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 5)
+        batch = [
+            Settlement(one.execution_id, one.fence, kind, delay_seconds=60, reason=reason)
+            for one, kind, reason in zip(
+                claimed,
+                (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED),
+                (None, "error", "non_retryable", "cancelled", None),
+                strict=True,
+            )
+        ]
+        assert list(await stage.dispatch.settle(session, batch)) == []
+        assert [await status(stage, one.execution_id) for one in claimed] == [
+            ExecutionStatus.SUCCEEDED,
+            ExecutionStatus.RETRYING,
+            ExecutionStatus.DEAD,
+            ExecutionStatus.CANCELLED,
+            ExecutionStatus.SCHEDULED,
+        ]
+
+    async def test_a_stale_outcome_does_not_spoil_its_batch(self, stage: Stage) -> None:
+        await stage.enqueue(10)
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 10)
+        batch = [succeeded(one) for one in claimed]
+        stale = claimed[4]
+        batch[4] = Settlement(stale.execution_id, stale.fence - 1, SUCCEEDED)
+        assert await stage.dispatch.settle(session, batch) == [stale.execution_id]
+        ended = Counter([await status(stage, one.execution_id) for one in claimed])
+        assert ended == {ExecutionStatus.SUCCEEDED: 9, ExecutionStatus.RUNNING: 1}
+
+    async def test_an_outcome_that_cannot_be_stored_settles_nothing_of_its_batch(
+        self, stage: Stage
+    ) -> None:
+        # So that the worker may halve the batch and find it.
+        await stage.enqueue(4)
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 4)
+        batch = [succeeded(one) for one in claimed]
+        bad = claimed[2]
+        batch[2] = Settlement(bad.execution_id, bad.fence, SUCCEEDED, result="{not JSON")
+        error = await failure_of(stage, session, batch)
+        assert error is not None
+        assert not isinstance(error, StoreUnavailable | SessionLost)
+        statuses = [await status(stage, one.execution_id) for one in claimed]
+        assert statuses == [ExecutionStatus.RUNNING] * 4
+        del batch[2]
+        assert list(await stage.dispatch.settle(session, batch)) == []
+
+    async def test_an_empty_batch_is_settled(self, stage: Stage) -> None:
+        session = await opened(stage)
+        assert list(await stage.dispatch.settle(session, [])) == []
+
+    # Heartbeats.
+
+    async def test_heartbeats_keep_a_session_alive(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        for _ in range(4):
+            await stage.wait(stage.lease_seconds * 0.6)
+            heard = await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
+            assert list(heard.lost) == []
+        await settle(stage, session, succeeded(claimed))
+
+    async def test_a_heartbeat_says_what_is_lost(self, stage: Stage) -> None:
+        await stage.enqueue(2)
+        session, other = await opened(stage), await opened(stage)
+        [mine] = await stage.dispatch.claim(session, 1, 1)
+        [theirs] = await stage.dispatch.claim(other, 1, 1)
+        running = [mine.execution_id, theirs.execution_id]
+        heard = await stage.dispatch.heartbeat(session, running, 1)
+        assert list(heard.lost) == [theirs.execution_id]
+        assert list(heard.unwanted) == []
+
+    async def test_a_heartbeat_says_what_is_unwanted(self, stage: Stage) -> None:
+        await stage.enqueue(2)
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 2)
+        await stage.cancel(claimed[0].execution_id)
+        heard = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
+        assert list(heard.unwanted) == [claimed[0].execution_id]
+        assert list(heard.lost) == []
+
+    async def test_a_heartbeat_gives_back_what_the_worker_has_not_heard_of(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue(3)
+        session, other = await opened(stage), await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 3)
+        known = [claimed[0].execution_id]
+        await stage.dispatch.heartbeat(session, known, 0)  # the claim is not answered yet
+        await stage.dispatch.admit()
+        assert await stage.dispatch.claim(other, 1, 10) == []
+        await stage.dispatch.heartbeat(session, known, 1)
+        await stage.dispatch.admit()
+        back = await stage.dispatch.claim(other, 2, 10)
+        assert sorted(ids_of(back)) == sorted(set(ids_of(claimed)) - set(known))
+        assert [one.attempt for one in back] == [1, 1]
+        await settle(stage, session, succeeded(claimed[0]))
+
+    async def test_what_is_cancelled_before_it_is_claimed_is_never_claimed(
+        self, stage: Stage
+    ) -> None:
+        [first, second] = await stage.enqueue(2)
+        await stage.cancel(first)
+        session = await opened(stage)
+        assert ids_of(await stage.dispatch.claim(session, 1, 10)) == [second]
+        assert await status(stage, first) is ExecutionStatus.CANCELLED
+
+    # The end of a session.
+
+    async def test_a_closed_session_gives_everything_back_at_once(self, stage: Stage) -> None:
+        ids = await stage.enqueue(3)
+        session, other = await opened(stage), await opened(stage)
+        await stage.dispatch.claim(session, 1, 10)
+        await stage.dispatch.close(session)
+        await stage.dispatch.admit()
+        back = await stage.dispatch.claim(other, 1, 10)
+        assert sorted(ids_of(back)) == sorted(ids)
+        assert [one.attempt for one in back] == [1, 1, 1]
+
+    async def test_a_closed_session_is_over(self, stage: Stage) -> None:
+        session = await opened(stage)
+        await stage.dispatch.close(session)
+        await stage.dispatch.close(session)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.claim(session, 1, 1)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.heartbeat(session, [], 0)
+
+    async def test_an_expired_session_is_lost_with_all_that_it_held(self, stage: Stage) -> None:
+        await stage.enqueue()
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        await stage.wait(stage.lease_seconds * 1.1)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.claim(session, 2, 1)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.claim(session, 1, 1, repeated=True)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
+        refused = await stage.dispatch.settle(session, [succeeded(claimed)])
+        assert list(refused) == [claimed.execution_id]
+
+    async def test_what_an_expired_session_held_comes_back_as_another_attempt(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue()
+        lost = await opened(stage)
+        [before] = await stage.dispatch.claim(lost, 1, 1)
+        await stage.wait(stage.lease_seconds * 1.1)
+        session = await opened(stage)
+        [after] = await stage.dispatch.claim(session, 1, 1)
+        assert after.execution_id == before.execution_id
+        assert after.attempt == 2
+        assert after.fence > before.fence
+        assert await stage.dispatch.settle(lost, [succeeded(before)]) == [before.execution_id]
+        await settle(stage, session, succeeded(after))
+
+    async def test_what_runs_at_most_once_is_dead_when_its_session_is_lost(
+        self, stage: Stage
+    ) -> None:
+        [execution_id] = await stage.enqueue(at_most_once=True)
+        await stage.dispatch.claim(await opened(stage), 1, 1)
+        await stage.wait(stage.lease_seconds * 1.1)
+        ended = await stage.read(execution_id)
+        assert ended.status is ExecutionStatus.DEAD
+        assert ended.reason is Reason.LOST
+        assert await stage.dispatch.claim(await opened(stage), 1, 1) == []
+
+    async def test_what_kills_its_workers_is_found_out_and_it_alone(self, stage: Stage) -> None:
+        ids = await stage.enqueue(6)
+        killer = ids[2]
+        for _ in range(MOST_LOSSES):
+            session = await opened(stage)
+            for number in range(1, 2 * len(ids)):
+                claimed = await stage.dispatch.claim(session, number, 10)
+                if not claimed or killer in ids_of(claimed):
+                    break
+                await settle(stage, session, *map(succeeded, claimed))
+            if not claimed:
+                break
+            await stage.wait(stage.lease_seconds * 1.1)  # the worker died
+        ended = [await stage.read(number) for number in ids]
+        assert ended[2].status is ExecutionStatus.DEAD
+        assert ended[2].reason is Reason.CRASHED
+        del ended[2]
+        assert {one.status for one in ended} == {ExecutionStatus.SUCCEEDED}
+
+
+async def opened(stage: Stage, queues: Sequence[str] = (QUEUE,)) -> Session:
+    return await stage.dispatch.open("worker", queues, 100)
+
+
+async def settle(stage: Stage, session: Session, *batch: Settlement) -> None:
+    """Settle, and see that nothing is refused."""
+    assert list(await stage.dispatch.settle(session, batch)) == []
+
+
+async def failure_of(
+    stage: Stage, session: Session, batch: Sequence[Settlement]
+) -> Exception | None:
+    """What settling the batch raises; which exception it is depends on the engine."""
+    try:
+        await stage.dispatch.settle(session, batch)
+    except Exception as error:
+        return error
+    return None
+
+
+async def status(stage: Stage, execution_id: int) -> ExecutionStatus:
+    return (await stage.read(execution_id)).status
+
+
+def succeeded(claimed: Claimed) -> Settlement:
+    return Settlement(claimed.execution_id, claimed.fence, SUCCEEDED)
+
+
+def ids_of(claimed: Sequence[Claimed]) -> list[int]:
+    return [one.execution_id for one in claimed]
+
+
+def by_id(claimed: Claimed) -> int:
+    return claimed.execution_id

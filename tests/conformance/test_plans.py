@@ -1,0 +1,723 @@
+"""Plan guards: what the hot statements read, in a database with a million jobs.
+
+Tables are empty at night and huge at midnight, and the planner's statistics are wrong at both times. So every hot
+statement is run here (and rolled back) on `tests/data/big.sql` in three states of the statistics (and in the worst of
+them by PostgreSQL 15 too), once planned for its arguments and once for any, as a cached plan is. It fails when it reads a big table from end to end, when it reads more
+rows of any table than its answer needs, or more pages than a small bound. That catches a sequential scan, a bitmap over
+the backlog, a sort of the backlog (who sorts it has read it) and an index that is walked in the wrong order, also inside
+functions, whose plans `explain` does not show.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from conftest import in_database
+from hourbell.store.migrations import migrate
+from hourbell.store.queries import queries
+
+pytestmark = pytest.mark.timeout(600)  # the data are made within the first test
+
+J, E, P = queries("jobs"), queries("executions"), queries("planning")
+
+NODE = "00000000-0000-0000-0000-000000000001"  # leads in the epoch 1
+NEWEST = 2**63 - 1
+FAR = datetime.max.replace(tzinfo=UTC)
+SMALL = 1_000  # rows; a table that has fewer may well be read from end to end
+
+TAKE = (
+    "select * from hourbell.take($1, $2, $3, $4, $5, $6, $7,"
+    " null, null, null, null, null, null, null, null, null)"
+)
+SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
+ADMIT = "select * from hourbell.admit($1, $2)"
+FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
+JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
+EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
+REAP = "select * from hourbell.reap($1, $2, $3, $4)"
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What the cases need to know of the data."""
+
+    now: datetime
+    session: int
+    token: str
+    held: list[int]  # by that session
+    fences: list[int]
+    overlapping: list[int]  # executions that are due and whose jobs restrict overlap
+    parked_jobs: list[int]  # wait for an earlier run
+    live_job: int  # has one execution planned ahead
+    minutely_job: int  # has 43,200 recorded runs
+    daily_job: int  # has 30
+    recorded: int  # an execution
+    one_time: int  # that is ready
+    one_time_ended: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    statement: str
+    args: list[Any] = []
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A statement, and how little it has to read."""
+
+    statement: str
+    args: list[Any]
+    rows: int  # of any one table
+    buffers: int
+    before: Sequence[Step] = ()  # set the scene, in the same transaction
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a statement has read."""
+
+    buffers: int
+    rows: dict[str, int]  # by table, however they were found
+    scanned: dict[str, int]  # by table, rows of sequential scans
+
+
+CaseOf = Callable[[Scene], Case]
+CASES: dict[str, CaseOf] = {}
+
+
+def case(name: str) -> Callable[[CaseOf], CaseOf]:
+    def add(function: CaseOf) -> CaseOf:
+        CASES[name] = function
+        return function
+
+    return add
+
+
+# Plan.
+
+
+@case("firing")
+def _(s: Scene) -> Case:
+    return Case(P["firing"], [s.now + timedelta(seconds=60), 500], rows=20, buffers=20)
+
+
+@case("retiming, with nothing to do")
+def _(s: Scene) -> Case:
+    return Case(P["outdated"], ["2026a", 500], rows=5, buffers=20)
+
+
+@case("joins left over")
+def _(s: Scene) -> Case:
+    return Case(P["joining"], [100], rows=20, buffers=50, before=joiners(s, 5, 3))
+
+
+@case("fan-out of a herd, first chunk")
+def _(s: Scene) -> Case:
+    args = [NODE, 1, s.now, 5000, "60 s"]
+    return Case(FAN_OUT, args, rows=5_100, buffers=150_000, before=opened_fire(s, 1))
+
+
+@case("fan-out of a herd, second chunk")
+def _(s: Scene) -> Case:
+    args = [NODE, 1, s.now, 5000, "60 s"]
+    before = [*opened_fire(s, 1), Step(FAN_OUT, [NODE, 1, s.now, 5000, timedelta(seconds=60)])]
+    return Case(FAN_OUT, args, rows=5_100, buffers=150_000, before=before)
+
+
+@case("fan-out of a small fire")
+def _(s: Scene) -> Case:
+    args = [NODE, 1, s.now, 5000, "60 s"]
+    return Case(FAN_OUT, args, rows=200, buffers=1_000, before=opened_fire(s, 500))
+
+
+@case("join of one to a herd")
+def _(s: Scene) -> Case:
+    args = [1, s.now, [], s.now, s.now + timedelta(seconds=65), "60 s"]
+    return Case(JOIN, args, rows=10, buffers=150, before=joiners(s, 1, 1))
+
+
+@case("join of 500 to a herd")
+def _(s: Scene) -> Case:
+    args = [1, s.now, [], s.now, s.now + timedelta(seconds=65), "60 s"]
+    return Case(JOIN, args, rows=1_600, buffers=20_000, before=joiners(s, 1, 500))
+
+
+@case("join of a changed job")
+def _(s: Scene) -> Case:
+    args = [1, s.now, [], s.now, s.now + timedelta(seconds=65), "60 s"]
+    rejoins = Step(
+        """
+        insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire,
+          catch_up_seconds, catch_up_limit, overlap, at_most_once)
+        values (1, 2, $1, 2, $2, 1, 1, 1, 60, 10, 0, false)
+        """,
+        [s.minutely_job, s.now],
+    )
+    return Case(JOIN, args, rows=50, buffers=200, before=[rejoins])
+
+
+@case("memberships that have ended")
+def _(s: Scene) -> Case:
+    args = [NODE, 1, s.now + timedelta(seconds=2000), 500]
+    return Case("select hourbell.end_memberships($1, $2, $3, $4)", args, rows=100, buffers=400)
+
+
+@case("taking back what was planned ahead")
+def _(s: Scene) -> Case:
+    return Case(J["take_back"], [s.live_job, s.now - timedelta(days=1)], rows=20, buffers=2_000)
+
+
+# Admit.
+
+
+@case("admission of one")
+def _(s: Scene) -> Case:
+    return Case(ADMIT, [s.now, 1], rows=50, buffers=400)
+
+
+@case("admission of one, and the sweep of each second")
+def _(s: Scene) -> Case:
+    return Case(ADMIT, [s.now + timedelta(seconds=1), 1], rows=1_050, buffers=20_000)
+
+
+@case("admission of 500")
+def _(s: Scene) -> Case:
+    return Case(ADMIT, [s.now, 500], rows=2_000, buffers=30_000)
+
+
+@case("admission of 5,000")
+def _(s: Scene) -> Case:
+    return Case(ADMIT, [s.now, 5000], rows=16_000, buffers=260_000)
+
+
+@case("a look at overlaps")
+def _(s: Scene) -> Case:
+    args = [s.overlapping, s.now]
+    return Case("select hourbell.check_overlap($1, $2)", args, rows=500, buffers=3_000)
+
+
+@case("virtual time")
+def _(s: Scene) -> Case:
+    return Case("select hourbell.move_virtual_time($1)", [10**6], rows=50, buffers=80)
+
+
+@case("unparking")
+def _(s: Scene) -> Case:
+    return Case("select hourbell.unpark($1, $2)", [s.parked_jobs, s.now], rows=600, buffers=12_000)
+
+
+# Claim.
+
+
+@case("claim of one")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 99, False, 1, s.now, "15 s"]
+    return Case(TAKE, args, rows=20, buffers=150)
+
+
+@case("claim of 200")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 99, False, 200, s.now, "15 s"]
+    return Case(TAKE, args, rows=250, buffers=8_000)
+
+
+@case("claim of 1,000")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 99, False, 1000, s.now, "15 s"]
+    return Case(TAKE, args, rows=1_050, buffers=40_000)
+
+
+@case("claim repeated")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 4, True, 1000, s.now, "15 s"]
+    return Case(TAKE, args, rows=2 * len(s.held), buffers=2_000)
+
+
+# Settle, and what else becomes of a lease.
+
+
+@case("settling 200 successes")
+def _(s: Scene) -> Case:
+    return settling(s, 200, 0, buffers=10_000)
+
+
+@case("settling 200 retries")
+def _(s: Scene) -> Case:
+    return settling(s, 200, 1, buffers=12_000)
+
+
+@case("settling 200 dead")
+def _(s: Scene) -> Case:
+    return settling(s, 200, 2, buffers=12_000)
+
+
+@case("settling 200 cancelled")
+def _(s: Scene) -> Case:
+    return settling(s, 200, 3, buffers=10_000)
+
+
+@case("settling 200 given back")
+def _(s: Scene) -> Case:
+    return settling(s, 200, 4, buffers=12_000)
+
+
+@case("settling one")
+def _(s: Scene) -> Case:
+    return settling(s, 1, 0, buffers=800)
+
+
+@case("heartbeat")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, s.now, "15 s", s.held, 99]
+    return Case(HEARTBEAT, args, rows=2 * len(s.held) + 20, buffers=6_000)
+
+
+@case("heartbeat that has forgotten 100")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, s.now, "15 s", s.held[100:], 99]
+    return Case(HEARTBEAT, args, rows=3 * len(s.held), buffers=12_000)
+
+
+@case("closing a session")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, s.now]
+    return Case(
+        "select hourbell.close_session($1, $2, $3)", args, rows=3 * len(s.held), buffers=25_000
+    )
+
+
+@case("reaping nobody")
+def _(s: Scene) -> Case:
+    return Case(REAP, [NODE, 1, s.now, 3], rows=60, buffers=20)
+
+
+@case("reaping a session of 400")
+def _(s: Scene) -> Case:
+    expired = Step("update hourbell.sessions set expires_at = $1 where id = $2", [s.now, s.session])
+    rows = 3 * len(s.held)
+    return Case(REAP, [NODE, 1, s.now, 3], rows=rows, buffers=30_000, before=[expired])
+
+
+@case("deadlines, none of which has come")
+def _(s: Scene) -> Case:
+    return Case(EXPIRE, [NODE, 1, s.now - timedelta(days=1), 1000], rows=60, buffers=50)
+
+
+@case("1,000 deadlines")
+def _(s: Scene) -> Case:
+    return Case(
+        EXPIRE, [NODE, 1, s.now + timedelta(seconds=7190), 1000], rows=3_000, buffers=50_000
+    )
+
+
+# Read and change.
+
+
+@case("a recurring job")
+def _(s: Scene) -> Case:
+    return Case(J["recurring"], [s.live_job], rows=5, buffers=20)
+
+
+@case("a live one-time job")
+def _(s: Scene) -> Case:
+    return Case(J["one_time_live"], [s.one_time], rows=5, buffers=30)
+
+
+@case("taking a one-time job")
+def _(s: Scene) -> Case:
+    return Case(J["take_one_time"], [s.one_time], rows=5, buffers=50)
+
+
+@case("taking an execution")
+def _(s: Scene) -> Case:
+    return Case(E["take_waiting"], [s.overlapping[0]], rows=5, buffers=50)
+
+
+@case("a one-time job that has ended")
+def _(s: Scene) -> Case:
+    return Case(J["one_time_ended"], [s.one_time_ended], rows=5, buffers=200)
+
+
+@case("a live execution")
+def _(s: Scene) -> Case:
+    return Case(E["live"], [s.held[0]], rows=60, buffers=150)
+
+
+@case("a recorded execution")
+def _(s: Scene) -> Case:
+    return Case(E["recorded"], [s.recorded], rows=5, buffers=400)
+
+
+@case("live executions of a job")
+def _(s: Scene) -> Case:
+    return Case(E["live_of_job"], [s.live_job, FAR, NEWEST, 51, s.now], rows=60, buffers=400)
+
+
+@case("last 50 runs of a minutely job")
+def _(s: Scene) -> Case:
+    return Case(E["recorded_of_job"], [s.minutely_job, FAR, NEWEST, 51], rows=200, buffers=800)
+
+
+@case("50 runs of a minutely job ten days ago")
+def _(s: Scene) -> Case:
+    args = [s.minutely_job, s.now - timedelta(days=10), NEWEST, 51]
+    return Case(E["recorded_of_job"], args, rows=200, buffers=800)
+
+
+@case("last 50 runs of a daily job")
+def _(s: Scene) -> Case:
+    return Case(E["recorded_of_job"], [s.daily_job, FAR, NEWEST, 51], rows=200, buffers=800)
+
+
+@case("recurring jobs of the biggest tenant")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1, [0, 1, 2, 3]]
+    return Case(J["list_recurring_of_tenant"], args, rows=300, buffers=300)
+
+
+@case("recurring jobs of a small tenant")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 5000, [0, 1, 2, 3]]
+    return Case(J["list_recurring_of_tenant"], args, rows=300, buffers=300)
+
+
+@case("cancelled jobs of a tenant that has none")
+def _(s: Scene) -> Case:
+    return Case(J["list_recurring_of_tenant"], [NEWEST, 51, 1, [3]], rows=10, buffers=20)
+
+
+@case("recurring jobs of everybody")
+def _(s: Scene) -> Case:
+    return Case(J["list_recurring"], [NEWEST, 51, None], rows=60, buffers=500)
+
+
+@case("an answer that was kept")
+def _(s: Scene) -> Case:
+    return Case(J["answer"], [1, "key-9999"], rows=2, buffers=20)
+
+
+@case("housekeeping")
+def _(s: Scene) -> Case:
+    # Once a minute; it may look at every timetable and lane, never at every execution.
+    args = [NODE, 1, s.now, "48 hours", 10_000]
+    return Case("select hourbell.forget($1, $2, $3, $4, $5)", args, rows=90_000, buffers=150_000)
+
+
+def opened_fire(s: Scene, timetable: int) -> list[Step]:
+    statement = """
+      select hourbell.open_fires(null, null, $1, array[id], array[next_fire_at], array[next_fire_at],
+        array[next_fire_at + interval '1 day'], array[false], array[true], array[id], array[next_fire_at], 50000)
+      from hourbell.timetables where id = $2
+    """
+    return [Step(statement, [s.now, timetable])]
+
+
+def joiners(s: Scene, timetable: int, count: int) -> list[Step]:
+    statement = """
+      insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire,
+        catch_up_seconds, catch_up_limit, overlap, at_most_once)
+      select $1, 2, 9000000000000000000 + n, 1, $2, 1, 1, 1, 60, 10, 0, false from generate_series(1, $3::int) as n
+    """
+    return [Step(statement, [timetable, s.now, count])]
+
+
+def settling(s: Scene, count: int, kind: int, buffers: int) -> Case:
+    ids, fences, milliseconds = s.held[:count], s.fences[:count], [1] * count
+    others = list(range(1, count + 1)) if kind else []
+    said: list[Any] = [[kind], [5.0], ["x"], ["x"], [None]]
+    args = [s.session, s.token, s.now, ids, fences, milliseconds, milliseconds]
+    args += [others, *([*column] * len(others) for column in said)]
+    # PostgreSQL 15 may read all that the session holds, which is no more than its slots.
+    return Case(SETTLE, args, rows=max(2 * count, len(s.held)) + 20, buffers=buffers)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("planned_for", ["its arguments", "any arguments"])
+async def test_a_hot_statement_reads_no_more_than_it_needs(
+    name: str, planned_for: str, big: asyncpg.Connection, scene: Scene
+) -> None:
+    guarded = CASES[name](scene)
+    assert_reads_little(await reading(big, guarded, planned_for), guarded)
+
+
+@pytest.mark.parametrize("name", ["lists of one-time jobs: live", "lists of one-time jobs: ended"])
+async def test_a_list_of_one_time_jobs_reads_little_as_long_as_it_is_planned_for_its_tenant(
+    name: str, big: asyncpg.Connection, scene: Scene
+) -> None:
+    statement = J["list_one_time_live" if name.endswith("live") else "list_one_time_ended"]
+    for tenant in (1, 5000):
+        guarded = Case(statement, [NEWEST, 51, tenant, None], rows=300, buffers=1_500)
+        assert_reads_little(await reading(big, guarded, "its arguments"), guarded)
+
+
+@pytest.mark.parametrize("statistics", ["gathered at night"], indirect=True)
+@pytest.mark.parametrize(
+    ("name", "removed"),
+    [
+        ("claim of 200", "drop index hourbell.ready_in_order"),
+        ("claim of 1,000", "alter function hourbell.take reset all"),
+        ("admission of 500", "drop index hourbell.due_in_order"),
+        ("reaping a session of 400", "alter function hourbell.reap reset all"),
+        ("a look at overlaps", "drop index hourbell.executions_manual"),
+        ("join of one to a herd", "drop index hourbell.members_joining"),
+        ("last 50 runs of a minutely job", "drop index hourbell.ledger_by_job"),
+    ],
+)
+async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
+    name: str, removed: str, big: asyncpg.Connection, scene: Scene
+) -> None:
+    guarded = CASES[name](scene)
+    without = msgspec.structs.replace(guarded, before=[Step(removed), *guarded.before])
+    found = await reading_once(big, without, "its arguments")
+    with pytest.raises(AssertionError, match="reads"):
+        assert_reads_little(found, without)
+
+
+async def test_a_held_snapshot_makes_claims_no_dearer(database: str) -> None:
+    # What vacuum may not clear away piles up where rows pass through. Every scan of the life begins behind the pile.
+    worker = await asyncpg.connect(database, statement_cache_size=0)
+    holder = await asyncpg.connect(database)
+    now = await worker.fetchval("select hourbell.clock()")
+    await worker.execute("select hourbell.make_partitions($1, 1)", now)
+    await worker.execute(
+        "insert into hourbell.tenants (name, created_at)"
+        " select 'tenant-' || n, $1 from generate_series(1, 20) as n",
+        now,
+    )
+    await worker.execute(
+        "insert into hourbell.queues (name, created_at) values ('default', $1)", now
+    )
+    session = await worker.fetchrow(
+        "select * from hourbell.open_session($1, '1 hour', 'worker', '{1}', 1000)", now
+    )
+    assert session is not None
+    hold = holder.transaction(isolation="repeatable_read")
+    await hold.start()
+    await holder.fetchval("select count(*) from hourbell.executions")
+
+    rounds = [await one_round(worker, session, number) for number in range(1, 51)]
+
+    await hold.rollback()
+    for verb in rounds[0]:
+        early = sum(r[verb] for r in rounds[1:6]) / 5  # the first has the plans to make
+        late = sum(r[verb] for r in rounds[-5:]) / 5
+        assert late <= 3 * early, f"{verb}: from {early} to {late} pages in 50 rounds"
+    await worker.close()
+    await holder.close()
+
+
+async def one_round(
+    worker: asyncpg.Connection, session: asyncpg.Record, number: int
+) -> dict[str, int]:
+    """Enqueues 200 executions, admits, claims and settles them; the pages that each verb has read."""
+    now = await worker.fetchval("select hourbell.clock()")
+    await worker.execute(
+        """
+        with made as (
+          insert into hourbell.executions (id, occurrence, run_at, tenant, queue, priority, version, origin, spec)
+          select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303), $1, $1, 1 + n % 20, 1, 2, 1, 0, '{}'
+          from generate_series(1, 200) as n returning *)
+        insert into hourbell.due (run_at, id, tenant, queue, priority)
+        select run_at, id, tenant, queue, priority from made
+        """,
+        now,
+    )
+    pages = {"admit": await pages_of(worker, ADMIT, [now, 5000])}
+    who = [session["id"], session["token"]]
+    pages["claim"] = await pages_of(worker, TAKE, [*who, number, False, 200, now, "15 s"])
+    held = await worker.fetch("select id, fence from hourbell.leased order by id")
+    assert len(held) == 200
+    ids, fences = [row["id"] for row in held], [row["fence"] for row in held]
+    plain: list[Any] = [[1] * 200, [1] * 200, [], [], [], [], [], []]
+    pages["settle"] = await pages_of(worker, SETTLE, [*who, now, ids, fences, *plain])
+    return pages
+
+
+# The measuring.
+
+
+def assert_reads_little(found: Reading, guarded: Case) -> None:
+    problems = [
+        f"reads all {rows} rows of {table}" for table, rows in found.scanned.items() if rows > SMALL
+    ]
+    problems += [
+        f"reads {rows} rows of {table}, bound {guarded.rows}"
+        for table, rows in found.rows.items()
+        if rows > guarded.rows
+    ]
+    if found.buffers > guarded.buffers:
+        problems.append(f"reads {found.buffers} pages, bound {guarded.buffers}")
+    assert not problems, "; ".join(problems)
+
+
+async def reading(connection: asyncpg.Connection, guarded: Case, planned_for: str) -> Reading:
+    """Runs the statement, takes everything back, and says what was read.
+
+    Twice: the first time a connection also reads the catalogue.
+    """
+    await reading_once(connection, guarded, planned_for)
+    return await reading_once(connection, guarded, planned_for)
+
+
+async def reading_once(connection: asyncpg.Connection, guarded: Case, planned_for: str) -> Reading:
+    mode = "force_generic_plan" if planned_for == "any arguments" else "force_custom_plan"
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(f"set local plan_cache_mode = {mode}")
+        for step in guarded.before:
+            await connection.execute(step.statement, *step.args)
+        rows, scanned = await rows_read(connection)
+        buffers = await pages_of(connection, guarded.statement, guarded.args)
+        rows_after, scanned_after = await rows_read(connection)
+    finally:
+        await transaction.rollback()
+    return Reading(buffers, difference(rows_after, rows), difference(scanned_after, scanned))
+
+
+async def pages_of(connection: asyncpg.Connection, statement: str, args: list[Any]) -> int:
+    """Runs the statement as a prepared one; the pages that it has read, functions and all."""
+    await connection.execute("deallocate all")
+    await connection.execute(f"prepare guarded as {statement}")
+    values = ", ".join(map(literal, args))
+    answer = await connection.fetchval(
+        f"explain (analyze, buffers, timing off, format json) execute guarded({values})"
+    )
+    plan = json.loads(answer)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def rows_read(connection: asyncpg.Connection) -> tuple[dict[str, int], dict[str, int]]:
+    """What this transaction has read so far, by table; the ledger's partitions are one."""
+    rows: dict[str, int] = {}
+    scanned: dict[str, int] = {}
+    for table in await connection.fetch(
+        "select case when relname like 'ledger%' then 'ledger' else relname end as name,"
+        " seq_tup_read as scanned, coalesce(idx_tup_fetch, 0) + seq_tup_read as rows"
+        " from pg_stat_xact_user_tables where schemaname = 'hourbell'"
+    ):
+        rows[table["name"]] = rows.get(table["name"], 0) + table["rows"]
+        scanned[table["name"]] = scanned.get(table["name"], 0) + table["scanned"]
+    return rows, scanned
+
+
+def difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {table: count - before.get(table, 0) for table, count in after.items()}
+
+
+def literal(value: Any) -> str:
+    """A value as SQL text: `execute` takes no parameters inside `explain`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, list):
+        parts = ["null" if item is None else f'"{item}"' for item in value]
+        return "'{" + ",".join(parts) + "}'"
+    return f"'{value}'"
+
+
+# The data.
+
+
+@pytest.fixture(scope="session")
+def big18(postgres: str) -> Iterator[str]:
+    """A database filled by `tests/data/big.sql`, once for all tests of the session."""
+    asyncio.run(fill(postgres))
+    yield in_database(postgres, "big")
+    asyncio.run(drop(postgres))
+
+
+@pytest.fixture(scope="session")
+def big15(postgres15: str) -> Iterator[str]:
+    asyncio.run(fill(postgres15))
+    yield in_database(postgres15, "big")
+    asyncio.run(drop(postgres15))
+
+
+@pytest.fixture(
+    scope="session",
+    params=["never gathered", "gathered at night", "gathered", "gathered at night, PostgreSQL 15"],
+)
+def statistics(request: pytest.FixtureRequest) -> str:
+    """A database in which the planner knows this. In this order: what was gathered is not unlearnt."""
+    when, _, server = request.param.partition(", ")
+    dsn: str = request.getfixturevalue("big15" if server else "big18")
+    asyncio.run(gather(dsn, when))
+    return dsn
+
+
+@pytest.fixture
+async def big(statistics: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(statistics, statement_cache_size=0)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture(scope="session")
+def scene(statistics: str) -> Scene:
+    return asyncio.run(look_at(statistics))
+
+
+async def look_at(dsn: str) -> Scene:
+    connection = await asyncpg.connect(dsn)
+    row = await connection.fetchrow(
+        """
+        select swept_at + interval '500 ms' as now, s.id as session, s.token::text,
+          array(select id from hourbell.leased where session = s.id order by id) as held,
+          array(select fence from hourbell.leased where session = s.id order by id) as fences,
+          array(select id from hourbell.due where checks = 1 and run_at <= swept_at order by id limit 100) as overlapping,
+          array(select job from hourbell.parked order by job limit 200) as parked_jobs,
+          (select job from hourbell.big_live where n = 3000) as live_job,
+          (select id from hourbell.big_jobs where n = 1000000) as minutely_job,
+          (select id from hourbell.big_jobs where n = 777) as daily_job,
+          (select id from hourbell.big_live where n = 160002) as one_time,
+          (select max(id) from hourbell.ledger where job <> id) as recorded,
+          (select max(id) from hourbell.ledger where job = id) as one_time_ended
+        from hourbell.due_marks, hourbell.sessions as s where s.id = 7 limit 1
+        """
+    )
+    await connection.close()
+    assert row is not None
+    return Scene(**row)
+
+
+async def fill(server: str) -> None:
+    await drop(server)
+    connection = await asyncpg.connect(server)
+    await connection.execute("create database big")
+    await connection.close()
+    await migrate(in_database(server, "big"))
+    connection = await asyncpg.connect(in_database(server, "big"))
+    now = await connection.fetchval("select hourbell.clock()")
+    text = (Path(__file__).parent.parent / "data" / "big.sql").read_text()
+    async with connection.transaction():
+        await connection.execute(text.replace("$now", f"{literal(now)}::timestamptz"))
+    await connection.close()
+
+
+async def drop(server: str) -> None:
+    connection = await asyncpg.connect(server)
+    await connection.execute("drop database if exists big with (force)")
+    await connection.close()
+
+
+async def gather(dsn: str, when: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    known = await connection.fetchval("select count(*) from pg_stats where schemaname = 'hourbell'")
+    if when == "never gathered":
+        assert known == 0
+    else:
+        await connection.execute("analyze")
+    if when == "gathered at night":
+        # As if the tables of live executions had been looked at while they were almost empty.
+        await connection.execute(
+            "update pg_class set reltuples = 10 where relnamespace = 'hourbell'::regnamespace"
+            " and relname in ('executions', 'due', 'ready', 'leased', 'parked', 'cancellations')"
+        )
+    await connection.close()

@@ -1,0 +1,162 @@
+-- A database of some size, for the plan guards: a million jobs on twenty thousand timetables, 200,000 live executions,
+-- 1.2 million recorded ones in 31 days, ten thousand tenants. `$now` is the moment at which all this stands still.
+-- Every spread is a remainder, nothing is random.
+
+-- Nobody gathers statistics before a test says so.
+do $$
+declare name regclass;
+begin
+  perform hourbell.make_partitions($now - interval '30 days', 32);
+  for name in select c.oid from pg_class as c where c.relnamespace = 'hourbell'::regnamespace and c.relkind = 'r' loop
+    execute format('alter table %s set (autovacuum_enabled = off)', name);
+  end loop;
+end $$;
+
+insert into hourbell.tenants (name, weight, created_at)
+select 'tenant-' || n, 1 + n % 3, $now - interval '90 days' from generate_series(1, 10000) as n;
+
+insert into hourbell.queues (name, created_at)
+select name, $now - interval '90 days' from unnest(array['default', 'mail', 'reports', 'billing']) as name;
+
+-- Timetables 1 to 3 are the herds; 50 are to be fired within the horizon.
+insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version)
+select '@every 86400+' || n, 'UTC', 'run_after', 'once', $now - interval '1 hour',
+  $now + n * interval '17 s', $now + n * interval '17 s', '2026a'
+from generate_series(1, 20000) as n;
+
+-- Jobs 1 to 450,000 ride the herds, the others some two dozen to a timetable. Every tenth belongs to tenant 1.
+create unlogged table hourbell.big_jobs as
+select n, hourbell.id_base($now - interval '40 days' + n * interval '3 s') | n as id,
+  case when n % 10 = 0 then 1 else 2 + n % 9999 end as tenant,
+  case when n <= 200000 then 1 when n <= 350000 then 2 when n <= 450000 then 3 else 4 + n % 19997 end as timetable,
+  (case when n % 20 = 0 then 0 when n % 5 = 0 then 1 when n % 2 = 0 then 3 else 2 end)::smallint as priority,
+  (case when n % 8 = 0 then 2 else 1 end)::smallint as queue,
+  (case when n % 25 = 0 then 1 + n / 25 % 3 else 0 end)::smallint as overlap
+from generate_series(1, 1000000) as n;
+alter table hourbell.big_jobs add primary key (n);
+
+set local session_replication_role = replica;  -- no look-ups of foreign keys row by row
+
+insert into hourbell.jobs
+  (id, tenant, queue, priority, status, timetable, created_at, updated_at, name, spec)
+select id, tenant, queue, priority, (n % 50 = 7)::int, timetable, $now - interval '40 days', $now - interval '40 days',
+  'job-' || n, '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"RECURRING","schedule":{"kind":"cron","cron":"0 0 * * *"}}'
+from hourbell.big_jobs;
+
+insert into hourbell.members
+  (timetable, priority, job, version, active_since, joined_through, until, tenant, queue, misfire, catch_up_seconds,
+   catch_up_limit, overlap, at_most_once)
+select timetable, priority, id, 1, $now - interval '40 days', $now - interval '40 days',
+  case when n % 100 = 3 then $now + n * interval '1 s' end, tenant, queue, 1, 86400, 100, overlap, false
+from hourbell.big_jobs where n % 50 <> 7;
+
+-- Live executions, one a number: 150,000 of the schedule, 45,000 one-time, 5,000 on request.
+create unlogged table hourbell.big_live as
+select g.n, hourbell.id_base($now - interval '1 hour' + g.n * interval '10 ms') | g.n as id, j.id as job, coalesce(j.overlap, 0) as overlap,
+  coalesce(j.tenant, case when g.n % 10 = 0 then 1 else 2 + g.n % 9999 end) as tenant,
+  coalesce(j.queue, 1) as queue, coalesce(j.priority, 2) as priority, (g.n > 195000)::int as origin,
+  case
+    when g.n % 5 < 2 and g.n % 200 < 40 then 'overdue'
+    when g.n % 5 < 2 then 'ahead'
+    when g.n % 5 < 4 then 'ready'
+    when g.n % 40 = 4 and j.id is not null then 'parked'
+    when g.n % 10 = 9 then 'leased'
+    else 'retrying'
+  end as place
+from generate_series(1, 200000) as g(n)
+left join hourbell.big_jobs as j on j.n = g.n * 3 and (g.n <= 150000 or g.n > 195000);
+
+insert into hourbell.executions
+  (id, job, occurrence, run_at, tenant, version, attempt, fence, queue, priority, origin, overlap, start_by, finish_by, spec)
+select id, job, run_at, run_at, tenant, 1, (place = 'retrying')::int, (place = 'retrying')::int, queue, priority, origin,
+  overlap, case when n % 4 = 0 then run_at + interval '1 hour' end, case when n % 4 = 0 then run_at + interval '2 hours' end,
+  case when job is null then
+    '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'::json
+  end
+from (select *, case when place in ('ahead', 'retrying') then $now + n * interval '300 us'
+                     else $now - n * interval '1 ms' end as run_at from hourbell.big_live) as l;
+
+insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+select e.run_at, l.id, l.tenant, l.queue, l.priority, (l.overlap > 0)::int
+from hourbell.big_live as l join hourbell.executions as e using (id) where place in ('overdue', 'ahead', 'retrying');
+
+insert into hourbell.parked (job, id, tenant, queue, priority, checks)
+select job, id, tenant, queue, priority, 1 from hourbell.big_live where place = 'parked';
+
+insert into hourbell.ready (tag, id, queue, priority)
+select 1000 + n, id, queue, priority from hourbell.big_live where place = 'ready';
+
+insert into hourbell.sessions (id, token, worker, queues, slots, started_at, expires_at)
+select nextval('hourbell.session_ids'), gen_random_uuid(), 'worker-' || n, '{1,2,3,4}', 500,
+  $now - interval '1 hour', $now + interval '10 s'
+from generate_series(1, 50) as n;
+
+insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
+select 1 + n / 10 % 50, id, n, $now - interval '10 s', 1 + n / 5000, 1, false from hourbell.big_live where place = 'leased';
+
+-- What is parked waits for a run on request of the same job.
+with under_way as (
+  insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
+  select id + 1000000, job, $now, $now, tenant, 1, queue, priority, 1, 3 from hourbell.big_live where place = 'parked'
+  returning id)
+insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
+select 1 + row_number() over () % 50, id, 1, $now - interval '10 s', 1, 1, false from under_way;
+
+insert into hourbell.deadlines (at, id, kind)
+select d.at, e.id, d.kind from hourbell.executions as e
+cross join lateral (values (e.start_by, 0), (e.finish_by, 1)) as d(at, kind) where d.at is not null;
+
+insert into hourbell.cancellations (id, wished_at)
+select id, $now from hourbell.big_live where place = 'leased' and n % 100 = 9 or place = 'ready' and n % 100 = 2;
+
+insert into hourbell.lanes (queue, priority, tenant, last, pass)
+select q, p, t, 1000 + t, nextval('hourbell.passes')
+from generate_series(1, 2) as q, generate_series(0, 3) as p, generate_series(1, 10000) as t;
+
+insert into hourbell.virtual_time (queue, priority, v, highest, pass)
+select queue, priority, min(tag), max(tag), nextval('hourbell.passes') from hourbell.ready group by queue, priority;
+
+insert into hourbell.due_marks (priority, due_from, swept_at, pass)
+select p, min(run_at), $now - interval '500 ms', nextval('hourbell.passes')
+from generate_series(0, 3) as p join hourbell.due on priority = p group by p;
+
+-- The ledger: one job has run every minute, 20,000 jobs daily; of the rest some ran once, and some were one-time.
+insert into hourbell.ledger
+  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
+   queue, priority, origin, status)
+select hourbell.id_base(at) | fence, j.id, fence, at, at, at, at, j.tenant, 1, 1, 5, 1, 1, 2, 0, 0
+from generate_series(1, 43200) as g(minute)
+cross join lateral (select g.minute as fence, $now - g.minute * interval '1 minute' as at) as t
+join hourbell.big_jobs as j on j.n = 1000000;
+
+insert into hourbell.ledger
+  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
+   queue, priority, origin, status)
+select hourbell.id_base(at) | (j.n + 43200), j.id, fence, at, at, at, at, j.tenant, 1, 1, 5, 1, 1, 2, 0, 0
+from generate_series(1, 30) as d
+join hourbell.big_jobs as j on j.n <= 20000
+cross join lateral (select d * 20000 + j.n as fence, $now - d * interval '1 day' + j.n * interval '1 ms' as at) as t;
+
+insert into hourbell.ledger
+  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
+   queue, priority, origin, status, spec)
+select id, case when n % 3 = 0 then id else 1 + n % 1000 end, n, at, at, at, at, case when n % 10 = 0 then 1 else 2 + n % 9999 end,
+  1, 1, 5, 1, 1, 2, 0, case when n % 50 = 0 then 1 else 0 end,
+  case when n % 3 = 0 then
+    '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'::json
+  end
+from generate_series(1, 600000) as n
+cross join lateral (select $now - n * interval '4.3 s' as at) as t
+cross join lateral (select hourbell.id_base(at) | (n + 100000) as id) as i;
+
+insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
+select n, n, 1 + n % 10000, $now - n * interval '1 minute', 'retries_exhausted', '{}' from generate_series(1, 10000) as n;
+
+insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+select 1 + n % 10000, 'key-' || n, '\x00', 0, '{}', $now - n * interval '1 s' from generate_series(1, 200000) as n;
+
+insert into hourbell.audit (at, tenant, job, actor, operation)
+select $now - n * interval '1 s', tenant, id, 'anonymous', 'create' from hourbell.big_jobs where n <= 200000;
+
+insert into hourbell.leadership (epoch, node, expires_at)
+values (1, '00000000-0000-0000-0000-000000000001', 'infinity');
