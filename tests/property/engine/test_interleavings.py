@@ -1,237 +1,120 @@
-"""Interleavings of create, update, pause, resume, delete, join, plan and the passing of time, against a simple model.
-
-The model knows nothing of timetables, memberships or fires: a job is a list of stretches (after, through] with an
-interval each, and an occurrence is every multiple of that interval in them. Joins are left undone and completed later by
-anybody; fires are fanned out a few members at a time; planning comes early, late or very late. In the end each occurrence
-of the model has exactly one execution or lies in exactly one stretch that was recorded as missed, and there is nothing else.
-"""
+"""Interleavings of plan, join, pause, update, resume, delete and create, against what must come out of them."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import DatabaseMaker
-from hourbell import failpoints
-from hourbell.engine import change, create, join, plan
-from hourbell.engine.core import Engine, Times
-from hourbell.engine.writes import Write
-from hourbell.failpoints import FailpointError
+from hourbell.model.executions import FATES, TRANSITIONS, ExecutionStatus
 from hourbell.store.database import Database
-from hourbell.testing.clock import VirtualClock
+from property.engine.interleaving import Interleaving
+from simulation.checker import check
+from simulation.simulation import not_waiting_for_the_disk
 
-START = datetime(2027, 3, 1, tzinfo=UTC)
-INTERVALS = (7, 30, 60)
-TIMES = Times(horizon_seconds=60, grace_seconds=60)
-SECOND = timedelta(seconds=1)
+Command = tuple[str, int, int]
+Runs = Callable[[Callable[[Database], Awaitable[None]]], None]
 
-_EMPTY = """
-truncate hourbell.jobs, hourbell.members, hourbell.fires, hourbell.executions, hourbell.due, hourbell.deadlines,
-  hourbell.ledger, hourbell.timetables, hourbell.audit cascade
-"""
-
-
-class Stretch(msgspec.Struct):
-    """Occurrences of one job: the multiples of `every` after the one moment and up to the other."""
-
-    every: int
-    after: datetime
-    through: datetime | None = None
-
-    def occurrences(self, until: datetime) -> Iterator[datetime]:
-        last = until if self.through is None else min(self.through, until)
-        number = int(self.after.timestamp()) // self.every + 1
-        while (at := datetime.fromtimestamp(number * self.every, UTC)) <= last:
-            if at > self.after:
-                yield at
-            number += 1
-
-
-class ModelJob(msgspec.Struct):
-    job_id: int
-    every: int
-    active: bool
-    stretches: list[Stretch]
-
-    def begin(self, now: datetime) -> None:
-        self.stretches.append(Stretch(self.every, now))
-
-    def end(self, now: datetime) -> None:
-        if self.active:
-            self.stretches[-1].through = now
-
-
-class World:
-    """The engine and the model, side by side."""
-
-    def __init__(self, database: Database, clock: VirtualClock) -> None:
-        self.database = database
-        self.clock = clock
-        self.engine = Engine(database, clock, TIMES)
-        self.jobs: list[ModelJob] = []
-        self.deleted: list[ModelJob] = []
-
-    async def create(self, every: int, misfire: str, joins: bool) -> None:
-        now = await self.clock.now()
-        document = {
-            "name": "job",
-            "type": "RECURRING",
-            # A start in the past anchors the interval at the epoch and changes nothing else.
-            "schedule": {"every_seconds": every, "starts_at": "1970-01-01T00:00:00Z"},
-            "action": {"type": "TASK", "name": "nothing"},
-            "misfire_policy": misfire,
-        }
-        await self._joining(joins, create.create_job(self.engine, document, Write()))
-        job_id = await self.database.value("select max(id) from hourbell.jobs")
-        job = ModelJob(job_id, every, True, [])
-        job.begin(now)
-        self.jobs.append(job)
-
-    async def update(self, which: int, every: int | None, joins: bool) -> None:
-        if (job := self._pick(which)) is None:
-            return
-        now = await self.clock.now()
-        changes: dict[str, Any] = {"name": "renamed"} if every is None else {}
-        if every is not None:
-            changes = {"schedule": {"every_seconds": every, "starts_at": "1970-01-01T00:00:00Z"}}
-        await self._joining(joins, change.update_job(self.engine, job.job_id, changes, Write()))
-        if every is not None and every != job.every:
-            job.end(now)
-            job.every = every
-            if job.active:
-                job.begin(now)
-
-    async def pause(self, which: int) -> None:
-        if (job := self._pick(which)) is not None:
-            await change.pause_job(self.engine, job.job_id, Write())
-            job.end(await self.clock.now())
-            job.active = False
-
-    async def resume(self, which: int, joins: bool) -> None:
-        if (job := self._pick(which)) is not None:
-            await self._joining(joins, change.resume_job(self.engine, job.job_id, Write()))
-            if not job.active:
-                job.active = True
-                job.begin(await self.clock.now())
-
-    async def delete(self, which: int) -> None:
-        if (job := self._pick(which)) is not None:
-            await change.delete_job(self.engine, job.job_id, Write())
-            job.end(await self.clock.now())
-            self.jobs.remove(job)
-            self.deleted.append(job)
-
-    async def pass_time(self, seconds: int) -> None:
-        await self.clock.advance(timedelta(seconds=seconds))
-
-    async def join(self) -> None:
-        await join.join_left_over(self.engine, await self.clock.now())
-
-    async def open_fires(self) -> None:
-        await plan._open_fires(self.engine, None, await self.clock.now())
-
-    async def fan_out(self, limit: int) -> None:
-        now = await self.clock.now()
-        await self.database.row(
-            "select * from hourbell.fan_out(null, null, $1, $2, $3)", now, limit, TIMES.grace
-        )
-
-    async def finish(self) -> None:
-        """Everything that was left undone is done, by anybody."""
-        now = await self.clock.now()
-        for _ in range(1_000):
-            more = await join.join_left_over(self.engine, now)
-            if not (await plan.plan(self.engine, None, now) or more):
-                return
-        raise AssertionError("planning never comes to an end")
-
-    async def check(self) -> None:
-        """Each occurrence of the model once, and nothing else."""
-        now = await self.clock.now()
-        rows = await self.database.fetch("select job, occurrence from hourbell.executions")
-        got = Counter((row["job"], row["occurrence"]) for row in rows)
-        missed = await self.database.fetch(
-            "select job, scheduled_for, missed_through, missed from hourbell.ledger"
-        )
-        for job in (*self.jobs, *self.deleted):
-            horizon = now + TIMES.horizon
-            expected = [at for stretch in job.stretches for at in stretch.occurrences(horizon)]
-            for row in missed:
-                if row["job"] == job.job_id:
-                    inside = [
-                        at for at in expected if row["scheduled_for"] <= at <= row["missed_through"]
-                    ]
-                    assert len(inside) == row["missed"], (job, row)
-                    got.update((job.job_id, at) for at in inside)
-            for at in expected:
-                assert got.pop((job.job_id, at), 0) == 1, f"{at} of {job}"
-        assert not got, "executions that no stretch asked for"
-
-    async def _joining(self, joins: bool, operation: Any) -> None:
-        """An operation whose join may be left undone, as by a process that dies after its commit."""
-        failpoints.configure("" if joins else "join.before_commit=error")
-        try:
-            await operation
-        except FailpointError:
-            assert not joins
-        finally:
-            failpoints.configure("")
-
-    def _pick(self, which: int) -> ModelJob | None:
-        return self.jobs[which % len(self.jobs)] if self.jobs else None
-
-
-which = st.integers(0, 5)
-every = st.sampled_from(INTERVALS)
-joins = st.booleans()
-commands = st.one_of(
-    st.tuples(st.just("create"), every, st.sampled_from(("skip", "latest", "all")), joins),
-    st.tuples(st.just("update"), which, st.one_of(st.none(), every), joins),
-    st.tuples(st.just("pause"), which),
-    st.tuples(st.just("resume"), which, joins),
-    st.tuples(st.just("delete"), which),
-    st.tuples(st.just("pass_time"), st.sampled_from((1, 5, 29, 61, 400))),
-    st.tuples(st.just("join")),
-    st.tuples(st.just("open_fires")),
-    st.tuples(st.just("fan_out"), st.integers(1, 3)),
+# As often as they are written.
+PLANNING = (
+    *("advance", "advance", "advance", "advance"),
+    *("plan", "plan", "work", "work", "join"),
+    *("create", "update", "update", "update", "pause", "resume", "resume", "delete", "cancel"),
+    *("release", "release", "open", "chunk", "chunk", "begin_chunk", "commit_chunk"),
 )
+RUNNING = (
+    *("admit", "admit", "claim", "claim", "settle", "settle", "settle", "settle_stale"),
+    *("lose_worker", "expire", "advance", "plan", "create", "cancel", "update", "pause", "resume"),
+)
+numbers = st.integers(0, 11)
+
+
+def commands(names: tuple[str, ...]) -> st.SearchStrategy[list[Command]]:
+    """Two jobs, then anything."""
+    first = st.tuples(st.just("create"), numbers, st.just(0))
+    anything = st.tuples(st.sampled_from(names), numbers, numbers)
+    rest = st.lists(anything, min_size=12, max_size=40)
+    return st.builds(lambda a, b, more: [a, b, *more], first, first, rest)
 
 
 @pytest.fixture(scope="module")
-def dsn(postgres: str, new_database: DatabaseMaker) -> Iterator[str]:
-    making = new_database(postgres)
-    with asyncio.Runner() as runner:  # one loop for both ends of it
-        yield runner.run(making.__aenter__())
+def in_database(postgres: str, new_database: DatabaseMaker) -> Iterator[Runs]:
+    """Runs something with one database, again and again, in one event loop."""
+    with asyncio.Runner() as runner:
+        making = new_database(postgres)
+        database = runner.run(_open(runner.run(making.__aenter__())))
+        yield lambda work: runner.run(_work(work, database))
+        runner.run(database.close())
         runner.run(making.__aexit__(None, None, None))
 
 
-@given(st.lists(commands, min_size=3, max_size=25))
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-def test_every_occurrence_has_one_producer_whatever_is_done_in_which_order(
-    dsn: str, script: list[tuple[Any, ...]]
-) -> None:
-    async def play() -> None:
-        database = await Database.open(dsn, connections=3)
-        try:
-            async with database.connection() as connection:
-                await connection.execute(_EMPTY)
-            world = World(database, await VirtualClock.install(database, START))
-            for name, *arguments in script:
-                await getattr(world, name)(*arguments)
-            await world.finish()
-            await world.check()
-        finally:
-            await database.close()
+async def _work(work: Callable[[Database], Awaitable[None]], database: Database) -> None:
+    await work(database)
 
-    asyncio.run(play())
+
+async def _open(dsn: str) -> Database:
+    await not_waiting_for_the_disk(dsn)
+    return await Database.open(dsn, connections=6)
+
+
+slowly = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+
+
+@settings(slowly, max_examples=150)
+@given(commands(PLANNING))
+def test_every_occurrence_is_produced_once_whatever_comes_between(
+    in_database: Runs, script: list[Command]
+) -> None:
+    async def work(database: Database) -> None:
+        life = await Interleaving.begin(database)
+        try:
+            for command in script:
+                await life.do(*command)
+            history = await life.finish()
+        finally:
+            await life.close()
+        assert [violation.sentence for violation in check(history)] == []
+
+    in_database(work)
+
+
+@settings(slowly, max_examples=100)
+@given(commands(RUNNING))
+def test_every_change_of_status_is_an_allowed_one(in_database: Runs, script: list[Command]) -> None:
+    async def work(database: Database) -> None:
+        life = await Interleaving.begin(database)
+        before: dict[int, tuple[ExecutionStatus, datetime]] = {}
+        try:
+            for command in script:
+                await life.do(*command)
+                after = await life.statuses()
+                for number in before.keys() | after.keys():
+                    was, is_now = before.get(number), after.get(number)
+                    if was is None or is_now is None or was[0] is not is_now[0]:
+                        assert _allowed(was, is_now, life.now), (number, command, was, is_now)
+                before = after
+        finally:
+            await life.close()
+
+    in_database(work)
+
+
+def _allowed(
+    was: tuple[ExecutionStatus, datetime] | None,
+    is_now: tuple[ExecutionStatus, datetime] | None,
+    now: datetime,
+) -> bool:
+    if is_now is None:
+        # Taken back before its time: nobody has seen it happen.
+        assert was is not None
+        return was[0] is ExecutionStatus.SCHEDULED and was[1] > now
+    return is_now[0] in TRANSITIONS[was[0] if was else None]
+
+
+def test_no_fate_is_ever_left() -> None:
+    assert all(not TRANSITIONS[fate] for fate in FATES)

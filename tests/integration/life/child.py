@@ -1,0 +1,220 @@
+"""What the children of the tests do: `python -m integration.life.child ROLE DSN [ARGUMENT …]`.
+
+Each role is the product's own code, wired together as in production but for its times, which are
+those of an impatient test. HOURBELL_FAILPOINTS counts here as it does there.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+from msgspec.structs import replace
+
+from hourbell import failpoints
+from hourbell.actions.task import Context
+from hourbell.dispatch import SessionLost
+from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.core import Engine, Times
+from hourbell.engine.request import cancel_execution, run_now
+from hourbell.engine.writes import Write
+from hourbell.model.jobs import Job
+from hourbell.observe.logs import configure_logs
+from hourbell.store.database import Database
+from integration.life.support import (
+    Hand,
+    create,
+    eventually,
+    every,
+    one_time,
+    open_engine,
+    scheduling,
+    working,
+)
+
+IMPATIENT = Times(horizon_seconds=2, lease_seconds=1.0, leader_lease_seconds=0.6)
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def claimer(engine: Engine, limit: str) -> None:
+    """Claims once, and then tries to settle and to renew."""
+    hand = await Hand.opened(engine)
+    say("session", hand.session.id)
+    claimed = await hand.claim(int(limit))
+    say("claimed", len(claimed))
+    say("refused", len(await hand.succeed(claimed)))
+    try:
+        await hand.beat([])
+    except SessionLost:
+        say("lost")
+
+
+async def greedy(engine: Engine, limit: str) -> None:
+    """Claims until nothing is left, and says what it got."""
+    hand = await Hand.opened(engine)
+    say("session", hand.session.id)
+    while claimed := await hand.claim(int(limit)):
+        say("got", *(one.execution_id for one in claimed))
+        await hand.succeed(claimed[::2])
+    say("done")
+
+
+async def creator(engine: Engine, every_seconds: str) -> None:
+    """Creates one recurring job."""
+    job = await create(engine, every(int(every_seconds), name="of the child"))
+    say("created", job.job_id)
+
+
+class Telling(Database):
+    """A database that tells which statements were refused because their epoch is over."""
+
+    async def row(self, statement: str, *args: object) -> asyncpg.Record:
+        with self._telling(statement):
+            return await super().row(statement, *args)
+
+    async def value(self, statement: str, *args: object) -> Any:
+        with self._telling(statement):
+            return await super().value(statement, *args)
+
+    @contextlib.contextmanager
+    def _telling(self, statement: str) -> Iterator[None]:
+        try:
+            yield
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "HB001":
+                say("refused", statement)
+            raise
+
+
+async def scheduler(engine: Engine, lease_seconds: str, horizon_seconds: str) -> None:
+    """Campaigns for ever, and says when it leads and when it does so no more."""
+    engine.times = replace(
+        engine.times,
+        leader_lease_seconds=float(lease_seconds),
+        horizon_seconds=float(horizon_seconds),
+    )
+    engine.database = await Telling.open(engine.database.dsn)
+    async with scheduling(engine) as running:
+        led = None
+        while True:
+            term = running.leadership.term
+            if term != led:
+                say("leads" if term else "leads-no-more", term.epoch if term else "")
+                led = term
+            await asyncio.sleep(0.01)
+
+
+async def worker(engine: Engine, log: str, slots: str) -> None:
+    """Works for ever. Starts of handlers go to a file, one line each."""
+    async with working(engine, handlers(log), slots=int(slots)) as running:
+        assert running.session is not None
+        say("session", running.session.id)
+        await asyncio.Event().wait()
+
+
+def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def started(context: Context) -> None:
+        os.write(file, f"{context.execution_id} {context.attempt}\n".encode())
+
+    async def note(payload: object, context: Context) -> None:
+        started(context)
+        await asyncio.sleep(0.005)
+
+    async def poison(payload: object, context: Context) -> None:
+        started(context)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def flaky(payload: object, context: Context) -> None:
+        started(context)
+        if context.attempt == 1:
+            raise ValueError("the first attempt fails")
+
+    return {"note": note, "poison": poison, "flaky": flaky}
+
+
+async def life(engine: Engine, log: str, points: str) -> None:
+    """Everything in one process, and a client of it that does everything there is to do.
+
+    Each of its writes has a key, so a life that is begun again goes on where the last one died.
+    The failpoints are armed when work is going on, unless they are those of a creation.
+    """
+    early = points.startswith(("create", "join"))
+    failpoints.configure(points if early else "")
+    async with scheduling(engine), working(engine, handlers(log), slots=5):
+        async for number, step in _a_life(engine):
+            if number == 4 and not early:
+                failpoints.configure(points)
+            say("ok", step)
+        say("done")
+        await asyncio.Event().wait()
+
+
+async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
+    steps = iter(range(100))
+
+    def write(name: str) -> Write:
+        return Write(name, name.encode(), "the client")
+
+    async def made(name: str, document: dict[str, object]) -> Job:
+        return await create(engine, document | {"name": name}, key=name)
+
+    steady = await made("steady", every(1, "note"))
+    yield next(steps), f"create {steady.job_id}"
+    changing = await made("changing", every(1, "note"))
+    yield next(steps), f"create {changing.job_id}"
+    once = await made("once", one_time("note"))
+    yield next(steps), f"create {once.job_id}"
+    retried = await made(
+        "retried",
+        one_time("flaky", retry_policy={"backoff": "FIXED", "initial_delay_seconds": 0}),
+    )
+    yield next(steps), f"create {retried.job_id}"
+    later = await made("later", one_time(schedule={"delay_seconds": 3600}))
+    yield next(steps), f"create {later.job_id}"
+    await update_job(engine, changing.job_id, {"priority": "HIGH"}, write("update"))
+    yield next(steps), "update"
+    await pause_job(engine, changing.job_id, write("pause"))
+    yield next(steps), "pause"
+    await resume_job(engine, changing.job_id, write("resume"))
+    yield next(steps), "resume"
+    ran = await run_now(engine, steady.job_id, write("run"))
+    yield next(steps), f"run {ran.execution_ids[0]}"
+    await cancel_execution(engine, later.job_id, write("cancel"))
+    yield next(steps), "cancel"
+    # Long enough for every loop to come round, whatever was armed.
+    enough = steady.created_at + timedelta(seconds=2.5)
+
+    async def past() -> bool:
+        return await engine.clock.now() > enough
+
+    await eventually(past)
+    for job in (steady, changing):
+        await delete_job(engine, job.job_id, write(f"delete {job.job_id}"))
+        yield next(steps), f"delete {job.job_id}"
+
+
+ROLES = {role.__name__: role for role in (claimer, greedy, creator, scheduler, worker, life)}
+
+
+async def main(role: str, dsn: str, *arguments: str) -> None:
+    configure_logs("error")
+    times = IMPATIENT
+    if role != "life":
+        failpoints.configure(os.environ["HOURBELL_FAILPOINTS"])
+    async with open_engine(dsn, times) as engine:
+        await ROLES[role](engine, *arguments)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main(*sys.argv[1:]))

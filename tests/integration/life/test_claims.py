@@ -1,0 +1,338 @@
+"""Leases: one holder at a time, whatever races with what."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+
+from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, SessionLost, Settlement
+from hourbell.engine.core import Engine
+from hourbell.engine.reap import reap
+from hourbell.model.executions import Claimed
+from integration.life.children import child
+from integration.life.support import (
+    Hand,
+    admit_all,
+    blocked,
+    check_sound,
+    create,
+    eventually,
+    expire_session,
+    fates,
+    fill,
+    in_transaction,
+    one_time,
+    open_engine,
+    place_of,
+    places,
+    somebody_waits,
+)
+
+
+async def one_claimed(engine: Engine) -> tuple[Hand, Claimed]:
+    await create(engine, one_time())
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    (claimed,) = await hand.claim()
+    return hand, claimed
+
+
+async def test_concurrent_claimers_never_share_an_execution(database: str, engine: Engine) -> None:
+    await fill(engine, 4000)
+    taken: list[Claimed] = []
+
+    async def claimer(limit: int) -> None:
+        async with open_engine(database, connections=1) as own:
+            hand = await Hand.opened(own)
+            while await places(own) - Counter(leased=4000):  # due or ready
+                await admit_all(own)
+                batch = await hand.claim(limit)
+                taken.extend(batch)
+                await hand.succeed(batch[::2])
+
+    await asyncio.gather(*(claimer(limit) for limit in (7, 50, 50, 100, 331, 1000)))
+    counted = Counter(one.execution_id for one in taken)
+    assert len(counted) == 4000
+    assert set(counted.values()) == {1}
+    await check_sound(engine)
+
+
+async def two_wait(engine: Engine) -> None:
+    async def waiting() -> bool:
+        return (
+            await engine.database.value(
+                "select count(*) from pg_stat_activity where datname = current_database()"
+                " and wait_event_type = 'Lock' and query like '%hourbell.claim%'"
+            )
+            == 2
+        )
+
+    await eventually(waiting)
+
+
+async def test_claimers_in_several_processes_never_share_an_execution(
+    database: str, engine: Engine
+) -> None:
+    await fill(engine, 2000)
+    await admit_all(engine)
+    taken: Counter[str] = Counter()
+
+    async def process() -> None:
+        async with child("greedy", database, "60") as claimer:
+            taken.update(
+                number
+                for line in await claimer.last_words()
+                if line.startswith("got ")
+                for number in line.split()[1:]
+            )
+
+    await asyncio.gather(*(process() for _ in range(3)))
+    assert len(taken) == 2000
+    assert set(taken.values()) == {1}
+    await check_sound(engine)
+
+
+async def test_claimers_take_different_rows_while_another_claim_has_not_committed(
+    engine: Engine,
+) -> None:
+    await fill(engine, 150)
+    await admit_all(engine)
+    first, second = await Hand.opened(engine), await Hand.opened(engine)
+    async with blocked(engine, "leased"):
+        slow = asyncio.create_task(first.claim(100))
+        await somebody_waits(engine, "hourbell.claim")  # with 100 rows in its hands
+        fast = asyncio.create_task(second.claim(100))
+        await two_wait(engine)
+    taken = [{one.execution_id for one in await claim} for claim in (slow, fast)]
+    assert [len(ids) for ids in taken] == [100, 50]
+    assert not taken[0] & taken[1]
+
+
+async def test_every_claim_of_an_execution_has_a_higher_fence(engine: Engine) -> None:
+    await create(engine, one_time())
+    fences = []
+    for _ in range(4):
+        hand = await Hand.opened(engine)
+        await admit_all(engine)
+        claimed = await hand.claim()
+        fences.append(claimed[0].fence)
+        await hand.fail(claimed, 0)
+    for _ in range(3):  # given back, not failed
+        await admit_all(engine)
+        hand = await Hand.opened(engine)
+        fences.append((await hand.claim())[0].fence)
+        await hand.dispatch.close(hand.session)
+    assert fences == sorted(set(fences))
+
+
+async def test_a_fence_rises_even_if_the_clock_was_set_back(engine: Engine) -> None:
+    await create(engine, one_time())
+    await admit_all(engine)
+    high = 2**62
+    await engine.database.value("update hourbell.executions set fence = $1", high)
+    hand = await Hand.opened(engine)
+    assert [one.fence for one in await hand.claim()] == [high + 1]
+
+
+async def rows_of(engine: Engine, *tables: str) -> dict[str, Sequence[object]]:
+    return {
+        table: [
+            tuple(row.values())
+            for row in await engine.database.fetch(f"select ctid, xmin, * from hourbell.{table}")  # noqa: S608
+        ]
+        for table in tables
+    }
+
+
+ALL_KINDS = [SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED]
+TOUCHED = ("executions", "leased", "due", "ledger", "dead_letters", "parked", "cancellations")
+
+
+@pytest.mark.parametrize("off_by", [-1, 1])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+async def test_a_stale_fence_changes_no_row(engine: Engine, kind: int, off_by: int) -> None:
+    hand, claimed = await one_claimed(engine)
+    before = await rows_of(engine, *TOUCHED)
+    stale = Settlement(claimed.execution_id, claimed.fence + off_by, kind, 1, 1, 0.0, "why", "no")
+    assert await hand.dispatch.settle(hand.session, [stale]) == [claimed.execution_id]
+    assert await rows_of(engine, *TOUCHED) == before
+    assert await hand.succeed([claimed]) == []  # the right one still counts
+
+
+async def test_one_stale_fence_in_a_batch_spoils_nothing_else(engine: Engine) -> None:
+    await fill(engine, 5)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    claimed = await hand.claim()
+    batch = [Settlement(one.execution_id, one.fence, SUCCEEDED) for one in claimed]
+    batch[2] = Settlement(claimed[2].execution_id, claimed[2].fence - 1, SUCCEEDED)
+    assert await hand.dispatch.settle(hand.session, batch) == [claimed[2].execution_id]
+    assert await fates(engine) == {"SUCCEEDED": 4}
+    assert await places(engine) == {"leased": 1}
+
+
+async def test_another_session_cannot_settle_what_it_does_not_hold(engine: Engine) -> None:
+    _, claimed = await one_claimed(engine)
+    stranger = await Hand.opened(engine)
+    before = await rows_of(engine, *TOUCHED)
+    assert await stranger.succeed([claimed]) == [claimed.execution_id]
+    assert await rows_of(engine, *TOUCHED) == before
+
+
+async def test_an_expired_sessions_work_returns_with_its_attempt_counted(engine: Engine) -> None:
+    dead, claimed = await one_claimed(engine)
+    await expire_session(engine, dead.session)
+    reaped = await reap(engine, None, await engine.clock.now())
+    assert (reaped.sessions, reaped.returned, reaped.ended) == (1, 1, 0)
+    assert await place_of(engine, claimed.execution_id) == ["due"]
+    await admit_all(engine)
+    heir = await Hand.opened(engine)
+    (again,) = await heir.claim()
+    assert again.execution_id == claimed.execution_id
+    assert again.attempt == 2
+    assert again.fence > claimed.fence
+    history = await engine.database.value("select history from hourbell.executions")
+    assert '"reason": "lost"' in history
+
+
+async def test_completion_after_the_lease_was_lost_is_refused(engine: Engine) -> None:
+    late, claimed = await one_claimed(engine)
+    await expire_session(engine, late.session)
+    await reap(engine, None, await engine.clock.now())
+
+    async def refused_everything() -> None:
+        before = await rows_of(engine, *TOUCHED)
+        assert await late.succeed([claimed]) == [claimed.execution_id]
+        assert await late.fail([claimed], 0) == [claimed.execution_id]
+        with pytest.raises(SessionLost):
+            await late.beat([claimed])
+        with pytest.raises(SessionLost):
+            await late.claim()
+        assert await rows_of(engine, *TOUCHED) == before
+
+    await refused_everything()  # while nobody holds it
+    heir = await Hand.opened(engine)
+    await admit_all(engine)
+    (again,) = await heir.claim()
+    await refused_everything()  # while somebody else does
+    assert not await heir.succeed([again])
+    await refused_everything()  # when it has ended
+    assert await fates(engine) == {"SUCCEEDED": 1}
+
+
+async def test_a_session_with_the_wrong_token_is_no_session(engine: Engine) -> None:
+    mine, claimed = await one_claimed(engine)
+    other = await Hand.opened(engine)
+    forged = Hand(engine, type(mine.session)(mine.session.id, other.session.token))
+    with pytest.raises(SessionLost):
+        await forged.claim()
+    with pytest.raises(SessionLost):
+        await forged.beat([])
+    assert await forged.succeed([claimed]) == [claimed.execution_id]
+    await forged.dispatch.close(forged.session)
+    assert await places(engine) == {"leased": 1}
+
+
+async def test_a_claim_under_way_keeps_the_reaper_off_its_session(engine: Engine) -> None:
+    await create(engine, one_time())
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    await expire_session(engine, hand.session)
+    async with blocked(engine, "leased"):
+        claiming = asyncio.create_task(hand.claim())
+        await somebody_waits(engine, "hourbell.claim")
+        assert (await reap(engine, None, await engine.clock.now())).sessions == 0  # nor waits
+    assert len(await claiming) == 1
+    assert await places(engine) == {"leased": 1}
+    reaped = await reap(engine, None, await engine.clock.now())
+    assert (reaped.sessions, reaped.returned) == (1, 1)  # what was claimed comes back whole
+    await check_sound(engine)
+
+
+async def test_a_claim_that_meets_the_reaper_at_work_finds_its_session_gone(engine: Engine) -> None:
+    await fill(engine, 2)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    await hand.claim(1)
+    await expire_session(engine, hand.session)
+    async with in_transaction(engine) as reaping:
+        assert (await reap(reaping, None, await engine.clock.now())).returned == 1
+        claiming = asyncio.create_task(hand.claim())
+        await somebody_waits(engine, "hourbell.claim")
+    with pytest.raises(SessionLost):
+        await claiming
+    assert await places(engine) == {"due": 1, "ready": 1}
+    await check_sound(engine)
+
+
+async def test_a_settle_under_way_keeps_the_reaper_off_its_session(engine: Engine) -> None:
+    hand, claimed = await one_claimed(engine)
+    await expire_session(engine, hand.session)
+    async with in_transaction(engine) as settling:
+        assert await Hand(settling, hand.session).succeed([claimed]) == []
+        assert (await reap(engine, None, await engine.clock.now())).sessions == 0
+    assert (await reap(engine, None, await engine.clock.now())).returned == 0
+    assert await fates(engine) == {"SUCCEEDED": 1}
+    await check_sound(engine)
+
+
+async def test_a_settle_that_meets_the_reaper_at_work_is_refused(engine: Engine) -> None:
+    hand, claimed = await one_claimed(engine)
+    await expire_session(engine, hand.session)
+    async with in_transaction(engine) as reaping:
+        assert (await reap(reaping, None, await engine.clock.now())).returned == 1
+        settling = asyncio.create_task(hand.succeed([claimed]))
+        await somebody_waits(engine, "hourbell.settle")
+    assert await settling == [claimed.execution_id]
+    assert await fates(engine) == {}
+    await check_sound(engine)
+
+
+async def test_a_heartbeat_that_was_first_saves_its_session_from_the_reaper(engine: Engine) -> None:
+    hand, claimed = await one_claimed(engine)
+    await expire_session(engine, hand.session)
+    async with in_transaction(engine) as beating:
+        await Hand(beating, hand.session).beat([claimed])
+        assert (await reap(engine, None, await engine.clock.now())).sessions == 0
+    assert (await reap(engine, None, await engine.clock.now())).sessions == 0
+    assert await hand.succeed([claimed]) == []
+
+
+async def test_claims_and_settles_racing_the_reaper_lose_and_double_nothing(
+    database: str, engine: Engine
+) -> None:
+    await fill(engine, 120)
+    settled: list[int] = []
+
+    async def short_lived(own: Engine) -> None:
+        """Claims and settles, while its sessions expire under it all the time."""
+        hand = await Hand.opened(own)
+        while await places(own):
+            await admit_all(own)
+            try:
+                claimed = await hand.claim(20)
+                await expire_session(own, hand.session)
+                await asyncio.sleep(0)
+                refused = set(await hand.succeed(claimed))
+                settled.extend(c.execution_id for c in claimed if c.execution_id not in refused)
+            except SessionLost:
+                hand = await Hand.opened(own)
+
+    async def reaper(own: Engine) -> None:
+        while await places(own):
+            # As one that takes nobody for a killer: all expire here, and all are innocent.
+            await own.database.row(
+                "select * from hourbell.reap(null, null, $1, 30000)",
+                await own.clock.now() + timedelta(microseconds=1),
+            )
+
+    async with AsyncExitStack() as stack:
+        own = [await stack.enter_async_context(open_engine(database)) for _ in range(5)]
+        await asyncio.gather(*map(short_lived, own[:4]), reaper(own[4]))
+    assert Counter(settled).most_common(1)[0][1] == 1
+    assert len(settled) == 120
+    assert await fates(engine) == {"SUCCEEDED": 120}
+    await check_sound(engine)

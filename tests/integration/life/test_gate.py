@@ -1,0 +1,278 @@
+"""The gate: one pass at a time, everything once; and overlap, which it decides (R7)."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from hourbell.engine.admit import Pass, admit
+from hourbell.engine.core import Engine
+from hourbell.engine.reap import reap
+from hourbell.engine.request import cancel_execution, run_now
+from hourbell.engine.writes import Write
+from hourbell.model.jobs import Job
+from integration.life.support import (
+    Fate,
+    Hand,
+    admit_all,
+    at,
+    check_sound,
+    create,
+    fill,
+    history,
+    in_transaction,
+    one_time,
+    place_of,
+    places,
+    plan_all,
+    recurring,
+    standing,
+    travel,
+)
+
+
+async def test_the_gate_run_twice_at_once_is_busy_the_second_time_and_doubles_nothing(
+    engine: Engine,
+) -> None:
+    await fill(engine, 100)
+    now = await engine.clock.now()
+    async with in_transaction(engine) as first:
+        assert (await admit(first, now)).admitted == 100
+        assert await admit(engine, now) == Pass(0, more=True, busy=True)
+    assert await admit(engine, now) == Pass(0, more=False, busy=False)
+    assert await places(engine) == {"ready": 100}
+    await check_sound(engine)
+
+
+async def test_a_pass_whose_caller_stands_before_its_commit_holds_up_nobody(
+    engine: Engine,
+) -> None:
+    # It is one statement: before it is sent nothing is locked, after it is answered nothing is.
+    await fill(engine, 10)
+    now = await engine.clock.now()
+    for point in ("admit.before_commit", "admit.after_commit"):
+        async with standing(point, admit(engine, now)):
+            assert not (await admit(engine, now)).busy
+    assert await places(engine) == {"ready": 10}
+
+
+async def test_many_gates_at_once_make_everything_ready_once(engine: Engine) -> None:
+    await fill(engine, 2000)
+    now = await engine.clock.now()
+
+    async def pass_on() -> int:
+        admitted = 0
+        while (passed := await admit(engine, now, 150)).more:
+            admitted += passed.admitted
+        return admitted + passed.admitted
+
+    assert sum(await asyncio.gather(*(pass_on() for _ in range(6)))) == 2000
+    assert await places(engine) == {"ready": 2000}
+    await check_sound(engine)
+
+
+async def test_what_is_not_due_is_not_admitted(still: Engine) -> None:
+    job = await create(still, one_time(schedule={"delay_seconds": 10}))
+    await travel(still, at("10:00:39"))
+    await admit_all(still)
+    assert await place_of(still, job.job_id) == ["due"]
+    await travel(still, at("10:00:40"))
+    await admit_all(still)
+    assert await place_of(still, job.job_id) == ["ready"]
+
+
+async def test_what_is_committed_with_a_time_long_past_is_found(still: Engine) -> None:
+    await admit_all(still)  # the gate knows that nothing is due up to here
+    await travel(still, at("10:00:32"))
+    job = await create(still, one_time(schedule={"at": at("10:00:01").isoformat()}))
+    await travel(still, at("10:00:33"))
+    await admit_all(still)
+    assert await place_of(still, job.job_id) == ["ready"]
+
+
+# Overlap: the run of 10:01 is live when that of 10:02 falls due.
+
+
+async def first_run_live(engine: Engine, policy: str) -> tuple[Job, Hand, list[object]]:
+    job = await create(engine, recurring(overlap_policy=policy))
+    await plan_all(engine)
+    await travel(engine, at("10:01:01"))
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    return job, hand, list(await hand.claim())
+
+
+async def minute_passes(engine: Engine, moment: str) -> None:
+    await travel(engine, at(moment))
+    await plan_all(engine)
+    await admit_all(engine)
+
+
+async def test_allow_runs_both(still: Engine) -> None:
+    job, hand, _ = await first_run_live(still, "allow")
+    await minute_passes(still, "10:02:01")
+    assert len(await hand.claim()) == 1
+    assert len(await history(still, job.job_id)) == 2
+
+
+async def test_forbid_skips_the_later_run(still: Engine) -> None:
+    job, hand, first = await first_run_live(still, "forbid")
+    await minute_passes(still, "10:02:01")
+    assert await hand.claim() == []
+    await hand.succeed(first)
+    await minute_passes(still, "10:03:01")
+    assert len(await hand.claim()) == 1
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("SUCCEEDED", None),
+        ("SKIPPED", "overlap"),
+        ("live", None),
+    ]
+
+
+async def test_forbid_skips_also_while_the_earlier_run_waits_for_its_retry(still: Engine) -> None:
+    job, hand, first = await first_run_live(still, "forbid")
+    await hand.fail(first, 3600)
+    await minute_passes(still, "10:02:01")
+    assert await hand.claim() == []
+    assert (await history(still, job.job_id))[1] == Fate(at("10:02"), "SKIPPED", "overlap")
+
+
+@pytest.mark.parametrize("policy", ["forbid", "queue_one", "replace"])
+async def test_a_retry_and_the_next_run_that_fall_due_together_do_not_both_run(
+    still: Engine, policy: str
+) -> None:
+    _, hand, first = await first_run_live(still, policy)
+    await hand.fail(first, 59)  # at 10:02:00, like the next run
+    await minute_passes(still, "10:02:01")
+    assert len(await hand.claim()) <= 1
+    await check_sound(still)
+
+
+async def test_replace_cancels_the_earlier_run_and_then_runs(still: Engine) -> None:
+    job, hand, first = await first_run_live(still, "replace")
+    await minute_passes(still, "10:02:01")
+    assert await hand.claim() == []  # it waits until the other has gone
+    heard = await hand.beat(first)
+    assert list(heard.unwanted) == [first[0].execution_id]
+    await hand.succeed(first)  # it was quicker than the wish
+    await admit_all(still)
+    assert len(await hand.claim()) == 1
+    assert [fate[1] for fate in await history(still, job.job_id)] == ["SUCCEEDED", "live"]
+
+
+async def test_replace_takes_the_place_of_a_run_that_is_ready_but_unclaimed(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring(overlap_policy="replace"))
+    await plan_all(still)
+    await minute_passes(still, "10:01:01")
+    await minute_passes(still, "10:02:01")
+    hand = await Hand.opened(still)
+    assert await hand.claim() == []
+    assert len(await hand.run_all()) == 1
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("CANCELLED", "cancelled"),
+        ("SUCCEEDED", None),
+    ]
+
+
+async def test_replace_lets_only_the_newest_wait(still: Engine) -> None:
+    job, hand, first = await first_run_live(still, "replace")
+    await minute_passes(still, "10:02:01")
+    await minute_passes(still, "10:03:01")
+    assert await places(still) == {"leased": 1, "parked": 1, "due": 1}
+    await hand.succeed(first)
+    await hand.run_all()
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("SUCCEEDED", None),
+        ("SKIPPED", "replaced"),
+        ("SUCCEEDED", None),
+    ]
+
+
+async def test_queue_one_lets_one_wait_and_skips_the_rest(still: Engine) -> None:
+    job, hand, first = await first_run_live(still, "queue_one")
+    await minute_passes(still, "10:02:01")
+    await minute_passes(still, "10:03:01")
+    assert await hand.claim() == []
+    await hand.succeed(first)
+    assert len(await hand.run_all()) == 1
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("SUCCEEDED", None),
+        ("SUCCEEDED", None),
+        ("SKIPPED", "overlap"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("forbid", ["SUCCEEDED", "SKIPPED", "SKIPPED"]),
+        ("queue_one", ["SUCCEEDED", "SUCCEEDED", "SKIPPED"]),
+        ("replace", ["SKIPPED", "SKIPPED", "SUCCEEDED"]),
+    ],
+)
+async def test_runs_that_fall_due_together_overlap_one_another(
+    still: Engine, policy: str, expected: list[str]
+) -> None:
+    job = await create(still, recurring("0,1,2 * * * * *", overlap_policy=policy))
+    await plan_all(still)
+    await travel(still, at("10:01:05"))
+    hand = await Hand.opened(still)
+    await hand.run_all()
+    assert [fate.status for fate in await history(still, job.job_id)] == expected
+
+
+@pytest.mark.parametrize("policy", ["queue_one", "replace"])
+@pytest.mark.parametrize("ending", ["success", "cancel", "crash"])
+async def test_what_waits_for_a_run_that_ends_while_the_gate_parks_it_is_not_forgotten(
+    still: Engine, policy: str, ending: str
+) -> None:
+    job, hand, first = await first_run_live(still, policy)
+    await travel(still, at("10:02:01"))
+    await plan_all(still)
+    async with in_transaction(still) as gate:
+        await admit(gate, await still.clock.now())  # it sees the first run, and parks the second
+        ends = asyncio.create_task(_end(still, hand, first[0].execution_id, first, ending))
+        await asyncio.wait([ends], timeout=0.3)  # whether it must wait for the gate or not
+    await ends
+    await travel(still, at("10:02:05"))
+    await (await Hand.opened(still)).run_all()
+    assert (await history(still, job.job_id))[1] == Fate(at("10:02"), "SUCCEEDED")
+
+
+async def _end(
+    engine: Engine, hand: Hand, execution_id: int, claimed: list[object], ending: str
+) -> None:
+    if ending == "success":
+        await hand.succeed(claimed)
+    elif ending == "crash":
+        await engine.database.value("update hourbell.executions set at_most_once = true")
+        await engine.database.value(
+            "update hourbell.sessions set expires_at = $1",
+            await engine.clock.now() - timedelta(seconds=1),
+        )
+        await reap(engine, None, await engine.clock.now())
+    else:
+        await hand.fail(claimed, 3600)
+        await cancel_execution(engine, execution_id, Write())
+
+
+async def test_a_run_on_request_overlaps_like_any_other(still: Engine) -> None:
+    job, hand, _ = await first_run_live(still, "forbid")
+    await run_now(still, job.job_id, Write())
+    await admit_all(still)
+    assert await hand.claim() == []
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("live", None),
+        ("SKIPPED", "overlap"),
+    ]
+
+
+async def test_cancelling_the_live_run_lets_the_waiting_one_go(still: Engine) -> None:
+    _, hand, first = await first_run_live(still, "queue_one")
+    await minute_passes(still, "10:02:01")
+    await hand.fail(first, 3600)  # it waits for its retry
+    assert await hand.run_all() == []
+    await cancel_execution(still, first[0].execution_id, Write())
+    assert len(await hand.run_all()) == 1

@@ -1,0 +1,407 @@
+"""What a job's owner may say about its runs, and that it is kept: R1, R5, R6, R7, R25, R28."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hourbell.actions.task import Context
+from hourbell.engine.change import pause_job, resume_job, update_job
+from hourbell.engine.core import Engine
+from hourbell.engine.plan import end_memberships
+from hourbell.engine.read import get_execution, get_job
+from hourbell.engine.reap import expire, reap
+from hourbell.engine.writes import Write
+from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.jobs import Job, JobStatus
+from integration.life.support import (
+    TIMES,
+    Fate,
+    Hand,
+    admit_all,
+    at,
+    check_sound,
+    create,
+    eventually,
+    expire_session,
+    fates,
+    history,
+    one_time,
+    place_of,
+    plan_all,
+    recurring,
+    scheduling,
+    travel,
+    working,
+)
+
+
+async def passes(engine: Engine, moment: str) -> Hand:
+    """At this moment everything that is due is planned, expired, admitted and run."""
+    now = await travel(engine, at(moment))
+    await plan_all(engine)
+    await end_memberships(engine, None, now)
+    await expire(engine, None, now)
+    hand = await Hand.opened(engine)
+    await hand.run_all()
+    await check_sound(engine)
+    return hand
+
+
+async def minutes_pass(engine: Engine, first: int, last: int) -> None:
+    for minute in range(first, last + 1):
+        await passes(engine, f"10:{minute:02}:01")
+
+
+async def claim_one(engine: Engine) -> tuple[Hand, Any]:
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    (claimed,) = await hand.claim()
+    return hand, claimed
+
+
+# Retries.
+
+
+class Failing:
+    """A handler that fails so many times, and notes when it ran."""
+
+    def __init__(self, times: int, error: type[Exception] = ValueError) -> None:
+        self._left = times
+        self._error = error
+        self.at: list[datetime] = []
+        self.contexts: list[Context] = []
+
+    def of(self, engine: Engine) -> Any:
+        async def run(payload: object, context: Context) -> None:
+            self.at.append(await engine.clock.now())
+            self.contexts.append(context)
+            if self._left > 0:
+                self._left -= 1
+                raise self._error("not yet")
+
+        return run
+
+
+@pytest.fixture
+async def impatient(engine: Engine) -> AsyncIterator[Engine]:
+    """A scheduler is running."""
+    engine.times = replace(TIMES, horizon_seconds=3)
+    async with scheduling(engine):
+        yield engine
+
+
+async def fate_of(engine: Engine, handler: Failing, **fields: Any) -> Any:
+    job = await create(engine, one_time("failing", **fields))
+    async with working(engine, {"failing": handler.of(engine)}):
+
+        async def has_ended() -> bool:
+            return bool(await fates(engine))
+
+        await eventually(has_ended)
+    return await get_execution(engine, job.job_id)
+
+
+async def test_retries_wait_as_their_list_says_and_then_it_is_dead(impatient: Engine) -> None:
+    handler = Failing(99)
+    policy = {"backoff": "LIST", "delays_seconds": [0, 1]}
+    execution = await fate_of(impatient, handler, retry_policy=policy)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.RETRIES_EXHAUSTED)
+    assert execution.attempt == 3
+    assert execution.error == "ValueError: not yet"
+    assert [attempt.attempt for attempt in execution.attempts] == [1, 2, 3]
+    first, second, third = handler.at
+    assert second - first < timedelta(seconds=0.9)
+    assert timedelta(seconds=1) <= third - second < timedelta(seconds=2)
+    assert len({context.execution_id for context in handler.contexts}) == 1
+    fences = [context.fence for context in handler.contexts]
+    assert fences == sorted(set(fences))
+    assert await impatient.database.value("select count(*) from hourbell.dead_letters") == 1
+
+
+async def test_an_execution_that_succeeds_at_its_second_attempt_has_succeeded(
+    impatient: Engine,
+) -> None:
+    policy = {"backoff": "FIXED", "initial_delay_seconds": 0, "max_retries": 5}
+    execution = await fate_of(impatient, Failing(1), retry_policy=policy)
+    assert execution.status is ExecutionStatus.SUCCEEDED
+    assert [attempt.status for attempt in execution.attempts] == ["FAILED", "SUCCEEDED"]
+
+
+async def test_a_failure_that_is_not_to_be_retried_is_not(impatient: Engine) -> None:
+    handler = Failing(99, KeyError)
+    policy = {"initial_delay_seconds": 0, "non_retryable": ["KeyError"]}
+    execution = await fate_of(impatient, handler, retry_policy=policy)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.NON_RETRYABLE)
+    assert len(handler.at) == 1
+
+
+async def test_a_retry_that_would_come_after_the_deadline_is_not_waited_for(
+    impatient: Engine,
+) -> None:
+    policy = {"backoff": "FIXED", "initial_delay_seconds": 60}
+    execution = await fate_of(impatient, Failing(99), retry_policy=policy, deadline_seconds=30)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.DEADLINE)
+
+
+async def test_what_may_run_once_only_is_not_retried(impatient: Engine) -> None:
+    handler = Failing(99)
+    execution = await fate_of(impatient, handler, delivery="at_most_once")
+    assert execution.status is ExecutionStatus.DEAD
+    assert len(handler.at) == 1
+
+
+async def test_what_may_run_once_only_is_dead_when_its_lease_is_lost(engine: Engine) -> None:
+    job = await create(engine, one_time(delivery="at_most_once"))
+    hand, _ = await claim_one(engine)
+    await expire_session(engine, hand.session)
+    await reap(engine, None, await engine.clock.now())
+    execution = await get_execution(engine, job.job_id)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.LOST)
+    assert execution.lateness_ms is not None
+    letter = await engine.database.row("select id, reason from hourbell.dead_letters")
+    assert tuple(letter.values()) == (job.job_id, "lost")
+
+
+# Deadlines.
+
+
+async def test_what_has_not_started_in_time_is_skipped_wherever_it_waits(still: Engine) -> None:
+    ready = await create(still, one_time(start_deadline_seconds=5))
+    await admit_all(still)
+    held = await create(still, one_time(start_deadline_seconds=5))
+    await pause_job(still, held.job_id, Write())
+    due = await create(still, one_time(start_deadline_seconds=5))
+    in_time = await create(still, one_time(start_deadline_seconds=60))
+    await passes(still, "10:00:36")
+    for job in (ready, held, due):
+        assert await history(still, job.job_id) == [
+            Fate(at("10:00:30"), "SKIPPED", "start_deadline")
+        ]
+    assert await history(still, in_time.job_id) == [Fate(at("10:00:30"), "SUCCEEDED")]
+
+
+async def test_what_started_in_time_is_not_skipped_however_long_it_runs(still: Engine) -> None:
+    job = await create(still, one_time(start_deadline_seconds=5))
+    hand, claimed = await claim_one(still)
+    await passes(still, "10:00:50")
+    await hand.fail([claimed], 60)
+    await passes(still, "10:01:00")
+    assert [fate.status for fate in await history(still, job.job_id)] == ["live"]
+    await passes(still, "10:02:00")
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"]
+
+
+async def test_what_has_not_finished_in_time_is_dead_wherever_it_is(still: Engine) -> None:
+    running = await create(still, one_time(deadline_seconds=10))
+    hand, claimed = await claim_one(still)
+    ready = await create(still, one_time(deadline_seconds=10))
+    await admit_all(still)
+    due = await create(still, one_time(deadline_seconds=10))
+    held = await create(still, one_time(deadline_seconds=10))
+    await pause_job(still, held.job_id, Write())
+    await passes(still, "10:00:41")
+    for job in (running, ready, due, held):
+        assert await history(still, job.job_id) == [Fate(at("10:00:30"), "DEAD", "deadline")]
+    # The worker is told, and its outcome comes too late.
+    assert list((await hand.beat([claimed])).lost) == [running.job_id]
+    assert await hand.succeed([claimed]) == [running.job_id]
+    execution = await get_execution(still, running.job_id)
+    assert execution.attempt == 1
+    assert execution.lateness_ms == 0
+    assert await still.database.value("select count(*) from hourbell.dead_letters") == 4
+
+
+async def test_a_handler_is_stopped_at_the_total_deadline(impatient: Engine) -> None:
+    async def endless(payload: object, context: Context) -> None:
+        await asyncio.Event().wait()
+
+    job = await create(impatient, one_time("endless", deadline_seconds=1))
+    async with working(impatient, {"endless": endless}):
+
+        async def has_ended() -> bool:
+            return bool(await fates(impatient))
+
+        await eventually(has_ended)
+    execution = await get_execution(impatient, job.job_id)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.DEADLINE)
+
+
+# Windows and numbers of runs.
+
+
+async def test_a_job_with_three_runs_has_three_and_is_completed(still: Engine) -> None:
+    job = await create(still, recurring("*/10 * * * * *", window={"max_runs": 3}))
+    for moment in ("10:00:41", "10:00:51", "10:01:01", "10:01:11", "10:02:01"):
+        await passes(still, moment)
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 3
+    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert await still.database.value("select count(*) from hourbell.executions") == 0
+    assert await still.database.value("select count(*) from hourbell.members") == 0
+
+
+async def test_runs_that_are_due_together_do_not_exceed_the_number_of_runs(still: Engine) -> None:
+    job = await create(still, recurring("*/10 * * * * *", window={"max_runs": 2}))
+    await plan_all(still)
+    await passes(still, "10:01:15")  # four are due
+    assert [fate[1:3] for fate in await history(still, job.job_id)] == [
+        ("SUCCEEDED", None),
+        ("SUCCEEDED", None),
+        ("SKIPPED", "max_runs"),
+        ("SKIPPED", "max_runs"),
+    ]
+    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+
+
+async def test_retries_and_runs_given_back_do_not_count_as_runs(still: Engine) -> None:
+    job = await create(still, recurring(window={"max_runs": 2}))
+    await plan_all(still)
+    await travel(still, at("10:01:01"))
+    hand, claimed = await claim_one(still)
+    await hand.dispatch.close(hand.session)  # given back
+    await travel(still, at("10:01:03"))
+    hand, claimed = await claim_one(still)
+    await hand.fail([claimed], 0)
+    await travel(still, at("10:01:05"))
+    hand, claimed = await claim_one(still)
+    await expire_session(still, hand.session)
+    await reap(still, None, await still.clock.now())
+    await minutes_pass(still, 2, 4)
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
+
+
+async def test_a_job_ends_with_its_window_and_is_completed(still: Engine) -> None:
+    job = await create(still, recurring(window={"ends_at": at("10:03").isoformat()}))
+    await minutes_pass(still, 1, 5)
+    assert await history(still, job.job_id) == [
+        Fate(at(f"10:0{minute}"), "SUCCEEDED") for minute in (1, 2, 3)
+    ]
+    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+    assert await still.database.value("select count(*) from hourbell.members") == 0
+
+
+async def test_a_job_begins_with_its_window(still: Engine) -> None:
+    job = await create(still, recurring(window={"starts_at": at("10:03").isoformat()}))
+    await minutes_pass(still, 1, 4)
+    assert await history(still, job.job_id) == [
+        Fate(at(f"10:0{minute}"), "SUCCEEDED") for minute in (3, 4)
+    ]
+
+
+# Changes.
+
+
+async def test_what_is_queued_when_its_job_is_rescheduled_is_superseded(still: Engine) -> None:
+    job = await create(still, recurring())
+    await plan_all(still)
+    await travel(still, at("10:01:01"))
+    await admit_all(still)
+    await update_job(still, job.job_id, {"schedule": {"cron": "30 * * * * *"}}, Write())
+    await passes(still, "10:01:31")
+    assert await history(still, job.job_id) == [
+        Fate(at("10:01"), "SUPERSEDED", "updated"),
+        Fate(at("10:01:30"), "SUCCEEDED"),
+    ]
+
+
+async def test_what_runs_when_its_job_is_rescheduled_is_let_finish(still: Engine) -> None:
+    job = await create(still, recurring())
+    await plan_all(still)
+    await travel(still, at("10:01:01"))
+    hand, claimed = await claim_one(still)
+    await update_job(still, job.job_id, {"schedule": {"cron": "30 * * * * *"}}, Write())
+    assert not await hand.succeed([claimed])
+    assert await history(still, job.job_id) == [Fate(at("10:01"), "SUCCEEDED")]
+
+
+async def test_an_update_never_makes_a_run_for_the_past_and_never_loses_the_next(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring("30 * * * * *"))
+    await passes(still, "10:01:10")
+    await update_job(still, job.job_id, {"schedule": {"cron": "5 * * * * *"}}, Write())  # passed
+    await update_job(still, job.job_id, {"schedule": {"cron": "15 * * * * *"}}, Write())
+    await passes(still, "10:01:16")
+    assert await history(still, job.job_id) == [Fate(at("10:01:15"), "SUCCEEDED")]
+
+
+async def test_a_resumed_job_makes_up_nothing(still: Engine) -> None:
+    job = await create(still, recurring(misfire_policy="all"))
+    await minutes_pass(still, 1, 1)
+    await pause_job(still, job.job_id, Write())
+    await minutes_pass(still, 2, 4)
+    await travel(still, at("10:04:30"))
+    await resume_job(still, job.job_id, Write())
+    await minutes_pass(still, 5, 5)
+    assert [fate.occurrence for fate in await history(still, job.job_id)] == [
+        at("10:01"),
+        at("10:05"),
+    ]
+
+
+# Misfires: nobody plans from 10:01 to 10:10:30.
+
+
+async def after_an_outage(engine: Engine, **fields: Any) -> Job:
+    job = await create(engine, recurring(**fields))
+    await travel(engine, at("10:10:30"))
+    await plan_all(engine)
+    await (await Hand.opened(engine)).run_all()
+    await check_sound(engine)
+    return job
+
+
+async def test_missed_runs_are_skipped_if_the_job_says_so(still: Engine) -> None:
+    job = await after_an_outage(still, misfire_policy="skip")
+    # What is late by less than the grace is not missed.
+    assert await history(still, job.job_id) == [
+        Fate(at("10:01"), "SKIPPED", "misfire", 9),
+        Fate(at("10:10"), "SUCCEEDED"),
+    ]
+
+
+async def test_of_missed_runs_the_latest_is_made_up(still: Engine) -> None:
+    job = await after_an_outage(still, cron="*/2 * * * *")
+    await passes(still, "10:12:01")
+    assert await history(still, job.job_id) == [
+        Fate(at("10:02"), "SKIPPED", "misfire", 4),
+        Fate(at("10:10"), "SUCCEEDED"),
+        Fate(at("10:12"), "SUCCEEDED"),
+    ]
+
+
+async def test_all_missed_runs_are_made_up_within_window_and_limit(still: Engine) -> None:
+    everything = await create(still, recurring(misfire_policy="all"))
+    windowed = await create(still, recurring(misfire_policy="all", catch_up_window_seconds=300))
+    limited = await create(still, recurring(misfire_policy="all", catch_up_limit=3))
+    await travel(still, at("10:10:30"))
+    await plan_all(still)
+    await (await Hand.opened(still)).run_all()
+    assert [fate[1:] for fate in await history(still, everything.job_id)] == [
+        ("SUCCEEDED", None, None)
+    ] * 10
+    assert [fate[1:] for fate in await history(still, windowed.job_id)] == [
+        ("SKIPPED", "misfire", 5),
+        *[("SUCCEEDED", None, None)] * 5,
+    ]
+    assert [fate[1:] for fate in await history(still, limited.job_id)] == [
+        ("SKIPPED", "misfire", 7),
+        *[("SUCCEEDED", None, None)] * 3,
+    ]
+
+
+async def test_a_stretch_of_missed_runs_that_is_longer_than_one_fire_is_accounted_for(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring("* * * * * *"))
+    late = await travel(still, at("10:00:30") + timedelta(hours=4))
+    await plan_all(still)
+    await (await Hand.opened(still)).run_all()
+    found = await history(still, job.job_id)
+    assert sum(fate.missed or 1 for fate in found) == 4 * 3600
+    assert [fate.status for fate in found].count("SUCCEEDED") == 1
+    assert found[-1] == Fate(late, "SUCCEEDED")
+    assert await place_of(still, job.job_id) == []

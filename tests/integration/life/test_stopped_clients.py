@@ -1,0 +1,388 @@
+"""A client that stops inside a call keeps its locks, maybe for ever. Nobody may wait for it.
+
+A stopped process and one that stands at a failpoint are the same to the database: a transaction
+that is open and silent. The first part lets operations stand before their commit, each against
+what could want the same rows, and then everything else must go on within moments. The second part
+does it to real processes, with SIGSTOP.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+
+from hourbell.dispatch import Session
+from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.core import Engine
+from hourbell.engine.join import join_left_over
+from hourbell.engine.plan import end_memberships
+from hourbell.engine.reap import expire, reap
+from hourbell.engine.request import backfill, cancel_execution, run_now
+from hourbell.engine.retain import keep_house
+from hourbell.engine.writes import Write
+from hourbell.failpoints import held
+from hourbell.model.executions import Claimed
+from hourbell.model.jobs import Job
+from integration.life.children import child
+from integration.life.support import (
+    Fate,
+    Hand,
+    admit_all,
+    at,
+    blocked,
+    check_sound,
+    create,
+    eventually,
+    every,
+    expire_session,
+    fates,
+    fill,
+    history,
+    one_time,
+    place_of,
+    plan_all,
+    recurring,
+    somebody_waits,
+    standing,
+    travel,
+)
+
+BOUND_SECONDS = 3.0  # of each verb; they take milliseconds
+WAITING = """
+select query, (select array_agg(distinct l.mode || ' ' || coalesce(l.relation::regclass::text, ''))
+               from pg_locks as l where l.pid = a.pid and not granted)
+from pg_stat_activity as a where wait_event_type = 'Lock' and datname = current_database()
+"""
+
+
+class Bystanders:
+    """Jobs and workers that have nothing to do with the stopped client, except for its timetable."""
+
+    def __init__(self, engine: Engine, job: Job, hand: Hand) -> None:
+        self.engine = engine
+        self.job = job
+        self.hand = hand
+
+    @classmethod
+    async def present(cls, engine: Engine) -> "Bystanders":
+        job = await create(engine, recurring())
+        return cls(engine, job, await Hand.opened(engine))
+
+    async def go_on(self, moment: str) -> list[Claimed]:
+        """Every verb of the life once more, at this moment; what the worker ran."""
+        engine, hand = self.engine, self.hand
+        now = await travel(engine, at(moment))
+
+        async def bounded(name: str, verb: Awaitable[object]) -> object:
+            running = asyncio.ensure_future(verb)
+            await asyncio.wait([running], timeout=BOUND_SECONDS)
+            if not running.done():
+                waiting = await engine.database.fetch(WAITING)
+                running.cancel()
+                raise AssertionError(f"{name} waits for the stopped client: {waiting}")
+            return await running
+
+        await bounded("create", create(engine, recurring()))
+        lost = await create(engine, one_time())
+        await bounded("join", join_left_over(engine, now))
+        await bounded("plan", plan_all(engine))
+        await bounded("end memberships", end_memberships(engine, None, now))
+        await bounded("expire", expire(engine, None, now))
+        await bounded("admit", admit_all(engine))
+        doomed = await Hand.opened(engine)
+        taken = await bounded("claim", doomed.claim())
+        assert lost.job_id in {one.execution_id for one in taken}
+        await expire_session(engine, doomed.session)
+        assert (await bounded("reap", reap(engine, None, now))).sessions == 1
+        await bounded("admit", admit_all(engine))
+        claimed = await bounded("claim", hand.claim())
+        await bounded("heartbeat", hand.beat(claimed))
+        assert not await bounded("settle", hand.succeed(claimed))
+        await bounded("keep house", keep_house(engine, None, now))
+        await bounded("create", create(engine, one_time()))
+        claimed += await bounded("run", hand.run_all())
+        assert lost.job_id in {one.execution_id for one in claimed}
+        return claimed
+
+
+async def test_a_create_that_stops_holds_up_neither_its_timetable_nor_other_creates(
+    still: Engine,
+) -> None:
+    others = await Bystanders.present(still)
+    async with standing("create.before_commit", create(still, recurring(name="stopped"))):
+        await others.go_on("10:01:01")
+        assert await history(still, others.job.job_id) == [Fate(at("10:01"), "SUCCEEDED")]
+        await others.go_on("10:02:01")
+    await others.go_on("10:03:01")
+    stopped = await still.database.value("select id from hourbell.jobs where name = 'stopped'")
+    # It was created at 10:00:30, whenever that became known.
+    occurrences = [at("10:01"), at("10:02"), at("10:03")]
+    assert await history(still, stopped) == [Fate(minute, "SUCCEEDED") for minute in occurrences]
+
+
+@pytest.mark.parametrize("name", ["update", "reschedule", "pause", "delete", "resume"])
+async def test_a_change_of_a_recurring_job_that_stops_holds_up_nobody(
+    still: Engine, name: str
+) -> None:
+    others = await Bystanders.present(still)
+    job = await create(still, recurring(start_deadline_seconds=20, deadline_seconds=50))
+    await plan_all(still)
+    operations: dict[str, Callable[[], Coroutine[Any, Any, Job]]] = {
+        "update": lambda: update_job(still, job.job_id, {"name": "new"}, Write()),
+        "reschedule": lambda: update_job(
+            still,
+            job.job_id,
+            {"schedule": {"cron": "* * * * *", "timezone": "Asia/Tokyo"}},
+            Write(),
+        ),
+        "pause": lambda: pause_job(still, job.job_id, Write()),
+        "delete": lambda: delete_job(still, job.job_id, Write()),
+        "resume": lambda: resume_job(still, job.job_id, Write()),
+    }
+    if name == "resume":
+        await pause_job(still, job.job_id, Write())
+    point = "update" if name == "reschedule" else name
+    async with standing(f"{point}.before_commit", operations[name]()):
+        await others.go_on("10:01:01")
+        await others.go_on("10:01:25")  # past its start deadline
+        await others.go_on("10:02:01")
+    await others.go_on("10:03:01")
+    await check_sound(still)
+
+
+async def test_a_change_that_stops_holds_up_no_claim_of_a_job_whose_runs_are_counted(
+    still: Engine,
+) -> None:
+    others = await Bystanders.present(still)
+    counted = await create(still, recurring(window={"max_runs": 3}))
+    await plan_all(still)
+    await travel(still, at("10:01:01"))
+    await admit_all(still)  # its run is ready
+    async with standing(
+        "update.before_commit", update_job(still, counted.job_id, {"name": "new"}, Write())
+    ):
+        await others.go_on("10:01:05")
+        assert [fate.status for fate in await history(still, counted.job_id)] == ["live"]
+    await others.go_on("10:01:10")
+    assert (await history(still, counted.job_id))[0] == Fate(at("10:01"), "SUCCEEDED")
+    for minute in range(2, 6):
+        await others.go_on(f"10:0{minute}:01")
+    assert [fate.status for fate in await history(still, counted.job_id)] == ["SUCCEEDED"] * 3
+
+
+@pytest.mark.parametrize("name", ["update", "pause", "delete", "run", "cancel"])
+async def test_a_change_of_a_waiting_one_time_job_that_stops_holds_up_nobody(
+    still: Engine, name: str
+) -> None:
+    others = await Bystanders.present(still)
+    document = one_time(
+        schedule={"delay_seconds": 10}, start_deadline_seconds=10, deadline_seconds=20
+    )
+    job = await create(still, document)
+    operations: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "update": lambda: update_job(still, job.job_id, {"name": "new"}, Write()),
+        "pause": lambda: pause_job(still, job.job_id, Write()),
+        "delete": lambda: delete_job(still, job.job_id, Write()),
+        "run": lambda: run_now(still, job.job_id, Write()),
+        "cancel": lambda: cancel_execution(still, job.job_id, Write()),
+    }
+    async with standing(f"{name}.before_commit", operations[name]()):
+        await others.go_on("10:00:41")  # it is due
+        await others.go_on("10:00:51")  # it should have started
+        await others.go_on("10:01:01")  # it should have finished
+    await others.go_on("10:01:02")
+    (fate,) = await history(still, job.job_id)
+    assert fate[1:3] == {
+        "delete": ("CANCELLED", "cancelled"),
+        "cancel": ("CANCELLED", "cancelled"),
+    }.get(name, ("SKIPPED", "start_deadline"))
+    await check_sound(still)
+
+
+async def a_run_under_way(engine: Engine, policy: str) -> tuple[Job, Hand, list[Claimed]]:
+    """The run of 10:01 is claimed."""
+    job = await create(engine, recurring(overlap_policy=policy, tenant_id="overlapping"))
+    await plan_all(engine)
+    await travel(engine, at("10:01:01"))
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    claimed = [one for one in await hand.claim() if one.job_id == job.job_id]
+    assert len(claimed) == 1
+    return job, hand, claimed
+
+
+@pytest.mark.parametrize("policy", ["queue_one", "replace"])
+async def test_cancelling_a_parked_run_and_stopping_holds_up_neither_settle_nor_gate(
+    still: Engine, policy: str
+) -> None:
+    job, hand, first = await a_run_under_way(still, policy)
+    others = await Bystanders.present(still)
+    await travel(still, at("10:02:01"))
+    await plan_all(still)
+    await admit_all(still)
+    parked = await still.database.value("select id from hourbell.parked")
+    async with standing("cancel.before_commit", cancel_execution(still, parked, Write())):
+        await others.go_on("10:03:01")  # the next run of the job wants the place of the parked one
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert not await hand.succeed(first)  # and this one frees it
+        await others.go_on("10:03:05")
+    await others.go_on("10:03:10")
+    await others.go_on("10:03:12")
+    assert (await history(still, job.job_id))[1][1:3] in (
+        ("CANCELLED", "cancelled"),
+        ("SKIPPED", "replaced"),
+    )
+    assert await still.database.value("select count(*) from hourbell.parked") == 0
+    await check_sound(still)
+
+
+async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_run(
+    still: Engine,
+) -> None:
+    job, hand, first = await a_run_under_way(still, "queue_one")
+    await travel(still, at("10:02:01"))
+    await plan_all(still)
+    await admit_all(still)
+    parked = await still.database.value("select id from hourbell.parked")
+    with held("cancel.before_commit") as hold:
+        cancelling = asyncio.create_task(cancel_execution(still, parked, Write()))
+        await hold.reached()
+        await hand.succeed(first)
+        cancelling.cancel()  # its client is gone, and its transaction with it
+        await asyncio.wait([cancelling])
+    await travel(still, at("10:02:05"))
+    assert len(await hand.run_all()) == 1
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
+
+
+async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engine) -> None:
+    job, hand, first = await a_run_under_way(still, "replace")
+    others = await Bystanders.present(still)
+    async with standing(
+        "cancel.before_commit", cancel_execution(still, first[0].execution_id, Write())
+    ):
+        await others.go_on("10:02:01")  # the gate wishes to cancel it, too
+        assert list((await hand.beat(first)).unwanted) == [first[0].execution_id]
+        async with asyncio.timeout(BOUND_SECONDS):
+            assert not await hand.succeed(first)
+        await others.go_on("10:02:05")
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
+    await keep_house(still, None, await still.clock.now())
+    assert await still.database.value("select count(*) from hourbell.cancellations") == 0
+
+
+@pytest.mark.parametrize("name", ["run", "backfill"])
+async def test_a_request_for_runs_that_stops_holds_up_nobody(still: Engine, name: str) -> None:
+    others = await Bystanders.present(still)
+    job = others.job
+    operation = (
+        run_now(still, job.job_id, Write())
+        if name == "run"
+        else backfill(still, job.job_id, at("09:50"), at("10:00"), Write())
+    )
+    async with standing("run.before_commit", operation):
+        await others.go_on("10:01:01")
+        await others.go_on("10:02:01")
+    await others.go_on("10:02:02")
+    runs = {"run": 1, "backfill": 10}[name]
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * (2 + runs)
+
+
+async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
+    # Making a partition needs the whole table for itself; who stands in line for that stops all.
+    others = await Bystanders.present(still)
+    job = await create(still, one_time(schedule={"delay_seconds": 3600}))
+    async with standing("cancel.before_commit", cancel_execution(still, job.job_id, Write())):
+        await travel(still, at("10:00:50"))
+        house = asyncio.create_task(
+            keep_house(still, None, await still.clock.now() + timedelta(days=400))
+        )
+        await asyncio.sleep(0)
+        await others.go_on("10:01:01")
+        await asyncio.wait([house], timeout=BOUND_SECONDS)
+        assert house.done()
+        await others.go_on("10:02:01")
+    house.exception()
+    assert await place_of(still, job.job_id) == []
+
+
+# Real processes.
+
+
+async def test_a_worker_stopped_while_its_claim_is_being_sent_to_it_holds_up_nobody(
+    database: str, engine: Engine
+) -> None:
+    await fill(engine, 1500, one_time(payload="x" * 20_000))  # more than any socket's buffer
+    await admit_all(engine)
+    others = await Hand.opened(engine)
+    async with child("claimer", database, "1000") as stopped:
+        session = Session(int(await stopped.says("session")), uuid4())
+        async with blocked(engine, "leased"):
+            await somebody_waits(engine, "hourbell.claim")
+            await stopped.stop()
+        await eventually(lambda: sending(engine))
+
+        assert len(await others.claim()) == 500  # the rest
+        await fill(engine, 10)
+        await admit_all(engine)
+        assert len(await others.claim()) == 10
+        await expire_session(engine, session)
+        reaped = await reap(engine, None, await engine.clock.now())
+        assert (reaped.sessions, reaped.returned) == (1, 1000)
+        await admit_all(engine)
+        again = await others.claim_all()
+        assert len(again) == 1000
+        assert not await others.succeed(again)
+        assert await sending(engine)
+
+        stopped.go_on()
+        assert await stopped.says("claimed") == "1000"
+        assert await stopped.says("refused") == "1000"
+        await stopped.says("lost")
+    assert await fates(engine) == {"SUCCEEDED": 1000}
+
+
+async def sending(engine: Engine) -> bool:
+    """Whether a backend waits for its client to read what it is sent."""
+    return bool(
+        await engine.database.value(
+            "select exists (select from pg_stat_activity where datname = current_database()"
+            " and wait_event = 'ClientWrite')"
+        )
+    )
+
+
+async def test_a_process_stopped_inside_create_holds_up_neither_planning_nor_other_creates(
+    database: str, engine: Engine
+) -> None:
+    engine.times = replace(engine.times, horizon_seconds=3)
+    hand = await Hand.opened(engine)
+    document = every(1)
+    async with child("creator", database, "1", failpoints="create.before_commit=stop") as stopped:
+        await stopped.is_stopped()
+        rule, other = await asyncio.gather(
+            engine.database.row("select rule from hourbell.timetables"), create(engine, document)
+        )
+        assert rule["rule"] == "@every 1+0"  # they share it
+
+        async def ran_twice() -> bool:
+            await plan_all(engine)
+            await hand.run_all()
+            return len(await history(engine, other.job_id)) >= 2
+
+        await eventually(ran_twice)
+        assert (await create(engine, document)).status == "SCHEDULED"
+        stopped.go_on()
+        job = int(await stopped.says("created"))
+
+    async def ran() -> bool:
+        await plan_all(engine)
+        await hand.run_all()
+        return bool(await history(engine, job))
+
+    await eventually(ran)
+    await check_sound(engine)

@@ -1,0 +1,445 @@
+"""The worker: what it holds, what it starts, what it stops, and what it leaves behind."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hourbell.actions.task import Context, TaskRunner
+from hourbell.dispatch import Heard, Session
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.core import Engine
+from hourbell.engine.read import get_execution
+from hourbell.engine.reap import reap
+from hourbell.engine.request import cancel_execution
+from hourbell.engine.writes import Write
+from hourbell.failpoints import configure, held
+from hourbell.model.executions import Execution, ExecutionStatus, Reason
+from hourbell.model.jobs import TaskAction
+from hourbell.worker.runtime import Worker, WorkerSettings
+from integration.life.support import (
+    PATIENCE_SECONDS,
+    TIMES,
+    admit_all,
+    check_sound,
+    create,
+    eventually,
+    expire_session,
+    fates,
+    fill,
+    one_time,
+    open_engine,
+    places,
+    scheduling,
+    working,
+)
+
+
+class Work:
+    """A handler that waits to be let go, and tells what happens to its runs."""
+
+    def __init__(self) -> None:
+        self.started: list[Context] = []
+        self.cancelled: list[Context] = []
+        self.finished: list[Context] = []
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, payload: object, context: Context) -> None:
+        self.started.append(context)
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(context)
+            raise
+        self.finished.append(context)
+
+    async def has_started(self, number: int = 1) -> None:
+        await eventually(lambda: _async(len(self.started) >= number))
+
+    async def was_cancelled(self, number: int = 1) -> None:
+        await eventually(lambda: _async(len(self.cancelled) >= number))
+
+    async def run(self, payload: object, context: Context) -> None:
+        """As a coroutine function, which handlers have to be."""
+        await self(payload, context)
+
+
+async def _async(value: bool) -> bool:
+    return value
+
+
+@asynccontextmanager
+async def running_one(
+    engine: Engine, work: Work, **fields: Any
+) -> AsyncIterator[tuple[Worker, int]]:
+    """A worker that runs one job; its handler has started."""
+    job = await create(engine, one_time("work", **fields))
+    await admit_all(engine)
+    async with working(engine, {"work": work.run}) as worker:
+        await work.has_started()
+        yield worker, job.job_id
+        work.let_go.set()
+
+
+async def ended(engine: Engine, execution_id: int) -> Execution:
+    """An execution, when it has its fate."""
+
+    async def recorded() -> bool:
+        return bool(
+            await engine.database.value(
+                "select exists (select from hourbell.ledger where id = $1)", execution_id
+            )
+        )
+
+    await eventually(recorded)
+    return await get_execution(engine, execution_id)
+
+
+async def test_a_worker_renews_its_session_three_times_a_lease(database: str) -> None:
+    beats: list[float] = []
+
+    class Counted(PostgresDispatch):
+        async def heartbeat(self, session: Session, *rest: Any) -> Heard:
+            beats.append(time.monotonic())
+            return await super().heartbeat(session, *rest)
+
+    async with open_engine(database, replace(TIMES, lease_seconds=0.6)) as engine:
+        settings = WorkerSettings(name="counted", lease_seconds=0.6)
+        worker = Worker(Counted(engine), {TaskAction: TaskRunner({})}, settings)
+        running = asyncio.create_task(worker.run())
+        await eventually(lambda: _async(len(beats) >= 6))
+        worker.stop()
+        await running
+    gaps = sorted(later - earlier for earlier, later in pairwise(beats))
+    assert gaps[0] > 0.19
+    assert gaps[len(gaps) // 2] < 0.3
+
+
+async def test_a_handler_over_its_timeout_is_stopped_and_its_attempt_failed(
+    engine: Engine,
+) -> None:
+    work = Work()
+    never = {"max_retries": 0}
+    async with running_one(engine, work, timeout_seconds=1, retry_policy=never) as (_, number):
+        execution = await ended(engine, number)
+    assert work.cancelled
+    assert not work.finished
+    assert execution.status is ExecutionStatus.DEAD
+    assert execution.reason is Reason.RETRIES_EXHAUSTED
+    assert execution.error == "It was stopped by its timeout."
+    assert execution.started_at is not None
+    assert execution.finished_at is not None
+    assert 0.9 < (execution.finished_at - execution.started_at).total_seconds() < 3
+
+
+async def test_a_running_execution_that_is_cancelled_stops(engine: Engine) -> None:
+    work = Work()
+    async with running_one(engine, work) as (_, number):
+        await cancel_execution(engine, number, Write())
+        execution = await ended(engine, number)
+    assert len(work.cancelled) == 1
+    assert execution.status is ExecutionStatus.CANCELLED
+    assert await engine.database.value("select count(*) from hourbell.cancellations") == 0
+
+
+async def test_a_handler_that_succeeds_although_it_was_cancelled_has_succeeded(
+    engine: Engine,
+) -> None:
+    asked = asyncio.Event()
+
+    async def stubborn(payload: object, context: Context) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            asked.set()
+        return "done"
+
+    job = await create(engine, one_time("stubborn"))
+    await admit_all(engine)
+    async with working(engine, {"stubborn": stubborn}):
+        await eventually(lambda: places_are(engine, leased=1))
+        await cancel_execution(engine, job.job_id, Write())
+        execution = await ended(engine, job.job_id)
+        assert asked.is_set()
+        assert execution.status is ExecutionStatus.SUCCEEDED
+        assert execution.result == "done"
+        # The runner that was cancelled goes on with other work.
+        again = await create(engine, one_time())
+        await admit_all(engine)
+        assert (await ended(engine, again.job_id)).status is ExecutionStatus.SUCCEEDED
+
+
+async def places_are(engine: Engine, **expected: int) -> bool:
+    return await places(engine) == expected
+
+
+async def test_a_lost_session_cancels_all_its_work_and_another_takes_it_up(
+    engine: Engine,
+) -> None:
+    work = Work()
+    async with running_one(engine, work) as (worker, number):
+        lost = worker.session
+        assert lost is not None
+        await expire_session(engine, lost)
+        await reap(engine, None, await engine.clock.now())
+        await work.was_cancelled()
+        assert worker.session != lost
+        await admit_all(engine)
+        await work.has_started(2)  # by the same worker, in its new session
+        work.let_go.set()
+        execution = await ended(engine, number)
+    assert [context.attempt for context in work.started] == [1, 2]
+    assert work.started[0].fence < work.started[1].fence
+    assert work.started[0].execution_id == work.started[1].execution_id
+    assert execution.status is ExecutionStatus.SUCCEEDED
+    assert [attempt.kind for attempt in execution.attempts] == ["lost", None]
+
+
+async def test_a_lost_lease_cancels_that_handler_and_no_other(engine: Engine) -> None:
+    work = Work()
+    await fill(engine, 2, one_time("work"))
+    await admit_all(engine)
+    async with working(engine, {"work": work.run}):
+        await work.has_started(2)
+        taken = await engine.database.value(
+            "delete from hourbell.leased where ctid = (select min(ctid) from hourbell.leased)"
+            " returning id"
+        )
+        await work.was_cancelled()
+        work.let_go.set()
+        await eventually(lambda: places_are(engine))
+    assert len(work.cancelled) == 1
+    assert len(work.finished) == 1
+    assert await fates(engine) == {"SUCCEEDED": 1}
+    assert await engine.database.value("select id from hourbell.executions") == taken
+
+
+async def test_an_execution_lost_and_claimed_again_by_the_same_worker_runs_again(
+    engine: Engine,
+) -> None:
+    work = Work()
+    async with running_one(engine, work) as (worker, number):
+        # As when its deadline was moved: it leaves the worker and comes back, the session stays.
+        await engine.database.value(
+            "select hourbell.give_back($1, $2, hourbell.clock())", worker.session.id, [number]
+        )
+        await work.was_cancelled()
+        await admit_all(engine)
+        await work.has_started(2)
+        work.let_go.set()
+        assert (await ended(engine, number)).status is ExecutionStatus.SUCCEEDED
+
+
+async def test_an_outcome_that_comes_too_late_does_not_end_the_hold_on_its_next_run(
+    engine: Engine,
+) -> None:
+    """The settle of a lost lease is answered when the same worker runs the execution again."""
+    work = Work()
+    async with running_one(engine, work) as (worker, number):
+        with held("settle.before_commit") as settling:
+            work.let_go.set()
+            await settling.reached()
+            work.let_go.clear()
+            assert worker.session is not None
+            await expire_session(engine, worker.session)
+            await reap(engine, None, await engine.clock.now())
+            await admit_all(engine)
+            await work.has_started(2)
+            settling.release()
+        await beats(engine, worker, 3)
+        assert await places(engine) == {"leased": 1}  # nobody gave it back
+        work.let_go.set()
+        await ended(engine, number)
+    assert [context.attempt for context in work.started] == [1, 2]
+
+
+async def beats(engine: Engine, worker: Worker, number: int) -> None:
+    """Wait for so many heartbeats of a worker."""
+    seen = set()
+
+    async def came() -> bool:
+        assert worker.session is not None
+        seen.add(
+            await engine.database.value(
+                "select expires_at from hourbell.sessions where id = $1", worker.session.id
+            )
+        )
+        return len(seen) > number
+
+    await eventually(came)
+
+
+async def test_a_claim_made_in_a_new_session_is_numbered_anew(engine: Engine) -> None:
+    """A claim fails, the session is lost, and the next heartbeat must not give away what follows."""
+    work = Work()
+    async with working(engine, {"work": work.run}, slots=1) as worker:
+        first = worker.session
+        assert first is not None
+        for _ in range(3):  # claims, so that numbers are high
+            await fill(engine, 1)
+            await admit_all(engine)
+            await eventually(lambda: places_are(engine))
+        configure("claim.before_commit=drop")  # none is answered
+        await expire_session(engine, first)
+        await reap(engine, None, await engine.clock.now())
+        await eventually(lambda: _async(worker.session not in (None, first)))
+        await fill(engine, 2, one_time("work"))
+        await admit_all(engine)
+        configure("")
+        await work.has_started(1)
+        # The next claim is answered late; meanwhile a heartbeat says which ones have been.
+        with held("claim.after_commit") as answer:
+            work.let_go.set()
+            await answer.reached()
+            await beats(engine, worker, 2)
+            assert await places(engine) == {"leased": 1}
+            answer.release()
+        await eventually(lambda: places_are(engine))
+    assert len(work.started) == 2
+
+
+async def test_a_handler_that_raises_a_cancellation_of_its_own_has_failed(engine: Engine) -> None:
+    async def broken(payload: object, context: Context) -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    document = one_time("broken", retry_policy={"max_retries": 0})
+    async with working(engine, {"broken": broken}, slots=1):
+        for _ in range(3):  # with one slot: none of them may be lost
+            job = await create(engine, document)
+            await admit_all(engine)
+            execution = await ended(engine, job.job_id)
+            assert execution.status is ExecutionStatus.DEAD
+            assert execution.error is not None
+            assert "CancelledError" in execution.error
+
+
+@pytest.mark.parametrize("exception", [SystemExit, GeneratorExit, RecursionError, MemoryError])
+async def test_whatever_a_handler_raises_is_its_own_failure(
+    engine: Engine, exception: type[BaseException]
+) -> None:
+    async def broken(payload: object, context: Context) -> None:
+        raise exception("mine")
+
+    job = await create(engine, one_time("broken", retry_policy={"max_retries": 0}))
+    await admit_all(engine)
+    async with working(engine, {"broken": broken}):
+        execution = await ended(engine, job.job_id)
+        assert execution.status is ExecutionStatus.DEAD
+        assert execution.error == f"{exception.__name__}: mine"
+
+
+@pytest.mark.parametrize("point", ["claim", "heartbeat", "settle", "admit"])
+async def test_a_call_that_fails_for_an_unknown_reason_does_not_end_the_worker(
+    engine: Engine, point: str
+) -> None:
+    configure(f"{point}.before_commit=error*2")
+    await fill(engine, 20)
+    async with scheduling(engine), working(engine) as worker:
+        await eventually(lambda: places_are(engine))
+        await beats(engine, worker, 1)
+    assert await fates(engine) == {"SUCCEEDED": 20}
+
+
+async def test_a_drain_finishes_what_runs_and_gives_back_what_is_not_started(
+    engine: Engine,
+) -> None:
+    begun: list[str] = []
+    stop: Callable[[], None] = lambda: None  # noqa: E731
+
+    async def work(payload: object, context: Context) -> None:
+        begun.append(context.execution_id)
+        stop()
+        await asyncio.sleep(0.05)
+
+    await fill(engine, 50, one_time("work"))
+    await admit_all(engine)
+    async with working(engine, {"work": work}) as worker:
+        stop = worker.stop
+        await eventually(lambda: _async(bool(begun)))
+    assert len(begun) < 25
+    assert await fates(engine) == {"SUCCEEDED": len(begun)}
+    assert await places(engine) == {"due": 50 - len(begun)}
+    rows = await engine.database.fetch("select attempt, crashes, history from hourbell.executions")
+    assert {tuple(row.values()) for row in rows} == {(0, 0, None)}
+    assert await engine.database.value("select count(*) from hourbell.sessions") == 0
+    await check_sound(engine)
+
+
+async def test_a_drain_that_takes_too_long_stops_what_runs_and_it_is_tried_again(
+    engine: Engine,
+) -> None:
+    work = Work()
+    await fill(engine, 1, one_time("work"))
+    await admit_all(engine)
+    async with working(engine, {"work": work.run}, drain_seconds=0.1):
+        await work.has_started()
+    assert len(work.cancelled) == 1
+    row = await engine.database.row("select attempt, history from hourbell.executions")
+    assert row["attempt"] == 1
+    assert "shut down" in row["history"]
+    assert await places(engine) == {"due": 1}
+
+
+async def test_a_drain_never_gives_back_what_was_started_and_may_run_once_only(
+    engine: Engine,
+) -> None:
+    began, ended_at_last = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(payload: object, context: Context) -> None:
+        began.set()
+        while not ended_at_last.is_set():
+            try:
+                await ended_at_last.wait()
+            except asyncio.CancelledError:
+                continue
+
+    job = await create(engine, one_time("stubborn", delivery="at_most_once"))
+    await admit_all(engine)
+    async with working(engine, {"stubborn": stubborn}, drain_seconds=0.05, lease_seconds=0.5):
+        await began.wait()
+    assert await places(engine) == {"leased": 1}
+    ended_at_last.set()
+    session = Session(await engine.database.value("select id from hourbell.sessions"), None)  # type: ignore[arg-type]
+    await expire_session(engine, session)
+    await reap(engine, None, await engine.clock.now())
+    execution = await get_execution(engine, job.job_id)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.LOST)
+
+
+async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others(
+    engine: Engine,
+) -> None:
+    barrier = threading.Event()
+
+    def blocking(payload: object, context: Context) -> str:
+        barrier.wait(PATIENCE_SECONDS)
+        return threading.current_thread().name
+
+    blocked = await create(engine, one_time("blocking"))
+    await admit_all(engine)
+    async with working(engine, {"blocking": blocking}):
+        await eventually(lambda: places_are(engine, leased=1))
+        other = await create(engine, one_time())
+        await admit_all(engine)
+        await ended(engine, other.job_id)
+        barrier.set()
+        execution = await ended(engine, blocked.job_id)
+    assert execution.status is ExecutionStatus.SUCCEEDED
+    assert execution.result != threading.current_thread().name
+
+
+async def test_an_idle_worker_passes_the_gate_itself_when_nobody_leads(engine: Engine) -> None:
+    async with working(engine):
+        job = await create(engine, one_time(schedule={"delay_seconds": 1}))
+        execution = await ended(engine, job.job_id)
+    assert execution.status is ExecutionStatus.SUCCEEDED
+    assert execution.lateness_ms is not None
+    assert execution.lateness_ms < 1000
