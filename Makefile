@@ -4,7 +4,7 @@ BIN := .venv/bin
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix bench python runtime dev services
+.PHONY: help up test check fix bench sim python runtime dev services
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -26,6 +26,9 @@ fix: dev ## Repair what lint and formatting can repair by themselves
 
 bench: dev ## Run the benchmarks; each prints one JSON line
 	@set -e; for bench in $(BENCHES); do $(BIN)/python $$bench; done
+
+sim: dev ## Simulate weeks of life with crashes everywhere; SEED= and DAYS= choose which and how long
+	SIM_SEED=$(SEED) SIM_DAYS=$(DAYS) $(BIN)/python -m pytest tests/simulation -q
 
 # The rest serves the targets above.
 

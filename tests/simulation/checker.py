@@ -26,6 +26,7 @@ from simulation.history import (
     Change,
     Claim,
     Document,
+    Event,
     Fate,
     History,
     LeaderVerb,
@@ -266,6 +267,17 @@ class Case:
             if change.operation in ("pause", "resume", "delete") or reschedules:
                 found.append(change)
         return found
+
+    def settled_later(self, execution: int, event: Event) -> bool:
+        """Whether a worker ended an execution after this event, at the same moment or later."""
+        after = self.history.events[self.history.events.index(event) :]
+        return any(
+            isinstance(later, Settle)
+            and later.accepted
+            and later.execution == execution
+            and later.kind in _FATE_OF_KIND
+            for later in after
+        )
 
     def name(self, execution: int) -> str:
         record = self.record(execution)
@@ -827,24 +839,33 @@ def changes_are_obeyed(case: Case) -> Iterator[Violation]:
 
 def overlaps_follow_the_policy(case: Case) -> Iterator[Violation]:
     """Two runs of a job that does not allow it are never live together, the waits between attempts included."""
-    by_job = Lists[int, tuple[datetime, datetime, int]]()
-    for execution, claims in case.claims.items():
-        record = case.record(execution)
-        if record is None or case.is_one_time(record.job):
+    live: dict[int, set[int]] = {}  # by job, what has started and not been settled
+    for event in case.history.events:
+        if isinstance(event, Settle) and event.accepted and event.kind in _FATE_OF_KIND:
+            for started in live.values():
+                started.discard(event.execution)
+        if not isinstance(event, Claim) or case.is_one_time(event.job):
             continue
-        policies = [doc.get("overlap_policy", "allow") for doc in case.documents_of(record)]
-        if not policies or "allow" in policies:
+        started = live.setdefault(event.job, set())
+        if event.execution in started or not _excludes_others(case, event.execution):
             continue
-        ended = record.fate.recorded_at if record.fate else _FOREVER
-        by_job.add(record.job, (claims[0].at, ended, execution))
-    for runs in by_job.values():
-        runs.sort()
-        for (_, ended, one), (started, _, other) in itertools.pairwise(runs):
-            if started < ended:
+        for other in sorted(started):
+            record = case.record(other)
+            ended = record.fate.recorded_at if record and record.fate else _FOREVER
+            if ended > event.at or case.settled_later(other, event):
                 yield Violation(
                     "overlap",
-                    f"{case.name(other)} was started at {started} while {case.name(one)} was live",
+                    f"{case.name(event.execution)} was started at {event.at} while"
+                    f" {case.name(other)} was live",
                 )
+        started.add(event.execution)
+
+
+def _excludes_others(case: Case, execution: int) -> bool:
+    record = case.record(execution)
+    documents = case.documents_of(record) if record else []
+    policies = [document.get("overlap_policy", "allow") for document in documents]
+    return bool(policies) and "allow" not in policies
 
 
 def nothing_is_stuck(case: Case) -> Iterator[Violation]:

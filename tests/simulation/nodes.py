@@ -115,7 +115,7 @@ class Scheduler(Node):
     async def turn(self, now: datetime, agenda: Agenda) -> None:
         """What its loops would do at this moment, in some order."""
         try:
-            early = self._engine.times.leader_lease_seconds / 12
+            early = self.leadership.step_seconds / 4
             if self._world.led and self.due("lead", now, early):
                 await self._lead(now)
             if not self.acts:
@@ -135,8 +135,7 @@ class Scheduler(Node):
             self.dead = trouble.fault.dies
 
     async def _lead(self, now: datetime) -> None:
-        third = self._engine.times.leader_lease_seconds / 3
-        self.timers["lead"] = now + timedelta(seconds=third)
+        self.timers["lead"] = now + timedelta(seconds=self.leadership.step_seconds)
         had = self.leadership.term
         fault = self._world.faults.draw("renew")
         try:

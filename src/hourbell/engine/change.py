@@ -205,7 +205,9 @@ async def _change_one_time(
     async def effect(connection: Connection) -> Job:
         taken = await connection.fetchrow(_Q["take_one_time"], seen.job_id)
         if taken is None:
-            return await _on_its_way(connection, seen, operation, now)
+            job = await _on_its_way(connection, seen, operation, now)
+            await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
+            return job
         if taken["version"] != seen.version:
             raise ChangedMeanwhile
         spec = encode_job(target.job).decode()
@@ -219,7 +221,7 @@ async def _change_one_time(
             _Q["update_one_time"],
             seen.job_id,
             schedule.at,
-            schedule.at if operation is _UPDATE else taken["run_at"],
+            taken["run_at"] if schedule == seen.schedule else schedule.at,
             queue,
             target.job.priority,
             start_by,

@@ -192,7 +192,7 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     await cancel_execution(engine, later.job_id, write("cancel"))
     yield next(steps), "cancel"
     # Long enough for every loop to come round, whatever was armed.
-    enough = steady.created_at + timedelta(seconds=2.5)
+    enough = steady.created_at + timedelta(seconds=1.5)
 
     async def past() -> bool:
         return await engine.clock.now() > enough

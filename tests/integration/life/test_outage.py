@@ -6,7 +6,6 @@ their work.
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections import Counter
@@ -38,8 +37,8 @@ from integration.life.support import (
     working,
 )
 
-LEASE_SECONDS = 2.0
-OUTAGE_SECONDS = 5.0  # more than two leases
+LEASE_SECONDS = 1.5
+OUTAGE_SECONDS = 3.5  # more than two leases
 
 
 class Outage:
@@ -132,7 +131,7 @@ async def test_an_outage_of_more_than_two_leases_with_live_workers_doubles_nothi
         # Some end during the outage and some after it; some fall due during it.
         await fill(engine, 10, one_time("work", payload=1.5))
         await fill(engine, 10, one_time("work", payload=OUTAGE_SECONDS + 2))
-        due = [one_time("work", 0.1, schedule={"delay_seconds": seconds}) for seconds in (2, 3, 4)]
+        due = [one_time("work", 0.1, schedule={"delay_seconds": seconds}) for seconds in (1, 2, 3)]
         for document in due * 5:
             await create(engine, document)
         steady = await create(engine, every(1, "work"))
@@ -149,7 +148,7 @@ async def test_an_outage_of_more_than_two_leases_with_live_workers_doubles_nothi
         back_at = time.monotonic()
 
         async def caught_up() -> bool:
-            return (await fates(engine))["SUCCEEDED"] >= 35 + 8
+            return (await fates(engine))["SUCCEEDED"] >= 35 + 6
 
         await eventually(caught_up)
         assert time.monotonic() - back_at < 8
@@ -230,5 +229,4 @@ async def test_workers_and_schedulers_leave_quietly_while_the_database_is_away(
         await fill(engine, 3, one_time("work", payload=0.3))
         await eventually(lambda: running(engine, runs, 3))
         await asyncio.to_thread(outage.kill)
-    assert os.getpid()  # we are still here, and nothing was raised
-    outage.restart()
+    outage.restart()  # we are still here: nothing was raised

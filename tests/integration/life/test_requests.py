@@ -2,7 +2,7 @@
 
 import pytest
 
-from hourbell.engine.change import delete_job, pause_job, resume_job
+from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
 from hourbell.engine.explain import explain_execution
 from hourbell.engine.read import get_execution, get_job, list_executions
@@ -232,6 +232,42 @@ async def test_deleting_a_one_time_job_takes_it_back_wherever_it_is(still: Engin
     assert await fates(still) == {"CANCELLED(cancelled)": 2}
     for job in (waiting, ready):
         assert (await get_job(still, job.job_id)).status is JobStatus.CANCELLED
+
+
+async def test_deleting_a_job_that_is_on_its_way_is_noted(still: Engine) -> None:
+    job = await create(still, one_time())
+    await admit_all(still)
+    await delete_job(still, job.job_id, Write(actor="somebody"))
+    row = await still.database.row(
+        "select actor, operation from hourbell.audit order by id desc limit 1"
+    )
+    assert tuple(row.values()) == ("somebody", "delete")
+
+
+async def test_an_update_that_is_not_about_time_leaves_a_retry_its_time(still: Engine) -> None:
+    job = await create(still, one_time())
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    await hand.fail(await hand.claim(), 60)
+    await update_job(still, job.job_id, {"name": "new"}, Write())
+    await travel(still, at("10:01:20"))
+    assert await hand.run_all() == []
+    await travel(still, at("10:01:31"))
+    assert len(await hand.run_all()) == 1
+    execution = await get_execution(still, job.job_id)
+    assert execution.attempt == 2
+
+
+async def test_an_update_of_the_time_moves_a_retry(still: Engine) -> None:
+    job = await create(still, one_time())
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    await hand.fail(await hand.claim(), 60)
+    await update_job(still, job.job_id, {"schedule": {"at": at("10:05").isoformat()}}, Write())
+    await travel(still, at("10:04:59"))
+    assert await hand.run_all() == []
+    await travel(still, at("10:05:01"))
+    assert len(await hand.run_all()) == 1
 
 
 async def test_the_list_of_a_jobs_executions_has_the_live_and_the_recorded(still: Engine) -> None:

@@ -41,6 +41,13 @@ from integration.life.support import (
 )
 
 
+@pytest.fixture
+async def engine(database: str) -> AsyncIterator[Engine]:
+    """With a lease that runs out soon, so that heartbeats come often."""
+    async with open_engine(database, replace(TIMES, lease_seconds=1.5)) as engine:
+        yield engine
+
+
 class Work:
     """A handler that waits to be let go, and tells what happens to its runs."""
 

@@ -23,7 +23,7 @@ PLANNING = (
     *("advance", "advance", "advance", "advance"),
     *("plan", "plan", "work", "work", "join"),
     *("create", "update", "update", "update", "pause", "resume", "resume", "delete", "cancel"),
-    *("release", "release", "open", "chunk", "chunk", "begin_chunk", "commit_chunk"),
+    *("release", "release", "open", "chunk", "chunk", "begin_chunk", "commit_chunk", "end"),
 )
 RUNNING = (
     *("admit", "admit", "claim", "claim", "settle", "settle", "settle", "settle_stale"),

@@ -16,6 +16,7 @@ declare
   occurrences timestamptz[];
   everybody hourbell.members[];
   changed hourbell.members;
+  living bigint[];
   had timestamptz[];
 begin
   joined := 0;
@@ -32,9 +33,11 @@ begin
   everybody := joiners;
 
   -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on. What
-  -- the job has had since is not produced again: what lives is locked, and stays; what has ended is in the ledger.
-  perform from hourbell.executions
-  where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share;
+  -- the job has had since is not produced again: what lives is locked, and stays; what has ended is in the ledger; what
+  -- somebody is ending just now will be there soon, and is not waited for.
+  living := array(
+    select id from hourbell.executions
+    where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share skip locked);
   occurrences := array(select at from unnest(p_occurrences) as at where at <= planned order by at);
   foreach changed in array everybody loop
     continue when changed.version = 1;
@@ -46,7 +49,10 @@ begin
         -- What was planned ahead may have been cancelled ahead, and a missed stretch may begin before the change; a day
         -- is more than either takes.
         and l.scheduled_for > changed.active_since - interval '1 day'
-        and l.recorded_at >= changed.active_since - interval '1 day');
+        and l.recorded_at >= changed.active_since - interval '1 day'
+      union all
+      select occurrence from hourbell.executions
+      where job = changed.job and origin = 0 and occurrence > changed.active_since and not id = any (living));
     continue when cardinality(had) = 0;
     joiners := array_remove(joiners, changed);
     perform hourbell.produce(
