@@ -49,9 +49,11 @@ async def work(dsn: str) -> float:
     async with engine(dsn) as made:
         counter = Counter(COUNT)
         actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
-        settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
+        settings = WorkerSettings(name="bench", slots=6_000, lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         running = asyncio.create_task(worker.run())
+        while worker.session is None:  # noqa: ASYNC110 - the first claim follows at once
+            await asyncio.sleep(0)
         began = time.monotonic()
         await counter.done.wait()
         await until_empty(made)

@@ -48,7 +48,7 @@ async def work(dsn: str) -> None:
     async with engine(dsn) as made:
         counter = Counter(COUNT)
         actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
-        settings = WorkerSettings(name="bench", slots=2_000, lease_seconds=15)
+        settings = WorkerSettings(name="bench", slots=6_000, lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         listener = await made.database.listen("hourbell", worker.wake)
         running = asyncio.create_task(worker.run())

@@ -40,7 +40,7 @@ IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notificatio
 WATCH_SECONDS = 0.05
 GATE_SECONDS = 0.5  # an idle worker passes the gate this often by itself: the leader may have died
 YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
-_MOST_PER_CLAIM = 1_000
+_MOST_PER_CLAIM = 2_000
 
 _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown"
 
