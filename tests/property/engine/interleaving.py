@@ -380,9 +380,6 @@ class Interleaving:
             self.history.events.append(Planned(self.now))
             await planning._open_fires(self._engine, None, self.now)
 
-    async def _do_end(self, one: int, other: int) -> None:
-        await planning.end_memberships(self._engine, None, self.now)
-
     async def _do_chunk(self, one: int, other: int) -> None:
         if self._chunk is None:
             await self._database.value(_CHUNK, self.now, 1 + one % 3, TIMES.grace)
@@ -470,24 +467,20 @@ class Interleaving:
         )
 
     async def _do_work(self, one: int, other: int) -> None:
-        """Everything that is due, done, with one outcome."""
+        """Everything that is due, done."""
         await self._do_admit(0, 0)
         await self._claim(limit=100)
         while self._running:
-            await self._do_settle(0, other)
+            await self._do_settle(0, 0)
 
     async def _do_settle_stale(self, one: int, other: int) -> None:
         """Somebody who held it once reports an outcome."""
-        claims = [
-            event
-            for event in self.history.events
-            if isinstance(event, Claim) and self._running.get(event.execution) != event.fence
-        ]
-        # Rather what is held again than what has ended.
-        claims.sort(key=lambda claim: claim.execution in self._running)
+        claims = [event for event in self.history.events if isinstance(event, Claim)]
         if not claims or self._session is None:
             return
-        old = claims[-1 - one % len(claims)]
+        old = claims[one % len(claims)]
+        if (old.session, self._running.get(old.execution)) == (self._session.id, old.fence):
+            return
         batch = [Settlement(old.execution, old.fence, SUCCEEDED)]
         refused = await self._dispatch.settle(self._session, batch)
         assert list(refused) == [old.execution]
