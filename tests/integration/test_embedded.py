@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import services
-from hourbell.model.errors import ConfigurationError, DataFolderBusy
+from hourbell.model.errors import ConfigurationError, DataFolderBusy, EmbeddedServerFailed
 from hourbell.store import embedded
-from hourbell.store.embedded import EmbeddedServer, EmbeddedServerFailed
+from hourbell.store.embedded import EmbeddedServer
 
 # Starts a server and says so; at Ctrl-C uses the server once more, as a drain does, and stops it.
 OWNER = """

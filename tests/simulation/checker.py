@@ -128,7 +128,8 @@ class Case:
                 case Settle():
                     self.settles.add(event.execution, event)
                 case Requested():
-                    self.requests |= dict.fromkeys(event.executions, event)
+                    # The first request counts: a one-time job may be hurried more than once.
+                    self.requests = dict.fromkeys(event.executions, event) | self.requests
                 case Cancel():
                     self.cancels.setdefault(event.execution, event)
                 case _:

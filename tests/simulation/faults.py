@@ -23,7 +23,7 @@ POINTS["update"] += POINTS["join"]
 POINTS["resume"] += POINTS["join"]
 
 # No verb may wait for a client that is stopped; whatever takes as long as this does.
-_BLOCKED_SECONDS = 20.0
+_BLOCKED_SECONDS = 45.0
 
 
 @dataclass(frozen=True)

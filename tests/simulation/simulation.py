@@ -568,7 +568,7 @@ class Simulation:
     async def _let_go(self, stalled: Stalled) -> None:
         stalled.cleanup.close()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(45):
                 answer = await stalled.task
         except _REFUSED:
             await self._refused(stalled.wish)

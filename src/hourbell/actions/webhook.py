@@ -65,8 +65,7 @@ class WebhookRunner:
 def _request(action: WebhookAction, run: Run) -> tuple[dict[str, str], bytes | None]:
     claimed = run.claimed
     execution_id = execution_text(claimed.execution_id)
-    headers = {
-        "User-Agent": "Hourbell",
+    ours = {
         "Idempotency-Key": execution_id,
         "Hourbell-Execution-Id": execution_id,
         "Hourbell-Fence-Token": str(claimed.fence),
@@ -74,11 +73,12 @@ def _request(action: WebhookAction, run: Run) -> tuple[dict[str, str], bytes | N
         "Hourbell-Scheduled-For": format_instant(claimed.scheduled_for),
     }
     body = _encoded(action.body)
+    usual = {"User-Agent": "Hourbell"}
     if body is not None:
-        headers |= _TEXT if isinstance(action.body, str) else _JSON
-    theirs = {name.lower() for name in action.headers}
-    kept = {name: value for name, value in headers.items() if name.lower() not in theirs}
-    return kept | action.headers, body
+        usual |= _TEXT if isinstance(action.body, str) else _JSON
+    # Of one name, the last stands: a job may choose what is usual, not what the target trusts us to say.
+    last = {name.lower(): (name, value) for name, value in (usual | action.headers | ours).items()}
+    return dict(last.values()), body
 
 
 def _encoded(body: Any) -> bytes | None:

@@ -11,14 +11,14 @@ paused, deleted or rescheduled since; an update of anything else lets it run, wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
 
 from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES
 from hourbell.engine.core import Engine
-from hourbell.engine.create import after, begin_membership, ensure_timetable
+from hourbell.engine.create import begin_membership, ensure_timetable
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
 from hourbell.engine.read import get_job, recurring_job
@@ -182,7 +182,7 @@ async def _change_recurring(
 
     async def then() -> None:
         if goes_on:
-            await join_timetable(engine, timetable_id, timetable, now, now)
+            await join_timetable(engine, timetable_id, timetable, now, await engine.clock.now())
 
     return Prepared(tenant, effect, then)
 
@@ -199,8 +199,8 @@ async def _change_one_time(
     queue = await engine.queue(target.job.queue, now)
     schedule = target.job.schedule
     assert isinstance(schedule, Once)
-    start_by = after(schedule.at, target.job.start_deadline_seconds)
-    finish_by = after(schedule.at, target.job.deadline_seconds)
+    start_by = _after(schedule.at, target.job.start_deadline_seconds)
+    finish_by = _after(schedule.at, target.job.deadline_seconds)
 
     async def effect(connection: Connection) -> Job:
         taken = await connection.fetchrow(_Q["take_one_time"], seen.job_id)
@@ -273,3 +273,10 @@ def _said(job: Job) -> NewJob:
 def _require(job: Job, *allowed: JobStatus) -> None:
     if job.status not in allowed:
         raise JobNotActive(job_text(job.job_id), job.status)
+
+
+def _after(at: datetime, seconds: int | None) -> datetime | None:
+    try:
+        return None if seconds is None else at + timedelta(seconds=seconds)
+    except OverflowError:
+        return None  # beyond the end of the calendar is never

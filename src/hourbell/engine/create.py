@@ -74,36 +74,47 @@ async def _one_time(
 
 
 class _Rows(msgspec.Struct, frozen=True):
-    """The arguments of `insert_one_time`: a list for each column."""
+    """The arguments of `insert_one_time`: a list for each column of the jobs, then of their terms."""
 
     ids: Sequence[int]
     instants: list[datetime]
     tenants: list[int]
+    terms: list[int]
+    specs: list[str]
     queues: list[int]
     priorities: list[int]
-    start_by: list[datetime | None]
-    finish_by: list[datetime | None]
     at_most_once: list[bool]
-    specs: list[str]
+    start_seconds: list[int | None]
+    finish_seconds: list[int | None]
 
 
 async def _one_time_rows(
     engine: Engine, ids: Sequence[int], jobs: Sequence[NewJob], now: datetime
 ) -> _Rows:
     tenants = {name: await engine.tenant(name, now) for name in {job.tenant_id for job in jobs}}
-    queues = {name: await engine.queue(name, now) for name in {job.queue for job in jobs}}
-    instants = [_once(job).at for job in jobs]
-    timed = list(zip(instants, jobs, strict=True))
+    numbers: dict[tuple[str, int, bool, int | None, int | None], int] = {}
+    terms = [
+        numbers.setdefault(
+            (
+                job.queue,
+                job.priority.value,
+                job.delivery is Delivery.AT_MOST_ONCE,
+                job.start_deadline_seconds,
+                job.deadline_seconds,
+            ),
+            len(numbers) + 1,
+        )
+        for job in jobs
+    ]
+    queues, *rest = (list(column) for column in zip(*numbers, strict=True))
     return _Rows(
         ids,
-        instants,
+        [_once(job).at for job in jobs],
         [tenants[job.tenant_id] for job in jobs],
-        [queues[job.queue] for job in jobs],
-        [job.priority.value for job in jobs],
-        [after(at, job.start_deadline_seconds) for at, job in timed],
-        [after(at, job.deadline_seconds) for at, job in timed],
-        [job.delivery is Delivery.AT_MOST_ONCE for job in jobs],
+        terms,
         [encode_job(job).decode() for job in jobs],
+        [await engine.queue(name, now) for name in queues],
+        *rest,
     )
 
 
@@ -159,7 +170,7 @@ async def _recurring(
         return as_created(new, job_id, first_run(schedule, new.window, job_id, now), now)
 
     async def then() -> None:
-        await join_timetable(engine, timetable_id, timetable, now, now)
+        await join_timetable(engine, timetable_id, timetable, now, await engine.clock.now())
 
     return Prepared(tenant, effect, then)
 
@@ -234,10 +245,3 @@ def as_created(new: NewJob, job_id: int, next_run_at: datetime | None, now: date
         created_at=now,
         updated_at=now,
     )
-
-
-def after(at: datetime, seconds: int | None) -> datetime | None:
-    try:
-        return None if seconds is None else at + timedelta(seconds=seconds)
-    except OverflowError:
-        return None  # beyond the end of the calendar is never

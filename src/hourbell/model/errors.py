@@ -11,6 +11,7 @@
     ├── StaleFence                 stale_fence                somebody else holds the execution now
     ├── NotLeader                  not_leader                 another node leads, or a later epoch
     ├── StoreUnavailable           store_unavailable          the database does not answer
+    ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL does not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
         ├── DataFolderBusy         data_folder_busy           another process uses the folder
         └── UnsafeDatabase         unsafe_database            too old, or it would lose what it confirmed
@@ -188,6 +189,19 @@ class StoreUnavailable(HourbellError):
         super().__init__(
             f"The database does not answer ({why}). Whether this write took effect is not known; "
             f"repeat it with the same idempotency key."
+        )
+
+
+class EmbeddedServerFailed(HourbellError):
+    """The embedded PostgreSQL could not be made or started."""
+
+    code = "embedded_server_failed"
+    title = "The embedded PostgreSQL does not start"
+
+    def __init__(self, what: str, log: str) -> None:
+        super().__init__(
+            f"{what} Correct what it complains about, or name a server of your own with "
+            f"HOURBELL_DATABASE_URL. Its last words:\n{log}"
         )
 
 

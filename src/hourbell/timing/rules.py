@@ -86,11 +86,13 @@ def compile_rule(
     return CronRule(parse_cron(rule), zone_info, dst_gap, dst_overlap)
 
 
-def between(rule: Rule, after: datetime, through: datetime, limit: int) -> list[datetime]:
+def between(
+    rule: Rule, after: datetime, through: datetime, limit: int | None = None
+) -> list[datetime]:
     """The occurrences in (after, through], earliest first, at most `limit` of them."""
     found: list[datetime] = []
     at = rule.next(after)
-    while at is not None and at <= through and len(found) < limit:
+    while at is not None and at <= through and len(found) != limit:
         found.append(at)
         at = rule.next(at)
     return found

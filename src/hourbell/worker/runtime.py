@@ -67,6 +67,11 @@ class Held:
         self.stop: str | None = None  # why it is being stopped
         self.runner: asyncio.Task[None] | None = None
 
+    def remaining(self, now: float) -> float | None:
+        """Until the total deadline, by the time that has passed here since the claim."""
+        left = self.claimed.deadline_in_seconds
+        return None if left is None else left - (now - self.claimed_at)
+
 
 class Worker:
     """Runs executions until it is asked to stop."""
@@ -233,7 +238,10 @@ class Worker:
         outcome: Outcome
         try:
             held.spec = spec = decode_spec(held.claimed.spec)
-            timeout = self._timeout(held, spec)
+            timeout = float(spec.timeout_seconds)
+            remaining = held.remaining(now)
+            if remaining is not None:
+                timeout = max(min(timeout, remaining), 0.0)
             held.until = now + timeout
             run = Run(held.claimed, spec, timeout)
             outcome = await self._actions[type(spec.action)].run(spec.action, run)
@@ -274,21 +282,11 @@ class Worker:
                     outcome,
                     int((started - held.claimed_at) * 1000),
                     int((now - started) * 1000),
-                    self._remaining(held, now),
+                    held.remaining(now),
                 )
             )
         if not self._woken.is_set() and self._busy < self._settings.slots:
             self._woken.set()
-
-    def _timeout(self, held: Held, spec: JobSpec) -> float:
-        remaining = self._remaining(held, time.monotonic())
-        own = float(spec.timeout_seconds)
-        return own if remaining is None else max(min(own, remaining), 0.0)
-
-    def _remaining(self, held: Held, now: float) -> float | None:
-        """Until the total deadline, by the time that has passed here since the claim."""
-        left = held.claimed.deadline_in_seconds
-        return None if left is None else left - (now - held.claimed_at)
 
     # Stopping.
 

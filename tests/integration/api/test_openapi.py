@@ -14,7 +14,8 @@ from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 from integration.api.conforms import problems_of
 from integration.api.conftest import KnownHealth
 
-NOT_IN_REQUESTS = {"stale_fence", "not_leader", "configuration_error"}  # and what stands below
+# And what stands below.
+NOT_IN_REQUESTS = {"stale_fence", "not_leader", "configuration_error", "embedded_server_failed"}
 
 
 async def test_the_document_describes_exactly_what_is_served(

@@ -161,12 +161,12 @@ class Interleaving:
             due = await self._database.value(
                 "select exists (select from hourbell.due where run_at <= $1)"
                 " or exists (select from hourbell.ready) or exists (select from hourbell.suspects)"
-                " or exists (select from hourbell.leased)",
+                " or exists (select from hourbell.leased) or exists (select from hourbell.parked)",
                 self.now,
             )
             if not due:
                 break
-            await self._do_advance(0, 0)
+            await self._do_advance(1, 0)
             await self._lose_worker_when_idle()
         await planning.end_memberships(self._engine, None, self.now)
         await read_the_end(self._database, self.history, self.now)
@@ -348,7 +348,7 @@ class Interleaving:
         owned, stopped = self._stopped.pop(one % len(self._stopped))
         stopped.cleanup.close()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(45):
                 stopped.answered(await stopped.task)
         except _REFUSED:
             pass
@@ -379,6 +379,9 @@ class Interleaving:
         if self._chunk is None:
             self.history.events.append(Planned(self.now))
             await planning._open_fires(self._engine, None, self.now)
+
+    async def _do_end(self, one: int, other: int) -> None:
+        await planning.end_memberships(self._engine, None, self.now)
 
     async def _do_chunk(self, one: int, other: int) -> None:
         if self._chunk is None:
@@ -467,20 +470,24 @@ class Interleaving:
         )
 
     async def _do_work(self, one: int, other: int) -> None:
-        """Everything that is due, done."""
+        """Everything that is due, done, with one outcome."""
         await self._do_admit(0, 0)
         await self._claim(limit=100)
         while self._running:
-            await self._do_settle(0, 0)
+            await self._do_settle(0, other)
 
     async def _do_settle_stale(self, one: int, other: int) -> None:
         """Somebody who held it once reports an outcome."""
-        claims = [event for event in self.history.events if isinstance(event, Claim)]
+        claims = [
+            event
+            for event in self.history.events
+            if isinstance(event, Claim) and self._running.get(event.execution) != event.fence
+        ]
+        # Rather what is held again than what has ended.
+        claims.sort(key=lambda claim: claim.execution in self._running)
         if not claims or self._session is None:
             return
-        old = claims[one % len(claims)]
-        if (old.session, self._running.get(old.execution)) == (self._session.id, old.fence):
-            return
+        old = claims[-1 - one % len(claims)]
         batch = [Settlement(old.execution, old.fence, SUCCEEDED)]
         refused = await self._dispatch.settle(self._session, batch)
         assert list(refused) == [old.execution]

@@ -16,6 +16,7 @@ EXAMPLES = [
     errors.StaleFence("exe_0000000000016", 7),
     errors.NotLeader("epoch 3 is over"),
     errors.StoreUnavailable("connection refused"),
+    errors.EmbeddedServerFailed("It does not start.", "FATAL: out of disk"),
     errors.ConfigurationError("HOURBELL_PORT must be a number."),
     errors.DataFolderBusy("data"),
     errors.UnsafeDatabase("The database runs with fsync = off: set fsync = on."),

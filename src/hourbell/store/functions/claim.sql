@@ -45,7 +45,7 @@ $$;
 create or replace function hourbell.take(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs json[]
+  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -247,7 +247,7 @@ end $$;
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs json[]
+  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
 )
 language plpgsql as $$
 #variable_conflict use_column

@@ -1,3 +1,33 @@
+-- What the ledger has of a job's occurrences after a moment, as ranges. What was superseded is not among them: it is the
+-- next version's to run. A missed stretch may begin earlier, and is then the last that does; what was planned ahead may
+-- have been cancelled ahead, but not as much as a day.
+create or replace function hourbell.recorded_since(
+  p_job bigint, p_since timestamptz, out first timestamptz, out last timestamptz
+) returns setof record
+language sql stable as $$
+  with origins as not materialized (
+    select scheduled_for as first, coalesce(missed_through, scheduled_for) as last from hourbell.ledger
+    where job = p_job and job <> id and origin = 0 and status <> 3 and recorded_at >= p_since - interval '1 day')
+  select * from origins where first > p_since
+  union all
+  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest where last > p_since)
+$$;
+
+-- Produces a stretch for members that come to it late: what has passed by their misfire policies, what is still to come
+-- as if they had been there.
+create or replace function hourbell.catch_up(
+  p_members hourbell.members[], p_occurrences timestamptz[], p_now timestamptz, p_grace interval
+) returns void
+language plpgsql as $$
+declare
+  passed int := width_bucket(p_now, p_occurrences);
+begin
+  if passed > 0 then
+    perform hourbell.produce(p_members, p_occurrences[:passed], p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+  end if;
+  perform hourbell.produce(p_members, p_occurrences[passed + 1:], p_now, false, true, p_grace, p_now);
+end $$;
+
 -- A membership joins its timetable: under the timetable's lock it learns how far planning has come, gets its own executions
 -- up to there, and leaves the rest to the fires. Anybody may complete a join; it is one statement.
 --
@@ -13,11 +43,10 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 declare
   planned timestamptz;
   joiners hourbell.members[];
-  occurrences timestamptz[];
-  everybody hourbell.members[];
-  changed hourbell.members;
   living bigint[];
-  had timestamptz[];
+  apart hourbell.members[];  -- members whose job has already had something of theirs,
+  hads tstzmultirange[];     -- what that is,
+  reaches timestamptz[];     -- and how far they join
 begin
   joined := 0;
   select planned_through into planned from hourbell.timetables where id = p_timetable for no key update;
@@ -28,40 +57,45 @@ begin
     select m from hourbell.members as m
     where timetable = p_timetable and joined_through is null and active_since >= p_from
     order by priority, job limit 5000 for update skip locked);
-  joined := cardinality(joiners);
-  if joined = 0 then return; end if;
-  everybody := joiners;
+  if joiners = '{}' then return; end if;
 
-  -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on. What
-  -- the job has had since is not produced again: what lives is locked, and stays; what has ended is in the ledger; what
-  -- somebody is ending just now will be there soon, and is not waited for.
+  -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on, maybe on
+  -- another timetable. What the job has had since is not produced again: what lives is locked, and stays; what has ended
+  -- is in the ledger; what somebody is ending just now will be there soon, and is not waited for. Such a member joins as
+  -- far as its job has come, if that is further than its timetable.
   living := array(
     select id from hourbell.executions
     where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share skip locked);
-  occurrences := array(select at from unnest(p_occurrences) as at where at <= planned order by at);
-  foreach changed in array everybody loop
-    continue when changed.version = 1;
-    had := array(
-      select at from hourbell.ledger as l
-      join unnest(occurrences) as at on at between l.scheduled_for and coalesce(l.missed_through, l.scheduled_for)
-      where l.job = changed.job and l.job <> l.id and l.origin = 0 and at > changed.active_since
-        and l.status <> 3  -- superseded by this very change: it is this version's to run
-        -- What was planned ahead may have been cancelled ahead, and a missed stretch may begin before the change; a day
-        -- is more than either takes.
-        and l.scheduled_for > changed.active_since - interval '1 day'
-        and l.recorded_at >= changed.active_since - interval '1 day'
+  select array_agg(m), array_agg(had), array_agg(reached) into apart, hads, reaches
+  from unnest(joiners) as m
+  cross join lateral (
+    select coalesce(range_agg(tstzrange(first, last, '[]')) filter (where ended), '{}') as had, max(last) as reached
+    from (
+      select first, last, true as ended from hourbell.recorded_since(m.job, m.active_since)
       union all
-      select occurrence from hourbell.executions
-      where job = changed.job and origin = 0 and occurrence > changed.active_since and not id = any (living));
-    continue when cardinality(had) = 0;
-    joiners := array_remove(joiners, changed);
-    perform hourbell.produce(
-      array[changed], array(select at from unnest(occurrences) as at where not at = any (had) order by at),
-      p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
-  end loop;
-  perform hourbell.produce(joiners, occurrences, p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+      select occurrence, occurrence, not id = any (living) from hourbell.executions
+      where job = m.job and origin = 0 and occurrence > m.active_since) as each_of_them) as since
+  where m.version > 1 and (not isempty(had) or reached > planned);
+  beyond := (select max(at) from unnest(reaches) as at where at > p_through);
+  if beyond is not null then return; end if;
 
-  update hourbell.members as m set joined_through = greatest(planned, m.active_since)
-  from unnest(everybody) as j
+  for k in 1 .. coalesce(cardinality(apart), 0) loop
+    perform hourbell.catch_up(
+      array[apart[k]],
+      array(
+        select at from unnest(p_occurrences) as at
+        where at <= greatest(planned, reaches[k]) and not hads[k] @> at order by at),
+      p_now, p_grace);
+  end loop;
+  perform hourbell.catch_up(
+    array(select m from unnest(joiners) as m where (job, version) not in (select job, version from unnest(apart))),
+    array(select at from unnest(p_occurrences) as at where at <= planned order by at),
+    p_now, p_grace);
+
+  update hourbell.members as m set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)
+  from unnest(joiners) as j
+  left join unnest(apart) with ordinality as a
+    on a.job = j.job and a.version = j.version
   where m.timetable = j.timetable and m.priority = j.priority and m.job = j.job and m.version = j.version;
+  get diagnostics joined = row_count;
 end $$;

@@ -11,7 +11,9 @@ create or replace function hourbell.settle(
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
+  ending bigint[] := p_ids;
   settled bigint[];
+  requeued bigint[];
   freed bigint[];
   granted bigint[];
 begin
@@ -19,60 +21,78 @@ begin
   if not found then return p_ids; end if;
 
   -- Tables are reached by arrays of keys, and only what came out of them is joined: the plan cannot become a scan.
-  with outcomes as materialized (
-    select o.id, o.fence, coalesce(x.kind, 0) as kind, o.begun_ms, o.took_ms, x.delay, x.reason, x.error, x.result
-    from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-    left join unnest(p_others, p_kinds, p_delays, p_reasons, p_errors, p_results)
-      as x(pos, kind, delay, reason, error, result) on x.pos = o.pos),
-  taken as (
-    delete from hourbell.leased where ctid = any (array(
-      select l.ctid from hourbell.leased as l join outcomes as o on o.id = l.id and o.fence = l.fence
-      where l.session = p_session and l.id = any (p_ids)))
-    returning id, claimed_at, version),
-  released as materialized (
-    select o.*, t.version as ran_version,
-      t.claimed_at + make_interval(secs => o.begun_ms / 1000.0::float8) as started_at,
-      t.claimed_at + make_interval(secs => (o.begun_ms + o.took_ms) / 1000.0::float8) as finished_at
-    from taken as t join outcomes as o using (id)),
-  ended as (
-    delete from hourbell.executions
-    where id = any (array(select id from released where kind in (0, 2, 3))) returning *),
-  letters as (
-    insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-    select e.id, e.job, e.tenant, p_now, r.reason, r.error, hourbell.letter(e, e.attempt + 1, r.fence)
-    from ended as e join released as r using (id) where r.kind = 2),
-  recorded as (
-    insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-       queue, priority, origin, status, reason, error, result, spec, history)
-    select e.id, coalesce(e.job, e.id), r.fence, e.occurrence, r.started_at, r.finished_at, p_now, e.tenant, r.ran_version,
-      e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, r.started_at)), p_session, e.queue,
-      e.priority, e.origin, case r.kind when 0 then 0 when 2 then 1 else 2 end, r.reason, r.error, r.result, e.spec, e.history
-    from ended as e join released as r using (id)),
-  again as (
-    update hourbell.executions as e
-    set fence = r.fence,
-        attempt = e.attempt + (r.kind = 1)::int,
-        crashes = case when r.kind = 1 then 0 else e.crashes end,
-        run_at = p_now + case when r.kind = 1 then make_interval(secs => r.delay) else '0' end,
-        first_started_at = case when r.kind = 1 then coalesce(e.first_started_at, r.started_at) else e.first_started_at end,
-        history = case when r.kind = 1 then hourbell.add_attempt(
-          e.history, e.attempt + 1, r.started_at, r.finished_at, r.fence, r.reason, r.error) else e.history end
-    from released as r
-    where e.id = r.id and e.id = any (array(select id from released where kind in (1, 4)))
-    returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
-  requeued as (
-    insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-    select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
-  select array_agg(r.id), array_agg(r.id) filter (where r.kind = 3),
-    (select array_agg(job) from ended where overlap > 0)
-  into settled, granted, freed from released as r;
+  if p_kinds && '{1,4}' then
+    with outcomes as (
+      select o.*, x.kind, x.delay, x.reason, x.error
+      from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
+      join unnest(p_others, p_kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
+      where x.kind in (1, 4)),
+    taken as (
+      delete from hourbell.leased as l using outcomes as o
+      where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
+      returning o.*, hourbell.later(l.claimed_at, o.begun_ms) as started_at,
+        hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
+    again as (
+      update hourbell.executions as e
+      set fence = t.fence,
+          attempt = e.attempt + (t.kind = 1)::int,
+          crashes = case when t.kind = 1 then 0 else e.crashes end,
+          run_at = p_now + case when t.kind = 1 then make_interval(secs => t.delay) else '0' end,
+          first_started_at = case when t.kind = 1 then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
+          history = case when t.kind = 1 then hourbell.add_attempt(
+            e.history, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
+      from taken as t
+      where e.id = t.id and e.id = any (array(select id from taken))
+      returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
+    queued as (
+      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+      select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
+    select array_agg(id) into requeued from taken;
+    ending := array(
+      select o.id from unnest(p_ids) with ordinality as o(id, pos)
+      left join unnest(p_others, p_kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3));
+  end if;
+
+  if cardinality(ending) > 0 then
+    with outcomes as (
+      select o.*, coalesce(x.kind, 0) as kind, x.reason, x.error, x.result
+      from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
+      left join unnest(p_others, p_kinds, p_reasons, p_errors, p_results) as x(pos, kind, reason, error, result)
+        on x.pos = o.pos),
+    taken as (
+      delete from hourbell.leased as l using outcomes as o
+      where l.session = p_session and l.id = any (ending) and o.id = l.id and o.fence = l.fence
+      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, l.version as ran_version,
+        hourbell.later(l.claimed_at, o.begun_ms) as started_at,
+        hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
+    ended as (
+      delete from hourbell.executions where id = any (array(select id from taken)) returning *),
+    letters as (
+      insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
+      select e.id, e.job, e.tenant, p_now, t.reason, t.error, hourbell.letter(e, e.attempt + 1, t.fence)
+      from ended as e join taken as t using (id) where t.kind = 2),
+    recorded as (
+      insert into hourbell.ledger
+        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
+         queue, priority, origin, status, reason, error, result, spec, history)
+      select e.id, coalesce(e.job, e.id), t.fence, e.occurrence, t.started_at, t.finished_at, p_now, e.tenant, t.ran_version,
+        e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
+        e.priority, e.origin, case t.kind when 0 then 0 when 2 then 1 else 2 end, t.reason, t.error, t.result, e.spec, e.history
+      from ended as e join taken as t using (id))
+    select array_agg(id), array_agg(id) filter (where kind = 3), (select array_agg(job) from ended where overlap > 0)
+    into settled, granted, freed from taken;
+  end if;
 
   if freed is not null then perform hourbell.unpark(freed, p_now); end if;
   if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
+  settled := settled || requeued;
   if cardinality(settled) = cardinality(p_ids) then return '{}'; end if;
   return array(select unnest(p_ids) except select unnest(settled));
 end $$;
+
+create or replace function hourbell.later(p_at timestamptz, p_ms int) returns timestamptz
+language sql stable
+return p_at + make_interval(secs => p_ms / 1000.0::float8);
 
 create or replace function hourbell.lateness_ms(p_due timestamptz, p_started timestamptz) returns int
 language sql immutable

@@ -59,7 +59,7 @@ create table hourbell.jobs (
   created_at timestamptz not null,
   updated_at timestamptz not null,
   name       text not null,
-  spec       json not null  -- the job as its owner wrote it: schedule, action, policies
+  spec       text not null  -- the job as its owner wrote it, as JSON: schedule, action, policies
 );
 create index jobs_by_tenant on hourbell.jobs (tenant, status, (-id));  -- for lists, newest first
 
@@ -122,7 +122,7 @@ create table hourbell.executions (
   crashes     smallint not null default 0,
   overlap     smallint not null default 0,
   at_most_once boolean not null default false,
-  spec        json,                    -- one-time only
+  spec        text,                    -- one-time only
   history     jsonb,                   -- attempts ended before the present one
   updated_at  timestamptz              -- one-time only: when its owner last changed it
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
@@ -280,7 +280,7 @@ create table hourbell.ledger (
   reason        text,
   error         text,
   result        json,
-  spec          json,              -- one-time only
+  spec          text,              -- one-time only
   history       jsonb
 ) partition by range (recorded_at);
 -- Two for every row: recurring jobs are asked for their runs, one-time jobs are listed themselves.

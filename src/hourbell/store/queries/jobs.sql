@@ -38,19 +38,24 @@ select id from hourbell.timetables where (rule, zone, dst_gap, dst_overlap) = ($
 select array(select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303) from generate_series(1, $2))
 
 -- name: insert_one_time
--- One-time jobs are their executions. $6 start_by, $7 finish_by.
-with new as materialized (
-  select * from unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::smallint[], $5::smallint[], $6::timestamptz[],
-    $7::timestamptz[], $8::boolean[], $9::json[])
-    as n(id, at, tenant, queue, priority, start_by, finish_by, at_most_once, spec)),
+-- One-time jobs are their executions. Job k is on the terms $4[k], counted from 1: a batch has many jobs and few terms.
+with terms as materialized (
+  select * from unnest($6::smallint[], $7::smallint[], $8::boolean[], $9::int[], $10::int[]) with ordinality
+    as t(queue, priority, at_most_once, start_seconds, finish_seconds, k)),
+new as materialized (
+  select n.*, t.queue, t.priority, t.at_most_once,
+    n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
+  from unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::int[], $5::text[]) as n(id, at, tenant, terms, spec)
+  join terms as t on t.k = n.terms),
 made as (
   insert into hourbell.executions
     (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec)
   select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec from new),
 timed as (
   insert into hourbell.deadlines (at, id, kind)
-  select d.at, n.id, d.kind from new as n cross join lateral (values (n.start_by, 0), (n.finish_by, 1)) as d(at, kind)
-  where d.at is not null)
+  select start_by, id, 0 from new where start_by is not null
+  union all
+  select finish_by, id, 1 from new where finish_by is not null)
 insert into hourbell.due (run_at, id, tenant, queue, priority) select at, id, tenant, queue, priority from new
 
 -- name: insert_recurring

@@ -2,7 +2,7 @@
 
 -- name: joining
 -- Timetables with memberships that have still to join, and since when the oldest of these is active.
-select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, min(m.active_since) as since
+select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, min(m.active_since) as since
 from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
 where m.joined_through is null
 group by t.id limit $1
