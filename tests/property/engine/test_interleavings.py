@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import DatabaseMaker
@@ -68,8 +68,30 @@ slowly = settings(
 )
 
 
+_SECOND = ("advance", 0, 0)
+_MINUTES = ("advance", 3, 0)
+_TWO_JOBS = [("create", 0, 0), ("create", 0, 0)]
+
+
 @settings(slowly, max_examples=110)
 @given(commands(PLANNING))
+# Found by it: a join that comes late, by minutes of which some are planned and still to come;
+@example([*_TWO_JOBS, *[_SECOND] * 9, ("create", 1, 1), _MINUTES, ("plan", 0, 0)])
+# what was planned by the old version while its change stood, and had not run when the new one joined;
+@example([*_TWO_JOBS, *[_SECOND] * 9, ("update", 0, 2), ("plan", 0, 0), _MINUTES])
+# a chunk that had read its members before the change, and commits after it.
+@example(
+    [
+        *_TWO_JOBS,
+        *[_SECOND] * 6,
+        ("update", 1, 0),
+        ("open", 0, 0),
+        ("chunk", 0, 0),
+        ("begin_chunk", 0, 0),
+        ("update", 0, 0),
+        _MINUTES,
+    ]
+)
 def test_every_occurrence_is_produced_once_whatever_comes_between(
     in_database: Runs, script: list[Command]
 ) -> None:

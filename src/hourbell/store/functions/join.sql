@@ -60,25 +60,28 @@ begin
   if joiners = '{}' then return; end if;
 
   -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on, maybe on
-  -- another timetable. What the job has had since is not produced again: what lives is locked, and stays; what has ended
-  -- is in the ledger; what somebody is ending just now will be there soon, and is not waited for. Such a member joins as
-  -- far as its job has come, if that is further than its timetable.
+  -- another timetable. What the job has had since is not produced again: what lives is locked, and this version's from now
+  -- on; what has ended is in the ledger; what somebody is ending just now will be there soon, and is not waited for. Such
+  -- a member joins as far as its job has come, if that is further than its timetable.
   living := array(
     select id from hourbell.executions
     where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share skip locked);
   select array_agg(m), array_agg(had), array_agg(reached) into apart, hads, reaches
   from unnest(joiners) as m
   cross join lateral (
-    select coalesce(range_agg(tstzrange(first, last, '[]')) filter (where ended), '{}') as had, max(last) as reached
+    select coalesce(range_agg(tstzrange(first, last, '[]')), '{}') as had, max(last) as reached
     from (
-      select first, last, true as ended from hourbell.recorded_since(m.job, m.active_since)
+      select first, last from hourbell.recorded_since(m.job, m.active_since)
       union all
-      select occurrence, occurrence, not id = any (living) from hourbell.executions
+      select occurrence, occurrence from hourbell.executions
       where job = m.job and origin = 0 and occurrence > m.active_since) as each_of_them) as since
-  where m.version > 1 and (not isempty(had) or reached > planned);
+  where m.version > 1 and not isempty(had);
   beyond := (select max(at) from unnest(reaches) as at where at > p_through);
   if beyond is not null then return; end if;
 
+  update hourbell.executions as e set version = m.version from unnest(apart) as m
+  where e.id = any (living) and e.job = m.job and e.version < m.version
+    and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity') and e.occurrence = any (p_occurrences);
   for k in 1 .. coalesce(cardinality(apart), 0) loop
     perform hourbell.catch_up(
       array[apart[k]],
