@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+import structlog
+
 from hourbell import failpoints
 from hourbell.actions import Actions
 from hourbell.actions.task import Handler, TaskRunner
@@ -28,13 +30,17 @@ from hourbell.model.jobs import TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
 from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
-from hourbell.store.database import Database
+from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 from hourbell.worker.runtime import Worker, WorkerSettings
 
+log = structlog.get_logger()
+
 _CONNECTIONS = 12
 _LISTENER_SECONDS = 2.0
+_REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
+API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
 
 
 class Everything:
@@ -67,27 +73,37 @@ async def database_of(settings: Settings) -> AsyncIterator[str]:
         yield settings.database_url
         return
     server = EmbeddedServer(settings.data_dir, owner=f"http://{settings.host}:{settings.port}")
+
+    async def revive() -> bool:
+        if await asyncio.to_thread(server.revive):
+            log.error("PostgreSQL had died and was started again")
+        return False
+
+    watch: asyncio.Task[None] | None = None
     try:
-        yield await asyncio.to_thread(server.start)
+        dsn = await asyncio.to_thread(server.start)
+        watch = asyncio.create_task(Loop("postgres", revive, _REVIVE_SECONDS).run())
+        yield dsn
     finally:
+        if watch is not None:
+            watch.cancel()
         # Also when we are being cancelled: the server must not outlive us.
         await asyncio.shield(asyncio.to_thread(server.stop))
 
 
 @asynccontextmanager
-async def engine_on(dsn: str, settings: Settings) -> AsyncIterator[Engine]:
-    """An engine on a migrated database."""
-    database = await Database.open(dsn, _CONNECTIONS)
+async def engine_on(
+    dsn: str, settings: Settings, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
+) -> AsyncIterator[Engine]:
+    """An engine with connections of its own."""
+    database = await Database.open(dsn, _CONNECTIONS, patience_seconds)
     try:
-        await migrate(dsn)
         times = Times(
             horizon_seconds=settings.horizon_seconds,
             lease_seconds=settings.lease_seconds,
             leader_lease_seconds=settings.leader_lease_seconds,
         )
-        engine = Engine(database, DatabaseClock(database), times)
-        await make_partitions(engine, await engine.clock.now())
-        yield engine
+        yield Engine(database, DatabaseClock(database), times)
     finally:
         await database.close()
 
@@ -101,14 +117,18 @@ async def everything(
     async with (
         database_of(settings) as dsn,
         engine_on(dsn, settings) as engine,
+        # Users wait for each other's locks; the leader and the worker must not wait for users.
+        engine_on(dsn, settings, API_PATIENCE_SECONDS) as for_users,
         _actions(handlers, settings) as actions,
     ):
+        await migrate(dsn)
+        await make_partitions(engine, await engine.clock.now())
         clock = DatabaseClock(engine.database)
         watch = asyncio.create_task(Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS).run())
         scheduler = Scheduler(engine)
         worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
         roles = Everything(engine, scheduler, worker)
-        server = ApiServer(create_app(engine, roles), settings.host, settings.port)
+        server = ApiServer(create_app(for_users, roles), settings.host, settings.port)
         async with _woken(engine, scheduler, worker):
             await server.start()
             scheduler.start()
@@ -134,10 +154,12 @@ def worker_settings(settings: Settings) -> WorkerSettings:
 
 @asynccontextmanager
 async def _actions(handlers: Mapping[str, Handler], settings: Settings) -> AsyncIterator[Actions]:
+    tasks = TaskRunner(handlers)
     webhooks = WebhookRunner.open(settings.worker_slots)
     try:
-        yield {TaskAction: TaskRunner(handlers), WebhookAction: webhooks}
+        yield {TaskAction: tasks, WebhookAction: webhooks}
     finally:
+        tasks.close()
         await webhooks.close()
 
 

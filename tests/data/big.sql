@@ -86,9 +86,9 @@ select job, id, tenant, queue, priority, 1 from hourbell.big_live where place = 
 insert into hourbell.ready (tag, id, queue, priority)
 select 1000 + n, id, queue, priority from hourbell.big_live where place = 'ready';
 
-insert into hourbell.sessions (id, token, worker, queues, slots, started_at, expires_at)
+insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
 select nextval('hourbell.session_ids'), gen_random_uuid(), 'worker-' || n, '{1,2,3,4}', 500,
-  $now - interval '1 hour', $now + interval '10 s'
+  $now - interval '1 hour', $now - interval '5 s', $now + interval '10 s'
 from generate_series(1, 50) as n;
 
 insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
@@ -158,5 +158,5 @@ select 1 + n % 10000, 'key-' || n, '\x00', 0, '{}', $now - n * interval '1 s' fr
 insert into hourbell.audit (at, tenant, job, actor, operation)
 select $now - n * interval '1 s', tenant, id, 'anonymous', 'create' from hourbell.big_jobs where n <= 200000;
 
-insert into hourbell.leadership (epoch, node, expires_at)
-values (1, '00000000-0000-0000-0000-000000000001', 'infinity');
+insert into hourbell.leadership (epoch, node, renewed_at, expires_at)
+values (1, '00000000-0000-0000-0000-000000000001', $now, 'infinity');

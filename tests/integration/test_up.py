@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # a group of its own, as a terminal gives it one
         )
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> Any:
@@ -54,15 +56,16 @@ class Up:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
-    def until_ready(self) -> None:
-        def ready() -> bool:
-            assert self.process.poll() is None, self.said()
-            try:
-                return bool(self.ask("GET", "/readyz")["status"] == "ready")
-            except (urllib.error.URLError, ConnectionError):
-                return False
+    def answers(self, method: str, path: str) -> bool:
+        assert self.process.poll() is None, self.said()
+        try:
+            self.ask(method, path)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        return True
 
-        eventually(ready)
+    def until_ready(self) -> None:
+        eventually(lambda: self.answers("GET", "/readyz"))
 
     def fates(self, job_id: str) -> list[str]:
         items = self.ask("GET", f"/api/v1/jobs/{job_id}/executions")["items"]
@@ -72,8 +75,20 @@ class Up:
         assert self.process.stdout is not None
         return self.process.stdout.read()
 
+    def said_until(self, word: str) -> str:
+        assert self.process.stdout is not None
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            if word in line:
+                return said
+        raise AssertionError(f"it never said {word!r}, but: {said}")
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
     def interrupt(self) -> str:
-        self.process.send_signal(signal.SIGINT)
+        self.press_ctrl_c()
         said = self.process.communicate(timeout=PATIENCE_SECONDS)[0]
         return said
 
@@ -103,6 +118,13 @@ def servers_of(folder: Path) -> list[int]:
         ):
             found.append(process.pid)
     return found
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture
@@ -136,6 +158,44 @@ def test_a_first_job_runs_and_ctrl_c_stops_everything(folder: Path, started: lis
     assert servers_of(folder) == []
 
 
+def test_every_address_of_the_greeting_answers(folder: Path, started: list[Up]) -> None:
+    up = Up(folder)
+    started.append(up)
+    greeting = up.said_until("Ctrl-C")
+    job_id = up.ask("POST", "/api/v1/jobs", hello(up.port), key="first")["job_id"]
+    addresses = re.findall(r"http://[^\s'\"]+", greeting)
+    assert len(addresses) == 5
+    for address in addresses:
+        with urllib.request.urlopen(address.replace("JOB_ID", job_id), timeout=10) as answer:
+            assert answer.status == 200
+
+
+def test_a_second_ctrl_c_stops_at_once_what_runs_and_postgresql_too(
+    folder: Path, started: list[Up]
+) -> None:
+    up = Up(folder)
+    started.append(up)
+    up.until_ready()
+    with socket.socket() as slow:  # takes connections and never answers
+        slow.bind(("127.0.0.1", 0))
+        slow.listen()
+        job = up.ask("POST", "/api/v1/jobs", hello(slow.getsockname()[1]), key="slow")
+        eventually(lambda: up.fates(job["job_id"]) == ["RUNNING"])
+        (server,) = servers_of(folder)
+        backends = psutil.Process(server).children()
+        up.press_ctrl_c()
+        up.said_until("Draining")
+        up.press_ctrl_c()
+        asked_at = time.monotonic()
+        said = up.said()
+        assert up.process.wait(PATIENCE_SECONDS) == 130
+        assert time.monotonic() - asked_at < 5
+    assert said == "Stopped.\n"
+    assert servers_of(folder) == []
+    assert backends
+    assert not any(alive(process) for process in backends)
+
+
 def test_a_second_start_finds_the_old_data(folder: Path, started: list[Up]) -> None:
     first = Up(folder)
     started.append(first)
@@ -165,6 +225,17 @@ def test_after_kill_9_the_next_start_recovers_and_loses_nothing(
     started.append(second)
     second.until_ready()
     eventually(lambda: all(second.fates(job) == ["SUCCEEDED"] for job in jobs))
+
+
+def test_a_postgresql_that_dies_under_it_is_started_again(folder: Path, started: list[Up]) -> None:
+    up = Up(folder)
+    started.append(up)
+    up.until_ready()
+    job = up.ask("POST", "/api/v1/jobs", hello(up.port, 3600), key="1")
+    for pid in servers_of(folder):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: up.answers("GET", f"/api/v1/jobs/{job['job_id']}"))
+    up.until_ready()
 
 
 def test_a_second_process_on_the_same_folder_is_told_who_is_there(
@@ -197,3 +268,33 @@ def test_a_wrong_setting_is_named(folder: Path) -> None:
     said = up.process.communicate(timeout=PATIENCE_SECONDS)[0]
     assert up.process.returncode == 2
     assert "HOURBELL_WORKER_SLOTS" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://me:secret@127.0.0.1:9/x", "refused"),
+        ("postgresql://me:secret@no.such.host.invalid/x", "not known"),
+        ("postgresql:///x?host=/no/such/folder", "No such file"),
+    ],
+)
+def test_a_database_that_cannot_be_reached_is_named_with_the_reason(
+    folder: Path, url: str, reason: str
+) -> None:
+    up = Up(folder, HOURBELL_DATABASE_URL=url)
+    said = up.process.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert up.process.returncode == 2
+    assert "HOURBELL_DATABASE_URL" in said
+    assert reason in said
+    assert "idempotency" not in said
+    assert "secret" not in said
+    assert "Traceback" not in said
+
+
+def test_a_database_that_does_not_exist_is_named(folder: Path, postgres: str) -> None:
+    up = Up(folder, HOURBELL_DATABASE_URL=postgres.replace("/postgres?", "/nowhere?"))
+    said = up.process.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert up.process.returncode == 2
+    assert "HOURBELL_DATABASE_URL" in said
+    assert 'database "nowhere" does not exist' in said
+    assert "Traceback" not in said

@@ -779,8 +779,9 @@ def _outdating(case: Case, record: Record) -> list[Change]:
         return [c for c in changes if c.acked_at >= case.requests[record.id].asked_at]
     if any(record.occurrence in stretch.due for stretch in case.stretches.get(record.job, [])):
         return [c for c in changes if c.at >= record.occurrence]
-    # Planned while somebody was changing the job, and not to be by that change.
-    return [c for c in changes if c.acked_at + case.history.horizon >= record.occurrence]
+    # Planned while somebody was changing the job, and not to be by that change, which is the last that it may have met.
+    met = [c for c in changes if c.acked_at + case.history.horizon >= record.occurrence]
+    return sorted(met, key=lambda change: change.acked_at)[-1:]
 
 
 def _somebody_cancelled(case: Case, record: Record, fate: Fate) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from hourbell.model.executions import Claimed, Outcome
+from hourbell.model.executions import Claimed, Failed, Outcome
 from hourbell.model.jobs import JobSpec
 
 
@@ -19,13 +20,29 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     timeout_seconds: float  # it is cancelled after this
 
 
+class StillRunning(asyncio.CancelledError):
+    """The action was cancelled, but what it started cannot be stopped and goes on until `ended`."""
+
+    def __init__(self, ended: asyncio.Future[Outcome]) -> None:
+        self.ended = ended
+
+
+def failed(error: BaseException) -> Failed:
+    """An exception is a failure of the kind of its class's name."""
+    kind = type(error).__name__
+    try:
+        return Failed(f"{kind}: {error}", kind)
+    except Exception:
+        return Failed(kind, kind)  # it cannot even be written
+
+
 class Action(Protocol):
     """A way to run executions: webhook or task."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         """Do the work that `action`, the job's own specification, asks for.
 
-        An exception is a failure of the kind of its class's name.
+        What it raises is a failure, see `failed`. It is cancelled when it is over its time or not wanted any more.
         """
 
 

@@ -1,18 +1,24 @@
 """TASK: a named handler of this process.
 
 A handler is an async function of (payload, context). A plain function is run in a thread, so that it may block; a thread
-cannot be stopped, so its timeout is recorded while it may still be running.
+cannot be stopped, so its timeout is recorded while it may still be running. The worker keeps its slot taken until it ends:
+so there are never more threads than slots, and a plain function never waits for one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
-from hourbell.actions import Run
+from hourbell.actions import Run, StillRunning, failed
 from hourbell.model.executions import Claimed, Failed, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
@@ -57,6 +63,67 @@ class Context:
 Handler = Callable[[Any, Context], Any] | Callable[[Any, Context], Awaitable[Any]]
 
 
+_Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
+
+
+class _Threads:
+    """Threads for plain functions: made when there is none to spare, kept for the next call.
+
+    They are daemons, so that one which hangs does not keep the process from ending. Those of a ThreadPoolExecutor are
+    waited for at the exit of the interpreter, whatever its `shutdown` was told.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[_Calls] = []
+        self._closed = False
+
+    def call(self, function: Callable[[], Any]) -> asyncio.Future[Outcome]:
+        """Start at once; the future is the outcome, and never an exception: there are some that futures refuse."""
+        loop = asyncio.get_running_loop()
+        calls = self._spare.pop() if self._spare else self._new()
+        ended: asyncio.Future[Outcome] = loop.create_future()
+
+        def run() -> None:
+            outcome = _outcome(function)
+            # The loop may be closed by now: then nobody waits for this any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._ended, calls, ended, outcome)
+
+        calls.put(run)
+        return ended
+
+    def close(self) -> None:
+        """End each thread as soon as it has nothing to do."""
+        self._closed = True
+        while self._spare:
+            self._spare.pop().put(None)
+
+    def _ended(self, calls: _Calls, ended: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        if self._closed:
+            calls.put(None)
+        else:
+            self._spare.append(calls)
+        ended.set_result(outcome)
+
+    def _new(self) -> _Calls:
+        calls: _Calls = SimpleQueue()
+        threading.Thread(target=_run_calls, args=[calls], name="handler", daemon=True).start()
+        return calls
+
+
+def _run_calls(calls: _Calls) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # nothing of it is kept while the thread has nothing to do
+
+
+def _outcome(function: Callable[[], Any]) -> Outcome:
+    try:
+        return Succeeded(function())
+    except BaseException as error:
+        return failed(error)
+
+
 class TaskRunner:
     """Runs handlers by name."""
 
@@ -65,6 +132,11 @@ class TaskRunner:
         self._asynchronous = {
             name: inspect.iscoroutinefunction(handler) for name, handler in handlers.items()
         }
+        self._threads = _Threads()
+
+    def close(self) -> None:
+        """Nothing more will be run. Does not wait for threads that hang."""
+        self._threads.close()
 
     async def run(self, action: TaskAction, run: Run) -> Outcome:
         handler = self._handlers.get(action.name)
@@ -76,4 +148,11 @@ class TaskRunner:
         context = Context(run.claimed)
         if self._asynchronous[action.name]:
             return Succeeded(await handler(action.payload, context))
-        return Succeeded(await asyncio.to_thread(handler, action.payload, context))
+        variables = contextvars.copy_context()
+        ended = self._threads.call(partial(variables.run, handler, action.payload, context))
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            if ended.done():
+                return ended.result()
+            raise StillRunning(ended) from None

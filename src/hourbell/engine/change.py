@@ -41,7 +41,7 @@ class Target(msgspec.Struct, frozen=True):
 
     job: NewJob
     status: JobStatus
-    supersedes: bool  # what is queued is out of date
+    outdates: Reason | None  # why what is queued is out of date, if it is
 
 
 Decision = Callable[[Job, datetime], Target | None]  # None: it is as wished already
@@ -68,7 +68,7 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
         changes = parse_changes(document, job, now)
         if not changes.changed:
             return None
-        return Target(changes.job, job.status, changes.reschedules)
+        return Target(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
 
     return await _change(engine, job_id, write, _UPDATE, decide)
 
@@ -79,7 +79,9 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
     def decide(job: Job, now: datetime) -> Target | None:
         _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
         return (
-            None if job.status is JobStatus.PAUSED else Target(_said(job), JobStatus.PAUSED, True)
+            None
+            if job.status is JobStatus.PAUSED
+            else Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
         )
 
     return await _change(engine, job_id, write, _PAUSE, decide)
@@ -90,8 +92,9 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
 
     def decide(job: Job, now: datetime) -> Target | None:
         _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        # Nothing of the schedule is queued; what was asked for meanwhile goes on.
         scheduled = JobStatus.SCHEDULED
-        return None if job.status is scheduled else Target(_said(job), scheduled, True)
+        return None if job.status is scheduled else Target(_said(job), scheduled, None)
 
     return await _change(engine, job_id, write, _RESUME, decide)
 
@@ -105,7 +108,7 @@ async def delete_job(engine: Engine, job_id: int, write: Write) -> Job:
         ):
             return None
         cancelled = JobStatus.CANCELLED
-        return None if job.status is cancelled else Target(_said(job), cancelled, True)
+        return None if job.status is cancelled else Target(_said(job), cancelled, Reason.DELETED)
 
     return await _change(engine, job_id, write, _DELETE, decide)
 
@@ -151,7 +154,11 @@ async def _change_recurring(
 
     async def effect(connection: Connection) -> Job:
         row = await connection.fetchrow(_Q["lock_recurring"], seen.job_id)
-        if row is None or row["version"] != seen.version:
+        if (
+            row is None
+            or row["version"] != seen.version
+            or JOB_STATUSES[row["status"]] is not seen.status  # it may have had its last run
+        ):
             raise ChangedMeanwhile
         await connection.execute(_Q["end_member"], seen.job_id, now)
         await connection.execute(_Q["take_back"], seen.job_id, now)
@@ -160,7 +167,7 @@ async def _change_recurring(
             _Q["update_recurring"],
             seen.job_id,
             now,
-            target.supersedes,
+            target.outdates,
             JOB_STATUSES.index(target.status),
             queue,
             target.job.priority,
@@ -171,6 +178,8 @@ async def _change_recurring(
             target.job.name,
             spec,
         )
+        if target.outdates is not None:
+            await connection.execute(_Q["supersede"], seen.job_id, now)
         if goes_on:
             await begin_membership(
                 connection, target.job, timetable_id, seen.job_id, version, tenant, queue, now
@@ -199,12 +208,16 @@ async def _change_one_time(
     queue = await engine.queue(target.job.queue, now)
     schedule = target.job.schedule
     assert isinstance(schedule, Once)
-    start_by = _after(schedule.at, target.job.start_deadline_seconds)
-    finish_by = _after(schedule.at, target.job.deadline_seconds)
+    start_by, finish_by = (
+        None if seconds is None else schedule.at + timedelta(seconds=seconds)
+        for seconds in (target.job.start_deadline_seconds, target.job.deadline_seconds)
+    )
 
     async def effect(connection: Connection) -> Job:
         taken = await connection.fetchrow(_Q["take_one_time"], seen.job_id)
         if taken is None:
+            if await connection.fetchval(_E["waits"], seen.job_id):
+                raise ChangedMeanwhile
             job = await _on_its_way(connection, seen, operation, now)
             await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
             return job
@@ -273,10 +286,3 @@ def _said(job: Job) -> NewJob:
 def _require(job: Job, *allowed: JobStatus) -> None:
     if job.status not in allowed:
         raise JobNotActive(job_text(job.job_id), job.status)
-
-
-def _after(at: datetime, seconds: int | None) -> datetime | None:
-    try:
-        return None if seconds is None else at + timedelta(seconds=seconds)
-    except OverflowError:
-        return None  # beyond the end of the calendar is never

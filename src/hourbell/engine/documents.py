@@ -96,6 +96,7 @@ from hourbell.timing.zones import load_zone
 OLDEST_AT = timedelta(days=365)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -187,8 +188,9 @@ def _read_job(
     catch_up_limit = reader.whole("catch_up_limit", 1, MAX_CATCH_UP_LIMIT, DEFAULT_CATCH_UP_LIMIT)
     overlap = reader.choice("overlap_policy", _OVERLAPS, Overlap.ALLOW)
     reader.finish()
-    if timing and fresh:
-        _check_deadlines(reader, timing[0], start_deadline, deadline, now)
+    if timing and isinstance(timing[0], Once):
+        deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
+        _check_deadlines(reader, timing[0].at, deadlines, now if fresh else None)
     problems.raise_if_any()
     # Nothing was noted, so everything that is required was given.
     assert name is not None
@@ -228,20 +230,15 @@ def _read_name(reader: ObjectReader) -> str | None:
 
 
 def _check_deadlines(
-    reader: ObjectReader,
-    schedule: Schedule,
-    start_deadline: int | None,
-    deadline: int | None,
-    now: datetime,
+    reader: ObjectReader, at: datetime, deadlines: dict[str, int | None], now: datetime | None
 ) -> None:
-    """A job for an instant that has passed must still be in time by its own deadlines."""
-    if not isinstance(schedule, Once):
-        return
-    for key, seconds in (
-        ("start_deadline_seconds", start_deadline),
-        ("deadline_seconds", deadline),
-    ):
-        if seconds is not None and now - schedule.at >= timedelta(seconds=seconds):
+    """Deadlines are instants of the calendar, and if `now` is given have not passed yet."""
+    for key, seconds in deadlines.items():
+        if seconds is None:
+            continue
+        if _LAST - at < timedelta(seconds=seconds):
+            reader.wrong(key, "out_of_range", "ends after the year 9999")
+        elif now is not None and now - at >= timedelta(seconds=seconds):
             reader.wrong(key, "never_runs", "has passed already, so the job would never run")
 
 

@@ -61,6 +61,13 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
         return Explanation("not_due", "Its time has not come.", row["run_at"], execution_id)
     if row["in_due"]:
         return Explanation("admission", "It is due and waits for the gate.", None, execution_id)
+    if row["in_suspects"]:
+        return Explanation(
+            "quarantine",
+            "Its workers died twice; it waits for one that runs nothing beside it.",
+            None,
+            execution_id,
+        )
     served = await engine.database.value(_E["queue_served"], row["queue"], now)
     if not served:
         return Explanation(

@@ -114,14 +114,15 @@ async def list_executions(
     engine: Engine, job_id: int, page_size: int = 50, token: str | None = None
 ) -> Page:
     """The executions of a job whose time has come, the latest first, live and recorded together."""
-    job = await get_job(engine, job_id)
-    now = await engine.clock.now()
-    if isinstance(job.schedule, Once):
-        return Page([await get_execution(engine, job_id)], None)
-    size = min(page_size, MOST_PER_PAGE)
     before, before_id = (
         (_FAR, _NEWEST) if token is None else _read_token(token, tuple[_Instant, _Id])
     )
+    job = await get_job(engine, job_id)
+    now = await engine.clock.now()
+    if isinstance(job.schedule, Once):
+        only = await get_execution(engine, job_id)
+        return Page([msgspec.structs.replace(only, attempts=())], None)
+    size = min(page_size, MOST_PER_PAGE)
     args = (job_id, before, before_id, size + 1)
     found = [_live(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)]
     seen = {execution.execution_id for execution in found}  # one may end between the two reads

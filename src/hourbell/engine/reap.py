@@ -11,7 +11,7 @@ from hourbell.engine.leader import Term, authority, leading
 from hourbell.store.database import committing
 
 CRASH_LIMIT = 3  # leases lost in a row, the last one alone in its process
-_MOST_DEADLINES = 1_000
+_MOST_DEADLINES = 5_000
 _REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 

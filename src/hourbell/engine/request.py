@@ -11,7 +11,7 @@ from hourbell.engine.codes import FATE_CANCELLED, ORIGIN_BACKFILL, ORIGIN_RUN_NO
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import timetable_of
 from hourbell.engine.read import get_execution, get_job
-from hourbell.engine.writes import Points, Prepared, Write, note, once
+from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
 from hourbell.model.executions import FATES, Execution, ExecutionStatus, Reason
 from hourbell.model.ids import execution_text, job_text
@@ -109,6 +109,8 @@ async def _cancel(
         return msgspec.structs.replace(
             seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
         )
+    if await connection.fetchval(_E["waits"], number):
+        raise ChangedMeanwhile
     await connection.execute(_E["wish_to_cancel"], number, now)
     return seen
 

@@ -1,7 +1,8 @@
 """Idempotent writes: the first answer is kept in the same transaction as the effect, and given again.
 
-Two requests with one key at once: the second waits for the first one's row and then finds its answer. A process that
-dies before the commit leaves neither effect nor key.
+Two requests with one key at once: the second waits a little for the first one's row, and then finds its answer or is told
+to try again. A process that dies before the commit leaves neither effect nor key; one that stops in the middle of a
+transaction loses it after half a minute, so that nobody waits for it for long.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint_async
-from hourbell.model.errors import Conflict, IdempotencyKeyReused
+from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
 from hourbell.store.database import Connection, translated
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
 _TRIES = 5
+_IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -78,6 +80,7 @@ async def once(
         prepared = await prepare()
         try:
             async with engine.database.transaction() as connection:
+                await connection.execute(_Q["be_brief"])
                 answer = await prepared.effect(connection)
                 if write.key is not None:
                     await connection.execute(
@@ -93,6 +96,10 @@ async def once(
             # Somebody was first under the same key: his answer is there now.
             if error.constraint_name != "idempotency_pkey":
                 raise
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+                raise Conflict(_IN_USE) from error
+            raise
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
             # A timetable without riders was forgotten, or the job was changed, between the look and the lock.
             pass
@@ -102,9 +109,7 @@ async def once(
             if prepared.then is not None:
                 await prepared.then()
             return answer
-    raise Conflict(
-        "Others are changing the same thing all the time. Nothing was changed; try again."
-    )
+    raise Conflict(_IN_USE)
 
 
 class ChangedMeanwhile(Exception):

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.instants import InvalidInstant, parse_instant
 
 MAX_PROBLEMS = 100  # the answer to a document of a million wrong fields stays small
+MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is dear
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: what a double can span
 
@@ -184,11 +186,11 @@ class ObjectReader:
         return value
 
     def finish(self) -> None:
-        """Note every field that was never asked for."""
-        for key in self.fields:
-            if key not in self._known:
-                hint = _suggestion(key, self._known)
-                self.wrong(key, "unknown_field", f"is not a field here{hint}")
+        """Note the fields that were never asked for, as many as can be told."""
+        unknown = (key for key in self.fields if key not in self._known)
+        for index, key in enumerate(islice(unknown, MAX_PROBLEMS)):
+            hint = _suggestion(key, self._known) if index < MAX_SUGGESTIONS else ""
+            self.wrong(key, "unknown_field", f"is not a field here{hint}")
 
     def _take(self, key: str) -> object:
         self._known.add(key)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,6 +39,7 @@ MAX_DEADLINE_SECONDS = 366 * 86_400
 MAX_NAME = 200
 MAX_BODY_BYTES = 256 * 1024  # of a webhook's body and of a task's payload, as JSON
 MAX_URL = 2048
+MAX_HOST_LABEL = 63  # what a name server can be asked for
 MAX_HEADERS = 50
 MAX_HEADER_VALUE = 4096
 
@@ -45,7 +47,8 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 
 _URL_CHARACTERS = re.compile(r"[!-\[\]-~]+")  # visible ASCII; a backslash is read in two ways
 _AUTHORITY = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?"
+    r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])"
+    r"(?::(?P<port>[0-9]{1,5}))?"
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\t -~]*")
@@ -182,8 +185,20 @@ def url_problem(url: str) -> str | None:
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
         return "must name a host, and after it no more than a port"
-    if authority[1] is not None and not 1 <= int(authority[1]) <= 65_535:
+    if authority["port"] is not None and not 1 <= int(authority["port"]) <= 65_535:
         return "must have a port from 1 to 65535"
+    return _host_problem(authority["host"])
+
+
+def _host_problem(host: str) -> str | None:
+    """Why nobody can ever look this host up, or None."""
+    if host.startswith("[") or host.replace(".", "").isdigit():
+        try:
+            ip_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return "must name a host; what stands in its place is not a whole IP address"
+    elif not all(1 <= len(label) <= MAX_HOST_LABEL for label in host.removesuffix(".").split(".")):
+        return f"must name a host with 1 to {MAX_HOST_LABEL} characters between its dots"
     return None
 
 

@@ -56,14 +56,20 @@ async def committing(before: str, after: str) -> AsyncIterator[None]:
 class Database:
     """A pool of connections to one database."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool, patience_seconds: float) -> None:
         self._pool = pool
+        self._patience_seconds = patience_seconds
         self.dsn = dsn
         self.pooled = pooled  # behind a transaction pooler
 
     @classmethod
-    async def open(cls, dsn: str, connections: int = 10) -> Self:
-        """Connect, and refuse a database that cannot keep its promises."""
+    async def open(
+        cls, dsn: str, connections: int = 10, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
+    ) -> Self:
+        """Connect, and refuse a database that cannot keep its promises.
+
+        A statement, and the wait for a connection, may each take as long as our patience.
+        """
         with translated():
             probe = await asyncpg.connect(dsn, statement_cache_size=0)
             try:
@@ -76,12 +82,12 @@ class Database:
                 dsn,
                 min_size=1,
                 max_size=connections,
-                command_timeout=COMMAND_TIMEOUT_SECONDS,
+                command_timeout=patience_seconds,
                 statement_cache_size=0 if pooled else 200,
                 max_inactive_connection_lifetime=300,
                 reset=_nothing_to_reset,
             )
-        return cls(pool, dsn, pooled)
+        return cls(pool, dsn, pooled, patience_seconds)
 
     async def close(self) -> None:
         """Close all connections, at once if one of them does not answer."""
@@ -93,7 +99,7 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         with translated():
-            async with self._pool.acquire(timeout=COMMAND_TIMEOUT_SECONDS) as connection:
+            async with self._pool.acquire(timeout=self._patience_seconds) as connection:
                 yield connection
 
     @asynccontextmanager

@@ -156,6 +156,15 @@ class EmbeddedServer:
             self._log_keeper = _LogKeeper(self._log)
         return self.dsn
 
+    def revive(self) -> bool:
+        """Start the server again if it has died under us; whether it had."""
+        with self._one_at_a_time:
+            if self._process is None or self._process.poll() is None:
+                return False
+            _stop_leftover_server(self._cluster)
+            self._launch(_Account.for_cluster(self._cluster))
+            return True
+
     def stop(self) -> None:
         """Stop the server and give the folder back. Does nothing when there is nothing to stop."""
         with self._one_at_a_time:
@@ -272,6 +281,14 @@ class EmbeddedServer:
         assert self._process is not None
         lines = _postmaster_pid_file(self._cluster)
         return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7] == "ready"
+
+
+def stop_at_once(data_dir: Path) -> None:
+    """End the server of a folder that this process owns, whatever it is doing; the next start recovers.
+
+    For an owner that is about to end itself: nothing is given back but by that.
+    """
+    _stop_server(data_dir.expanduser().resolve() / "postgres", None)
 
 
 class _Account:

@@ -191,7 +191,7 @@ def _span(field: Field, text: str) -> Span:
     if star:
         first, last = field.low, field.high
     elif "-" in body:
-        first, last = _range(field, text, body)
+        first, last = _range(field, text, body, step)
     else:
         first = _value(field, body)
         if first == _SUNDAY_AGAIN and field is DAY_OF_WEEK:
@@ -211,7 +211,7 @@ def _span(field: Field, text: str) -> Span:
     return Span(first, first + (count - 1) // step * step, step, star)
 
 
-def _range(field: Field, text: str, body: str) -> tuple[int, int]:
+def _range(field: Field, text: str, body: str, step: int) -> tuple[int, int]:
     first_text, _, last_text = body.partition("-")
     if not first_text or not last_text:
         raise InvalidRule(field.name, f"{_shown(text)} needs a value on both sides of the -")
@@ -224,10 +224,16 @@ def _range(field: Field, text: str, body: str) -> tuple[int, int]:
     if first > last:
         raise InvalidRule(
             field.name,
-            f"the range {_shown(body)} runs backwards; "
-            f"write {first}-{field.high},{field.low}-{last}",
+            f"the range {_shown(text)} runs backwards; write {_forwards(field, first, last, step)}",
         )
     return first, last
+
+
+def _forwards(field: Field, first: int, last: int, step: int) -> str:
+    """What a backward range must have meant: on to the end of the field, and from its beginning."""
+    values = [*range(first, field.high + 1), *range(field.low, last + 1)][::step]
+    to_the_end = {value for value in values if value >= first}
+    return ",".join([*_runs(to_the_end), *_runs(set(values) - to_the_end)])
 
 
 def _step(field: Field, text: str, step_text: str) -> int:

@@ -53,6 +53,17 @@ def without_result(bad: Settlement, why: str) -> Settlement:
     )
 
 
+def unstorable(bad: Settlement, why: str) -> Settlement:
+    """The last resort: it ran, and must not run for ever because nobody can record how it ended."""
+    return Settlement(
+        bad.execution_id,
+        bad.fence,
+        DEAD,
+        reason=Reason.NON_RETRYABLE.value,
+        error=clean(f"It ended, but its outcome could not be stored: {why}"),
+    )
+
+
 def clean(text: str) -> str:
     """A text that PostgreSQL can store, of a bounded length: no NUL, no lone surrogates."""
     text = text[:MOST_ERROR_CHARACTERS].replace("\x00", "\\x00")

@@ -4,6 +4,11 @@ Executions run in a pool of runners, long-lived tasks that take from one queue. 
 wakes the next one if more is waiting, so a handler that suspends never holds up the queue, and handlers that do not
 suspend are run one after the other without a task of their own each. A watchdog looks at what runs and stops what is over
 its time; a stopped runner records why and goes on to the next execution.
+
+Handlers run in the runner's own task, so they can cancel it, or refuse to be cancelled. What a runner does never depends
+on the task's own count of cancellations; what the count says when a handler has ended is that handler's, and is cleared
+before the next. A handler that does not end when it is told to is told again, and again; its outcome does not wait for it
+longer than a grace, but its slot does, because it still uses the process. The same holds for a thread, at once.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from hourbell.actions import Actions, Run
+from hourbell.actions import Actions, Run, StillRunning, failed
 from hourbell.dispatch import Dispatch, Session, SessionLost, Settlement
 from hourbell.engine.loops import Backoff
 from hourbell.model.errors import StoreUnavailable
@@ -40,6 +45,7 @@ IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notificatio
 WATCH_SECONDS = 0.05
 GATE_SECONDS = 0.5  # an idle worker passes the gate this often by itself: the leader may have died
 YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
+GRACE_SECONDS = 5.0  # for a handler to end when it is told to stop, before it is told again
 _MOST_PER_CLAIM = 2_000
 
 _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown"
@@ -56,15 +62,25 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Held:
     """One claimed execution in this process."""
 
-    __slots__ = ("claimed", "claimed_at", "runner", "spec", "started_at", "stop", "until")
+    __slots__ = (
+        "claimed",
+        "claimed_at",
+        "recorded",
+        "runner",
+        "spec",
+        "started_at",
+        "stop",
+        "until",
+    )
 
     def __init__(self, claimed: Claimed, claimed_at: float) -> None:
         self.claimed = claimed
         self.claimed_at = claimed_at  # monotonic, like all times here
         self.spec: JobSpec | None = None
         self.started_at: float | None = None
-        self.until = 0.0  # it is stopped after this
+        self.until = 0.0  # it is told to stop after this; if it was told, again
         self.stop: str | None = None  # why it is being stopped
+        self.recorded = False  # its outcome stands, whether it has ended or not
         self.runner: asyncio.Task[None] | None = None
 
     def remaining(self, now: float) -> float | None:
@@ -84,7 +100,9 @@ class Worker:
         self._held: dict[int, Held] = {}  # claimed and not yet settled
         self._queue: deque[Held] = deque()  # not yet started
         self._busy = 0  # queued or running: what takes a slot
-        self._runners: list[asyncio.Task[None]] = []
+        self._lingering = 0  # of those: recorded, but not ended
+        self._told: set[Held] = set()  # told to stop, and not ended
+        self._runners: set[asyncio.Task[None]] = set()
         self._idle_runners: list[asyncio.Future[None]] = []
         self._coming = False  # a runner was woken and has not begun yet
         self._settler = Settler(dispatch, self._forget)
@@ -93,6 +111,7 @@ class Worker:
         self._renewed_at = 0.0
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._over = False  # the runners are to end
         self._notified = False
 
     @property
@@ -118,10 +137,13 @@ class Worker:
                 group.create_task(self._keep_session()),
                 group.create_task(self._watch()),
             ]
-            await self._claim_until_stopped()
-            await self._drain()
-            for task in (*background, *self._runners):
-                task.cancel()
+            try:
+                await self._claim_until_stopped()
+                await self._drain()
+            finally:
+                self._over = True
+                for task in (*background, *self._runners):
+                    task.cancel()
         # What could not be stopped or recorded was started, so it is not given back: it is lost with the session.
         if self._session is not None and not self._held:
             with contextlib.suppress(StoreUnavailable):
@@ -207,7 +229,7 @@ class Worker:
                 self._coming = True
                 return
         if len(self._runners) < self._settings.slots:
-            self._runners.append(asyncio.create_task(self._run_queue()))
+            self._runners.add(asyncio.create_task(self._run_queue()))
             self._coming = True
 
     async def _run_queue(self) -> None:
@@ -215,22 +237,40 @@ class Worker:
         assert me is not None
         loop = asyncio.get_running_loop()
         began = time.monotonic()
+        held: Held | None = None
         self._coming = False
-        while True:
-            if not self._queue or self._in_doubt():
-                waiter = loop.create_future()
-                self._idle_runners.append(waiter)
-                await waiter
-                self._coming = False
-                began = time.monotonic()
-                continue
-            held = self._queue.popleft()
-            if self._queue:
-                self._wake_runner()
-            await self._run(held, me)
-            if time.monotonic() - began > YIELD_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
+        try:
+            while not self._over:
+                if not self._queue or self._in_doubt():
+                    waiter = loop.create_future()
+                    self._idle_runners.append(waiter)
+                    await waiter
+                    self._coming = False
+                    began = time.monotonic()
+                    continue
+                held = self._queue.popleft()
+                if self._queue:
+                    self._wake_runner()
+                await self._run(held, me)
+                held = None
+                if me.cancelling():
+                    await _clear_cancellations(me)
+                if time.monotonic() - began > YIELD_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.monotonic()
+        finally:
+            self._leave(me, held)
+
+    def _leave(self, runner: asyncio.Task[None], held: Held | None) -> None:
+        """A runner ends, for whatever reason: neither its place nor what it ran is lost with it."""
+        self._runners.discard(runner)
+        if self._over:
+            return
+        self._coming = False
+        if held is not None:
+            self._finish(held, Failed("The worker's runner ended while it ran.", "runner"))
+        if self._queue:
+            self._wake_runner()
 
     async def _run(self, held: Held, me: asyncio.Task[None]) -> None:
         held.started_at = now = time.monotonic()
@@ -245,30 +285,51 @@ class Worker:
             held.until = now + timeout
             run = Run(held.claimed, spec, timeout)
             outcome = await self._actions[type(spec.action)].run(spec.action, run)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if held.stop is not None:
-                me.uncancel()
                 outcome = _stopped(held)
-            elif me.cancelling():
+            elif self._over:
                 raise
             else:
                 outcome = Failed("The handler raised CancelledError.", "CancelledError")
+            if isinstance(error, StillRunning):
+                held.runner = None  # the runner goes on with others
+                self._told.discard(held)
+                self._linger(held, outcome)
+                error.ended.add_done_callback(lambda _: self._finish(held, outcome))
+                return
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            outcome = Failed(f"{type(error).__name__}: {error}", type(error).__name__)
+            outcome = failed(error)
         else:
-            if held.stop is not None:
-                # It was told to stop and ended by itself; a late cancellation must not hit the next one.
-                while me.cancelling():
-                    me.uncancel()
-                if not isinstance(outcome, Succeeded):
-                    outcome = _stopped(held)
-        held.runner = None
+            if held.stop is not None and not isinstance(outcome, Succeeded):
+                outcome = _stopped(held)
         self._finish(held, outcome)
 
     def _finish(self, held: Held, outcome: Outcome) -> None:
+        """It has ended: its slot is free."""
+        held.runner = None
+        if held.stop is not None:
+            self._told.discard(held)
+        if held.recorded:
+            self._lingering -= 1
+        else:
+            self._record(held, outcome)
         self._busy -= 1
+        if not self._woken.is_set() and self._busy < self._settings.slots:
+            self._woken.set()
+
+    def _linger(self, held: Held, outcome: Outcome) -> None:
+        """Its outcome stands although it goes on: its slot stays taken."""
+        if held.recorded:
+            return
+        log.warning("a handler goes on that was told to stop", execution=held.claimed.execution_id)
+        self._record(held, outcome)
+        self._lingering += 1
+        self._woken.set()  # a drain does not wait for it
+
+    def _record(self, held: Held, outcome: Outcome) -> None:
         ours = self._held.get(held.claimed.execution_id) is held
         if ours and held.stop == _LOST:
             del self._held[held.claimed.execution_id]
@@ -285,8 +346,7 @@ class Worker:
                     held.remaining(now),
                 )
             )
-        if not self._woken.is_set() and self._busy < self._settings.slots:
-            self._woken.set()
+        held.recorded = True
 
     # Stopping.
 
@@ -295,6 +355,8 @@ class Worker:
             return
         held.stop = why
         if held.runner is not None:
+            held.until = time.monotonic() + GRACE_SECONDS
+            self._told.add(held)
             held.runner.cancel()
             return
         # Not started: it leaves the queue without a run.
@@ -311,17 +373,27 @@ class Worker:
             for held in list(self._held.values()):
                 if held.runner is not None and now > held.until:
                     self._stop(held, _TIMEOUT)
+            for held in list(self._told):
+                if now > held.until:
+                    self._insist(held, now)
+
+    def _insist(self, held: Held, now: float) -> None:
+        """It was told to stop, and swallowed it."""
+        self._linger(held, _stopped(held))
+        held.until = now + GRACE_SECONDS
+        if held.runner is not None:
+            held.runner.cancel()
 
     async def _drain(self) -> None:
         while self._queue:
             self._finish(self._queue.popleft(), Released())
         give_up_at = time.monotonic() + self._settings.drain_seconds
-        while self._busy and time.monotonic() < give_up_at:
+        while self._busy > self._lingering and time.monotonic() < give_up_at:
             await self._pause()
         for held in list(self._held.values()):
             if held.runner is not None:
                 self._stop(held, _SHUTDOWN)
-        while self._busy and time.monotonic() < give_up_at + 1:
+        while self._busy > self._lingering and time.monotonic() < give_up_at + 1:
             await self._pause()
         try:
             async with asyncio.timeout(self._settings.lease_seconds):
@@ -404,6 +476,14 @@ class Worker:
                 del self._held[one.execution_id]
         if not self._held:
             self._woken.set()  # an empty hand is what a session in quarantine is waiting for
+
+
+async def _clear_cancellations(runner: asyncio.Task[None]) -> None:
+    """Of a handler that has ended; also the one that did not reach it any more and would hit the next."""
+    while runner.cancelling():
+        runner.uncancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
 
 
 def _stopped(held: Held) -> Outcome:

@@ -2,7 +2,7 @@
 
 An answer that was lost is asked for again: the same batch, as often as it takes; what was settled the first time is then
 refused, which is as good. A batch that the database rejects for its content is halved until the bad outcome stands alone,
-and that one is recorded without what could not be stored.
+and that one is recorded without what could not be stored; if not even that is accepted, as dead.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import asyncpg
 import structlog
 
-from hourbell.dispatch import Dispatch, Session, Settlement
+from hourbell.dispatch import RELEASED, Dispatch, Session, Settlement
 from hourbell.engine.loops import Backoff
 from hourbell.model.errors import StoreUnavailable
-from hourbell.worker.outcomes import without_result
+from hourbell.worker.outcomes import unstorable, without_result
 
 _MOST_PER_BATCH = 2_000
 
@@ -61,6 +61,38 @@ class Settler:
                 self._idle.set()
 
     async def _settle(self, batch: list[Settlement]) -> None:
+        rejected = await self._record(batch)
+        if rejected is None:
+            self._settled(batch)
+        elif len(batch) > 1:
+            middle = len(batch) // 2
+            await self._settle(batch[:middle])
+            await self._settle(batch[middle:])
+        else:
+            await self._settle_less(batch[0], rejected)
+
+    async def _settle_less(self, bad: Settlement, rejected: Exception) -> None:
+        """Record of an outcome what can be recorded."""
+        # What was not started goes back anyway, and must not die of it.
+        ways = () if bad.kind == RELEASED else (without_result, unstorable)
+        for less in ways:
+            log.error(
+                "an outcome could not be stored", execution=bad.execution_id, error=str(rejected)
+            )
+            again = await self._record([less(bad, f"{type(rejected).__name__}: {rejected}")])
+            if again is None:
+                break
+            rejected = again
+        else:
+            log.error(
+                "nothing of an outcome could be stored: the execution goes back, to be run again",
+                execution=bad.execution_id,
+                error=str(rejected),
+            )
+        self._settled([bad])
+
+    async def _record(self, batch: list[Settlement]) -> Exception | None:
+        """Try until the batch is recorded, or the session lost; returns why its content was rejected."""
         backoff = Backoff()
         while (session := self.session) is not None:
             try:
@@ -76,8 +108,7 @@ class Settler:
                 TypeError,
                 OverflowError,
             ) as error:
-                await self._halve(batch, error)
-                return
+                return error
             except Exception as error:
                 complain("settling", error)
                 await backoff.wait()
@@ -87,25 +118,7 @@ class Settler:
                     "outcomes were refused: settled before, or no longer ours", refused=len(refused)
                 )
             break
-        self._settled(batch)
-
-    async def _halve(self, batch: list[Settlement], error: Exception) -> None:
-        if len(batch) > 1:
-            middle = len(batch) // 2
-            await self._settle(batch[:middle])
-            await self._settle(batch[middle:])
-            return
-        log.error(
-            "an outcome could not be stored whole",
-            execution=batch[0].execution_id,
-            error=str(error),
-        )
-        stripped = without_result(batch[0], f"{type(error).__name__}: {error}")
-        if stripped == batch[0]:
-            # Nothing of it can be recorded. No heartbeat names it any more, so it goes back and runs again.
-            self._settled(batch)
-            return
-        await self._settle([stripped])
+        return None
 
 
 def complain(doing: str, error: Exception) -> None:

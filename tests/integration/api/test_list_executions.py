@@ -82,11 +82,12 @@ async def test_pages_give_live_and_recorded_executions_once_latest_first(api: Cl
 
 
 async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
-    job = await api.created(recurring())
-    for text in STRANGE_TOKENS:
-        answer = await api.get(f"{job['path']}/executions?page_token={text}")
-        assert answer.is_problem(422, "invalid_input"), text
-        assert answer.paths == {"page_token"}
+    for document in (recurring(), one_time()):
+        job = await api.created(document)
+        for text in STRANGE_TOKENS:
+            answer = await api.get(f"{job['path']}/executions?page_token={text}")
+            assert answer.is_problem(422, "invalid_input"), text
+            assert answer.paths == {"page_token"}
 
 
 async def test_a_parameter_that_means_nothing_is_refused(api: Client):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import Heard, Session
@@ -441,6 +442,53 @@ async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others(
         execution = await ended(engine, blocked.job_id)
     assert execution.status is ExecutionStatus.SUCCEEDED
     assert execution.result != threading.current_thread().name
+
+
+@asynccontextmanager
+async def refusing(engine: Engine, fates: str) -> AsyncIterator[None]:
+    """Within it, the database does not store executions with one of these fates, given by their codes."""
+
+    async def alter(change: str) -> None:
+        async with engine.database.connection() as connection:
+            await connection.execute(f"alter table hourbell.ledger {change}")
+
+    await alter(f"add constraint refusing check (status not in ({fates}))")
+    try:
+        yield
+    finally:
+        await alter("drop constraint refusing")
+
+
+async def test_an_outcome_that_cannot_be_stored_at_all_is_recorded_as_dead(engine: Engine) -> None:
+    work = Work()
+    async with refusing(engine, "0"):  # SUCCEEDED
+        async with running_one(engine, work, delivery="at_most_once") as (worker, number):
+            work.let_go.set()
+            execution = await ended(engine, number)
+            await beats(engine, worker, 2)  # what a heartbeat does not name would go back
+        assert len(work.started) == 1
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.NON_RETRYABLE)
+    assert execution.error is not None
+    assert execution.error.startswith("It ended, but its outcome could not be stored: CheckViol")
+    assert await places(engine) == {}
+    await check_sound(engine)
+
+
+async def test_an_outcome_of_which_nothing_can_be_stored_is_forgotten_and_others_are_not(
+    engine: Engine,
+) -> None:
+    work = Work()
+    with capture_logs() as said:
+        async with running_one(engine, work) as (_, number):
+            async with refusing(engine, "0, 1"):  # SUCCEEDED and DEAD
+                work.let_go.set()
+                await eventually(lambda: _async("nothing of an outcome" in str(said)))
+            # The database stores again; it went back with a heartbeat.
+            async with scheduling(engine):
+                execution = await ended(engine, number)
+    assert execution.status is ExecutionStatus.SUCCEEDED
+    assert len(work.started) > 1
+    assert next(line["log_level"] for line in said if "nothing of" in line["event"]) == "error"
 
 
 async def test_an_idle_worker_passes_the_gate_itself_when_nobody_leads(engine: Engine) -> None:

@@ -99,6 +99,8 @@ def test_a_field_that_a_newer_version_wrote_is_passed_over():
         "http://127.0.0.1/",
         "http://[::1]:80/",
         "http://my_service.internal./",
+        "http://" + "a" * 63 + ".test/",
+        "http://3.test/",
         "https://example.test/" + "a" * 2000,
     ],
 )
@@ -129,6 +131,13 @@ def test_a_url_that_can_be_called(url: str):
         ("https://[::1]x/", ""),  # newer Pythons refuse to read it
         ("https://../", "name a host"),
         ("https://[::1/", "can be read"),
+        ("https://[::::]/", ""),  # newer Pythons refuse to read it
+        ("http://a..b/", "1 to 63 characters between its dots"),
+        ("http://a../", "1 to 63 characters between its dots"),
+        ("http://" + "a" * 64 + "/", "1 to 63 characters between its dots"),
+        ("http://a." + "b" * 64 + ".test:80/", "1 to 63 characters between its dots"),
+        ("http://1.2.3.4.5/", "IP address"),
+        ("http://127.1/", "IP address"),
         ("https://exa mple.test/", "visible ASCII"),
         ("https://example.test/\r\nX: y", "visible ASCII"),
         ("https://example.test/\x00", "visible ASCII"),

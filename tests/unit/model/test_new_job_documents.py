@@ -1,5 +1,6 @@
 """What the body of a create may say, what it means, and what is answered when it is wrong."""
 
+import time
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -608,6 +609,26 @@ def test_a_key_that_cannot_be_printed_is_told_in_a_form_that_can():
 
 def test_the_answer_to_a_huge_bad_document_stays_small():
     assert len(wrong({f"field {n}": n for n in range(5000)})) == MAX_PROBLEMS
+
+
+@pytest.mark.parametrize("key", ["k{:08}", "schedule" * 7 + "{:07}", "x" * 70 + "{:08}"])
+@pytest.mark.parametrize("inside", ["", "schedule", "retry_policy"])
+def test_a_huge_bad_document_is_refused_quickly(key: str, inside: str):
+    fields = {key.format(n): n for n in range(70_000)}
+    document = CONTRACT | ({inside: fields} if inside else fields)
+    began = time.process_time()
+    with pytest.raises(InvalidInput):
+        parse_new_job(document, NOW, JOB_ID)
+    assert time.process_time() - began < 0.05
+
+
+def test_only_the_first_unknown_fields_get_a_suggestion():
+    document = CONTRACT | {f"shedule{n}": n for n in range(50)}
+    with pytest.raises(InvalidInput) as refused:
+        parse_new_job(document, NOW, JOB_ID)
+    messages = [error.message for error in refused.value.errors]
+    assert len(messages) == 50
+    assert [("did you mean" in each) for each in messages] == [True] * 10 + [False] * 40
 
 
 def test_a_rule_that_only_matches_skipped_times_is_refused_as_the_rule():

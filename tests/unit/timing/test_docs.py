@@ -1,4 +1,4 @@
-"""Every example of docs/time.md is run.
+"""Every example of docs/time.md is run, and the one of the README.
 
 A block marked `console` is what a terminal shows; tables whose first cells are rules hold rules
 that are accepted, or refused where the heading says so.
@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hourbell.cli.next import next_command
+from hourbell.cli.main import main
 from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule
 
-TEXT = (Path(__file__).parents[3] / "docs" / "time.md").read_text()
-BLOCKS = re.findall(r"```console\n\$ hourbell next (.*?)\n(.*?)```", TEXT, re.DOTALL)
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text()
+TEXT = (ROOT / "docs" / "time.md").read_text()
+BLOCKS = re.findall(r"```console\n\$ hourbell (.*?)\n(.*?)```", TEXT, re.DOTALL)
 
 
 def first_cells(heading: str) -> list[str]:
@@ -28,9 +30,24 @@ def first_cells(heading: str) -> list[str]:
 
 @pytest.mark.parametrize(("arguments", "shown"), BLOCKS, ids=[block[0] for block in BLOCKS])
 def test_a_terminal_shows_what_the_page_shows(arguments: str, shown: str) -> None:
-    result = CliRunner().invoke(next_command, shlex.split(arguments))
-    # Only the sentence of an error is printed in the page, without the hint about --help.
-    assert result.output == shown or (result.exit_code == 2 and result.output.endswith(shown))
+    result = CliRunner().invoke(main, shlex.split(arguments), prog_name="hourbell")
+    assert result.output == shown
+    assert result.exit_code == (2 if "Error: " in shown else 0)
+
+
+def test_the_command_of_the_readme_runs() -> None:
+    (arguments,) = re.findall(r"^    \$ hourbell (.*)$", README, re.MULTILINE)
+    result = CliRunner().invoke(main, shlex.split(arguments), prog_name="hourbell")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", [README, TEXT], ids=["README.md", "docs/time.md"])
+def test_a_newcomer_is_told_where_the_command_is_before_it_is_used(page: str) -> None:
+    assert "`hourbell`" in page.partition(". .venv/bin/activate")[0]
+    assert page.index(". .venv/bin/activate") < page.index("$ hourbell ")
+    setup = (ROOT / "Makefile").read_text()
+    assert "BIN := .venv/bin\n" in setup
+    assert "$(BIN)/hourbell up" in setup
 
 
 @pytest.mark.parametrize("rule", first_cells("rule"))

@@ -6,6 +6,7 @@ import pytest
 
 from hourbell.timing.cron import canonical, parse_cron
 from hourbell.timing.errors import InvalidRule
+from hourbell.timing.fields import DAY_OF_WEEK, FIELDS, Field, parse_field
 from hourbell.timing.rules import between, compile_rule
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -193,3 +194,22 @@ def test_a_rule_at_the_limit_has_a_canonical_text_that_can_be_read() -> None:
     assert canonical(canonical(rule)) == canonical(rule)
     with pytest.raises(InvalidRule, match="at most 256"):
         canonical(" " + rule)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=[field.name for field in FIELDS])
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 24])
+def test_what_is_offered_for_a_backward_range_is_a_field_that_means_it(
+    field: Field, step: int
+) -> None:
+    highest = 7 if field is DAY_OF_WEEK else field.high  # Sunday again
+    size = field.high - field.low + 1
+    for first in range(field.low, highest + 1):
+        for last in range(field.low, first):
+            body = f"{first}-{last}"
+            with pytest.raises(InvalidRule, match="runs backwards; write ") as refused:
+                parse_field(field, body if step == 1 else f"{body}/{step}")
+            offered = str(refused.value).partition("; write ")[2]
+            start = first - size if first > field.high else first
+            length = (last - start) % size + 1
+            meant = {(start - field.low + n) % size + field.low for n in range(0, length, step)}
+            assert parse_field(field, offered).values() == meant, body

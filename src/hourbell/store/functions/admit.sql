@@ -28,6 +28,7 @@ declare
   reasons text[];
   held bigint[];
   replacing bigint[];  -- jobs whose newest execution takes the place of all others
+  retrying bigint[];
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
@@ -56,7 +57,19 @@ begin
       delete from hourbell.parked where ctid = any (array(
         select ctid from hourbell.parked where job = any (replacing) for update skip locked)) returning id)
     select skipped || array_agg(id), reasons || array_agg('replaced'::text) into skipped, reasons from waited;
-    -- What lives is asked to go; the newcomer waits for that.
+    -- What waits for its next attempt goes at once; what lives otherwise is asked to, and the newcomer waits for that.
+    with retrying as (
+      delete from hourbell.due where ctid = any (array(
+        select d.row from unnest(replacing) as r(job) cross join lateral hourbell.under_way(r.job, p_ids) as e
+        cross join lateral (
+          select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
+          for update skip locked) as d))
+      returning id)
+    select array_agg(id) into retrying from retrying;
+    if retrying is not null then
+      perform hourbell.discard(retrying, array_fill(2::smallint, array[cardinality(retrying)]),
+        array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
+    end if;
     insert into hourbell.cancellations (id, wished_at)
     select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.under_way(r.job, p_ids) as e
     where not e.id = any (coalesce(skipped, '{}'))

@@ -79,11 +79,13 @@ begin
 
   -- Quarantine: one session at a time drains and then runs, one by one and with nothing beside them, the executions whose
   -- workers died twice in a row. Only so is it known which of them kills. A session whose work takes long leaves that to
-  -- another one: it would stand idle until the last of it has ended.
+  -- another one: it would stand idle until the last of it has ended. But if they have waited for long, somebody has to.
   if session.quarantine or exists (select from hourbell.suspects where queue = any (session.queues)) then
     in_hand := exists (select from hourbell.leased where leased.session = p_session);
     takes_long := exists (
-      select from hourbell.leased where leased.session = p_session and not alone and claimed_at < p_now - p_patience);
+        select from hourbell.leased where leased.session = p_session and not alone and claimed_at < p_now - p_patience)
+      and not exists (
+        select from hourbell.suspects where queue = any (session.queues) and since < p_now - 20 * p_patience);
     if session.quarantine and takes_long then
       update hourbell.sessions set quarantine = false where id = p_session;
       session.quarantine := false;
@@ -177,40 +179,49 @@ declare
 begin
   for e in select x.* from unnest(p_ids) with ordinality as r(id, pos) join hourbell.executions as x on x.id = r.id
            order by r.pos loop
-    fate := null; j := null;
-    if e.job is not null then
-      select * into j from hourbell.jobs where id = e.job;
-    end if;
-    if exists (select from hourbell.cancellations where id = e.id) then
-      fate := 2; why := 'cancelled';
-    elsif e.job is not null and (j.id is null or e.version < j.valid_from) then
-      fate := 3; why := case j.status when 1 then 'paused' when 3 then 'deleted' else 'updated' end;
-    elsif e.attempt = 0 and e.start_by < p_now then
-      fate := 4; why := 'start_deadline';
-    elsif e.finish_by < p_now then
-      fate := 1; why := 'deadline';
-    elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
-      perform from hourbell.jobs where id = j.id for no key update skip locked;
-      if not found then
-        -- Somebody is changing the job. Whether his client has stopped cannot be known, so nobody waits: a little later.
-        update hourbell.executions as x set run_at = p_now + interval '200 milliseconds' where x.id = e.id;
-        insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-        values (p_now + interval '200 milliseconds', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
-        continue;
+    begin
+      fate := null; j := null;
+      if e.job is not null then
+        select * into j from hourbell.jobs where id = e.job;
       end if;
-      update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs returning * into j;
-      if not found then
-        fate := 4; why := 'max_runs';
-      elsif j.runs >= j.max_runs then
-        perform hourbell.complete(j.id, p_now);
+      if exists (select from hourbell.cancellations where id = e.id) then
+        fate := 2; why := 'cancelled';
+      elsif e.job is not null and (j.id is null or e.version < j.valid_from) then
+        fate := 3; why := j.outdated;
+      elsif e.attempt = 0 and e.start_by < p_now then
+        fate := 4; why := 'start_deadline';
+      elsif e.finish_by < p_now then
+        fate := 1; why := 'deadline';
+      elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
+        perform from hourbell.jobs where id = j.id for no key update skip locked;
+        if not found then
+          -- Somebody is changing the job. Whether his client has stopped cannot be known, so nobody waits: a little later.
+          update hourbell.executions as x set run_at = p_now + interval '200 milliseconds' where x.id = e.id;
+          insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+          values (p_now + interval '200 milliseconds', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
+          continue;
+        end if;
+        update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs;
+        if not found then
+          fate := 4; why := 'max_runs';
+        end if;
+        if fate = 4 or j.runs + 1 >= j.max_runs then
+          perform hourbell.complete(j.id, p_now);
+        end if;
       end if;
-    end if;
-    if fate is null then
-      insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
-      values (p_session, e.id, greatest(e.fence + 1, p_least_fence), p_now, p_claim, coalesce(j.version, e.version), p_solo);
-    else
-      perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
-    end if;
+      if fate is null then
+        insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
+        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), p_now, p_claim, coalesce(j.version, e.version), p_solo);
+      else
+        perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
+      end if;
+    exception when data_exception or integrity_constraint_violation then
+      -- One that cannot be judged must not keep the others from being claimed.
+      raise warning 'execution % is put off: %', e.id, sqlerrm;
+      update hourbell.executions as x set run_at = p_now + interval '1 minute' where x.id = e.id;
+      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+      values (p_now + interval '1 minute', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
+    end;
   end loop;
 end $$;
 
@@ -226,20 +237,52 @@ begin
   perform hourbell.take_back(p_job, p_now);
 end $$;
 
--- Takes back what was planned ahead for a job: executions whose time has not come. Nobody has seen them happen.
+-- Takes back what was planned ahead for a job: executions whose time has not come. Nobody has seen them happen. What
+-- somebody is just taking (a cancel that stands) is left to him, and later to its claim.
 create or replace function hourbell.take_back(p_job bigint, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare taken int;
 begin
   with taken as (
-    delete from hourbell.due as d using hourbell.executions as e
-    where e.job = p_job and e.origin = 0 and e.occurrence > p_now and e.attempt = 0
-      and d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
-    returning d.id)
+    delete from hourbell.due where ctid = any (array(
+      select d.row from hourbell.executions as e cross join lateral (
+        select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
+        for update skip locked) as d
+      where e.job = p_job and e.origin = 0 and e.occurrence > p_now and e.attempt = 0))
+    returning id)
   delete from hourbell.executions as e using taken where e.id = taken.id;
   get diagnostics taken = row_count;
   return taken;
+end $$;
+
+-- A change has made what waits of a job out of date: recorded at once, so that nobody waits for it. What is ready or taken
+-- by somebody is found out of date by its claim.
+create or replace function hourbell.supersede(p_job bigint, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  ids bigint[];
+  why text;
+begin
+  with old as materialized (
+    select e.* from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
+    where e.version < j.valid_from),
+  from_due as (
+    delete from hourbell.due where ctid = any (array(
+      select d.row from old as e cross join lateral (
+        select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
+        for update skip locked) as d))
+    returning id),
+  from_parked as (
+    delete from hourbell.parked where ctid = any (array(
+      select p.row from old as e cross join lateral (
+        select ctid as row from hourbell.parked as p where p.job = e.job and p.id = e.id for update skip locked) as p))
+    returning id)
+  select array_agg(id) into ids from (select id from from_due union all select id from from_parked) as taken;
+  if ids is null then return; end if;
+  select outdated into why from hourbell.jobs where id = p_job;
+  perform hourbell.discard(ids, array_fill(3::smallint, array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
 end $$;
 
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it holds

@@ -3,11 +3,12 @@
 -- Takes the lease if it is free; null if somebody else holds it.
 create or replace function hourbell.campaign(p_node uuid, p_lease interval) returns bigint
 language sql volatile as $$
-  insert into hourbell.leadership as l (epoch, node, expires_at)
-  values (1, p_node, hourbell.clock() + p_lease)
+  insert into hourbell.leadership as l (epoch, node, renewed_at, expires_at)
+  values (1, p_node, hourbell.clock(), hourbell.clock() + p_lease)
   on conflict (cell) do update
-    set epoch = l.epoch + 1, node = excluded.node, expires_at = excluded.expires_at
-    where l.expires_at <= hourbell.clock()
+    set epoch = l.epoch + 1, node = excluded.node, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
+    -- Renewed in the future: the clock was set back, and nobody knows how long that lease would still be.
+    where l.expires_at <= hourbell.clock() or l.renewed_at > hourbell.clock() + interval '5 seconds'
   returning epoch
 $$;
 
@@ -15,7 +16,7 @@ $$;
 create or replace function hourbell.renew(p_node uuid, p_epoch bigint, p_lease interval) returns boolean
 language sql volatile as $$
   with renewed as (
-    update hourbell.leadership set expires_at = hourbell.clock() + p_lease
+    update hourbell.leadership set renewed_at = hourbell.clock(), expires_at = hourbell.clock() + p_lease
     where epoch = p_epoch and node = p_node and expires_at > hourbell.clock()
     returning 1)
   select exists (select from renewed)

@@ -101,21 +101,28 @@ begin
 end $$;
 
 -- Memberships whose stretch is wholly produced go; a job whose last stretch it was has no further run: COMPLETED.
+-- The job first, as whoever changes it does; a job that somebody is changing just now is left to the next round.
 create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare gone int;
+declare
+  places tid[];
+  ours bigint[];
+  gone int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
+  select array_agg(row), array_agg(job) into places, ours from (
+    select m.ctid as row, m.job from hourbell.members as m
+    cross join lateral (select * from hourbell.timetables as t where t.id = m.timetable offset 0) as t
+    where m.until <= p_now and m.joined_through is not null
+      and (t.next_fire_at is null or t.next_fire_at > m.until)
+      and not exists (
+        select from hourbell.fires as f where f.timetable = m.timetable and f.occurrences[1] <= m.until offset 0)
+    order by m.until limit p_limit) as ended;
+  if places is null then return 0; end if;
+  ours := array(select id from hourbell.jobs where id = any (ours) order by id for no key update skip locked);
   with gone as (
-    delete from hourbell.members as m
-    where ctid = any (array(
-      select m.ctid from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
-      where m.until <= p_now and m.joined_through is not null
-        and (t.next_fire_at is null or t.next_fire_at > m.until)
-        and not exists (select from hourbell.fires as f where f.timetable = m.timetable and f.occurrences[1] <= m.until)
-      order by m.until limit p_limit for update of m skip locked))
-    returning m.job, m.version),
+    delete from hourbell.members where ctid = any (places) and job = any (ours) returning job, version),
   completed as (
     update hourbell.jobs as j set status = 2, updated_at = p_now
     from gone where j.id = gone.job and j.version = gone.version and j.status = 0)

@@ -2,7 +2,8 @@
 
 -- Which of a stretch's occurrences (ascending) are a member's own, p_occurrences[first .. last], and which of these it
 -- runs, p_occurrences[runs_from .. last]. Those before `runs_from` are missed: its misfire policy does not make them up
--- (R6). Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
+-- (R6). The latest one of a stretch that goes on (not p_tail) comes with a later fire, unless the member ends before that.
+-- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
 create or replace function hourbell.share_of(
   m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
   out first int, out last int, out runs_from int
@@ -11,7 +12,7 @@ language sql immutable as $$
   select first, last, case
     when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
     when m.misfire = 0 then least(greatest(first, later + 1), last + 1)
-    when not p_tail then last + 1
+    when not p_tail and last = cardinality(p_occurrences) then last + 1
     when m.misfire = 1 then last
     else least(last + 1, greatest(first, last - m.catch_up_limit + 1,
       width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))

@@ -17,58 +17,69 @@ declare
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   sessions := 0; returned := 0; ended := 0;
+  -- Renewed in the future: the clock was set back, and a lease is as long as it was.
+  update hourbell.sessions set renewed_at = p_now, expires_at = p_now + (expires_at - renewed_at) where id = any (array(
+    select id from hourbell.sessions
+    where expires_at > p_now and renewed_at > p_now + interval '5 seconds' for update skip locked));
   for expired in
     select id from hourbell.sessions where expires_at <= p_now order by expires_at limit 16 for update skip locked
   loop
-    with held as materialized (
-      delete from hourbell.leased as l where l.session = expired returning l.*),
-    judged as materialized (
-      select h.*, case
-        when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
-        when e.at_most_once then 1
-        when h.alone and e.crashes + 1 >= p_crash_limit then 1
-      end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
-      from held as h
-      join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from held))),
-    gone as (
-      delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
-    letters as (
-      insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-      select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost', hourbell.letter(e, e.attempt + 1, j.fence)
-      from gone as e join judged as j using (id) where j.fate = 1),
-    granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
-    recorded as (
-      insert into hourbell.ledger
-        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
-         session, queue, priority, origin, status, reason, error, spec, history)
-      select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
-        e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
-        e.priority, e.origin, j.fate, case j.fate when 2 then 'cancelled' else j.why end, 'the worker was lost', e.spec,
-        e.history
-      from gone as e join judged as j using (id)),
-    again as (
-      update hourbell.executions as e
-      set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
-          first_started_at = coalesce(e.first_started_at, j.claimed_at),
-          history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
-      from judged as j
-      where e.id = j.id and e.id = any (array(select id from judged where fate is null))
-      returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
-    requeued as (
-      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-      select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
-    select count(*) filter (where j.fate is null), count(*) filter (where j.fate is not null),
-      (select array_agg(job) from gone where overlap > 0)
-    into n, m, freed from judged as j;
-    if freed is not null then perform hourbell.unpark(freed, p_now); end if;
-    delete from hourbell.sessions where id = expired;
-    sessions := sessions + 1; returned := returned + n; ended := ended + m;
+    begin
+      with held as materialized (
+        delete from hourbell.leased as l where l.session = expired returning l.*),
+      judged as materialized (
+        select h.*, case
+          when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
+          when e.at_most_once then 1
+          when h.alone and e.crashes + 1 >= p_crash_limit then 1
+        end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
+        from held as h
+        join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from held))),
+      gone as (
+        delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
+      letters as (
+        insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
+        select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost', hourbell.letter(e, e.attempt + 1, j.fence)
+        from gone as e join judged as j using (id) where j.fate = 1),
+      granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
+      recorded as (
+        insert into hourbell.ledger
+          (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
+           session, queue, priority, origin, status, reason, error, spec, history)
+        select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
+          e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
+          e.priority, e.origin, j.fate, case j.fate when 2 then 'cancelled' else j.why end, 'the worker was lost', e.spec,
+          e.history
+        from gone as e join judged as j using (id)),
+      again as (
+        update hourbell.executions as e
+        set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
+            first_started_at = coalesce(e.first_started_at, j.claimed_at),
+            history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
+        from judged as j
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null))
+        returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
+      requeued as (
+        insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
+        select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
+      select count(*) filter (where j.fate is null), count(*) filter (where j.fate is not null),
+        (select array_agg(job) from gone where overlap > 0)
+      into n, m, freed from judged as j;
+      if freed is not null then perform hourbell.unpark(freed, p_now); end if;
+      delete from hourbell.sessions where id = expired;
+      sessions := sessions + 1; returned := returned + n; ended := ended + m;
+    exception when data_exception or integrity_constraint_violation then
+      -- One session that cannot be judged must not keep the others from being reaped.
+      raise warning 'session % cannot be reaped: %', expired, sqlerrm;
+    end;
   end loop;
 end $$;
 
 -- Deadlines that have come: not started in time is SKIPPED, not finished in time is DEAD, wherever the execution is.
--- What is ready is left to its claim, which sees the same deadline; what runs is taken from its worker. What somebody has
--- locked is left to him, and later to the claim: a client that stops in the middle of a change must not stop the reaper.
+-- What is ready has no index by id, so it is found by looking at everything ready beside it: some seconds later, once for
+-- all of those (kinds 2 and 3).
+-- What runs is taken from its worker. What somebody has locked is left to him, and later to the claim, which sees the same
+-- deadline: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -83,11 +94,12 @@ begin
       select ctid from hourbell.deadlines where at < p_now order by at limit p_limit for update skip locked))
     returning id, kind),
   over as materialized (
-    select e.id, e.job, e.priority, e.run_at, min(c.kind) as kind, max(c.kind) as last_kind
+    select e.id, e.job, e.queue, e.priority, e.run_at, min(c.kind % 2) as kind, max(c.kind % 2) as last_kind,
+      bool_or(c.kind > 1) as again
     from come as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
     -- the execution's own word counts: the job may have been given another time since
-    where (c.kind = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind = 1 and e.finish_by < p_now)
-    group by e.id, e.job, e.priority, e.run_at),
+    where (c.kind % 2 = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind % 2 = 1 and e.finish_by < p_now)
+    group by e.id, e.job, e.queue, e.priority, e.run_at),
   from_due as (
     delete from hourbell.due where ctid = any (array(
       select d.row from over as o cross join lateral (
@@ -110,13 +122,34 @@ begin
         select ctid as row from hourbell.leased as l where l.session = s.id and l.id = o.id for update skip locked) as l
       where o.last_kind = 1))
     returning id, fence, claimed_at),
+  missing as materialized (
+    select o.* from over as o where not o.id = any (array(
+      select id from from_due union all select id from from_parked union all select id from from_held
+      union all select id from from_leased))),
+  looked_for as (
+    insert into hourbell.deadlines (at, id, kind)
+    select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id, kind + 2 from missing where not again),
+  places as materialized (select distinct queue, priority from missing where again),
+  from_ready as (
+    delete from hourbell.ready where ctid = any (array(
+      select r.row from places as p cross join lateral (
+        select ctid as row from hourbell.ready as r where r.queue = p.queue and r.priority = p.priority
+          and r.id = any (array(select id from missing where again)) for update skip locked) as r))
+    returning id),
+  from_suspects as (
+    delete from hourbell.suspects where ctid = any (array(
+      select s.row from places as p cross join lateral (
+        select ctid as row from hourbell.suspects as s where s.queue = p.queue and s.priority = p.priority
+          and s.id = any (array(select id from missing where again)) for update skip locked) as s))
+    returning id),
   fenced as (
     update hourbell.executions as e
     set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at)
     from from_leased as l where e.id = l.id and e.id = any (array(select id from from_leased))),
   owned as (
     select o.id, o.kind from over as o where o.id = any (array(
-      select id from from_due union all select id from from_parked union all select id from from_held))
+      select id from from_due union all select id from from_parked union all select id from from_held
+      union all select id from from_ready union all select id from from_suspects))
     union all
     select id, 1 from from_leased)
   select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),

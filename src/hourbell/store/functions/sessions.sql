@@ -4,8 +4,8 @@ create or replace function hourbell.open_session(
   p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_slots int, out id bigint, out token uuid
 )
 language sql volatile as $$
-  insert into hourbell.sessions (id, token, worker, queues, slots, started_at, expires_at)
-  values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, p_queues, p_slots, p_now, p_now + p_lease)
+  insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+  values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, p_queues, p_slots, p_now, p_now, p_now + p_lease)
   returning id, token
 $$;
 
@@ -21,7 +21,10 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare forgotten bigint[];
 begin
-  update hourbell.sessions set expires_at = greatest(expires_at, p_now + p_lease)
+  -- Never shortened by a call that comes late, unless the clock was set back.
+  update hourbell.sessions
+  set renewed_at = p_now, expires_at = case
+    when renewed_at > p_now + p_lease then p_now + p_lease else greatest(expires_at, p_now + p_lease) end
   where id = p_session and token = p_token;
   alive := found;
   if not alive then lost := p_running; unwanted := '{}'; return; end if;

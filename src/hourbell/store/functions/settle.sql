@@ -11,6 +11,7 @@ create or replace function hourbell.settle(
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
+  kinds smallint[] := p_kinds;
   ending bigint[] := p_ids;
   settled bigint[];
   requeued bigint[];
@@ -20,12 +21,20 @@ begin
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then return p_ids; end if;
 
+  -- Who was wished away and has not ended by himself does so now.
+  if kinds && '{1,4}' and exists (select from hourbell.cancellations) then
+    kinds := array(
+      select case when kind in (1, 4) and exists (
+          select from hourbell.cancellations as c where c.id = p_ids[at] offset 0) then 3 else kind end
+      from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
+  end if;
+
   -- Tables are reached by arrays of keys, and only what came out of them is joined: the plan cannot become a scan.
-  if p_kinds && '{1,4}' then
+  if kinds && '{1,4}' then
     with outcomes as (
       select o.*, x.kind, x.delay, x.reason, x.error
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-      join unnest(p_others, p_kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
+      join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
       where x.kind in (1, 4)),
     taken as (
       delete from hourbell.leased as l using outcomes as o
@@ -50,14 +59,15 @@ begin
     select array_agg(id) into requeued from taken;
     ending := array(
       select o.id from unnest(p_ids) with ordinality as o(id, pos)
-      left join unnest(p_others, p_kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3));
+      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3));
   end if;
 
   if cardinality(ending) > 0 then
     with outcomes as (
-      select o.*, coalesce(x.kind, 0) as kind, x.reason, x.error, x.result
+      select o.*, coalesce(x.kind, 0) as kind, case x.kind when 3 then 'cancelled' else x.reason end as reason, x.error,
+        x.result
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-      left join unnest(p_others, p_kinds, p_reasons, p_errors, p_results) as x(pos, kind, reason, error, result)
+      left join unnest(p_others, kinds, p_reasons, p_errors, p_results) as x(pos, kind, reason, error, result)
         on x.pos = o.pos),
     taken as (
       delete from hourbell.leased as l using outcomes as o
@@ -94,9 +104,9 @@ create or replace function hourbell.later(p_at timestamptz, p_ms int) returns ti
 language sql stable
 return p_at + make_interval(secs => p_ms / 1000.0::float8);
 
-create or replace function hourbell.lateness_ms(p_due timestamptz, p_started timestamptz) returns int
+create or replace function hourbell.lateness_ms(p_due timestamptz, p_started timestamptz) returns bigint
 language sql immutable
-return least(extract(epoch from p_started - p_due)::float8 * 1000, 2147483647)::int;
+return (extract(epoch from p_started - p_due)::float8 * 1000)::bigint;
 
 -- The history of an execution: one object per ended attempt.
 create or replace function hourbell.add_attempt(

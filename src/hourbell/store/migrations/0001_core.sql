@@ -50,7 +50,8 @@ create table hourbell.jobs (
   priority   smallint not null,
   status     smallint not null default 0,  -- 0 SCHEDULED 1 PAUSED 2 COMPLETED 3 CANCELLED
   version    int not null default 1,
-  valid_from int not null default 1,  -- executions of an older version are superseded at claim
+  valid_from int not null default 1,  -- executions of an older version are superseded
+  outdated   text not null default 'updated',  -- why they are
   timetable  bigint not null,
   max_runs   int,
   runs       int not null default 0,  -- runs started; kept only when max_runs is set
@@ -244,6 +245,7 @@ create table hourbell.sessions (
   queues     smallint[] not null,
   slots      int not null,
   started_at timestamptz not null,
+  renewed_at timestamptz not null,
   expires_at timestamptz not null,
   quarantine boolean not null default false  -- drains, then runs suspects one by one
 ) with (fillfactor = 50);
@@ -254,6 +256,7 @@ create table hourbell.leadership (
   cell       smallint primary key default 1 check (cell = 1),
   epoch      bigint not null,
   node       uuid not null,
+  renewed_at timestamptz not null,
   expires_at timestamptz not null
 ) with (fillfactor = 50);
 
@@ -270,7 +273,7 @@ create table hourbell.ledger (
   tenant        int not null,
   version       int not null,
   attempt       int not null,
-  lateness_ms   int,
+  lateness_ms   bigint,
   missed        int,               -- how many occurrences that stretch has
   session       bigint,
   queue         smallint not null,

@@ -21,15 +21,28 @@ queued as (
 select id, occurrence from made order by occurrence
 
 -- name: take_waiting
--- Takes an execution out of due, parked or held, so that nobody else can move it; no row: it is ready, runs or has ended.
+-- Takes an execution out of due, parked, held or suspects, so that nobody else can move it; no row: it is ready, runs or has
+-- ended, or somebody has moved it meanwhile.
 with waiting as (select * from hourbell.executions where id = $1),
 from_due as (
   delete from hourbell.due as d using waiting as w
   where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
 from_parked as (delete from hourbell.parked as p using waiting as w where p.job = w.job and p.id = w.id returning p.id),
-from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
+from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id),
+from_suspects as (
+  delete from hourbell.suspects as s using waiting as w
+  where s.queue = w.queue and s.priority = w.priority and s.id = w.id returning s.id)
 select w.* from waiting as w
 where exists (select from from_due) or exists (select from from_parked) or exists (select from from_held)
+  or exists (select from from_suspects)
+
+-- name: waits
+-- Whether an execution can be taken out of where it waits.
+select exists (
+  select from (select * from hourbell.executions where id = $1 offset 0) as e
+  where exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)
+    or exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0)
+    or exists (select from hourbell.held as h where h.id = e.id offset 0))
 
 -- name: wish_to_cancel
 insert into hourbell.cancellations (id, wished_at)
@@ -43,6 +56,8 @@ select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.worker, l.expires
           where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
   exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0) as in_parked,
   exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held,
+  exists (select from hourbell.suspects as s
+          where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
 left join lateral (

@@ -81,13 +81,17 @@ where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.
 select hourbell.take_back($1, $2)
 
 -- name: update_recurring
--- A new version. $3: it makes what is queued out of date.
+-- A new version. $3: why what is queued is out of date; null: it is not.
 update hourbell.jobs
-set version = version + 1, valid_from = case when $3 then version + 1 else valid_from end, updated_at = $2,
+set version = version + 1, valid_from = case when $3::text is null then valid_from else version + 1 end,
+    outdated = coalesce($3, outdated), updated_at = $2,
     status = $4, queue = $5, priority = $6, timetable = $7, max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
     spec = $12
 where id = $1
 returning version
+
+-- name: supersede
+select hourbell.supersede($1, $2)
 
 -- name: lock_recurring
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
@@ -181,6 +185,10 @@ order by l.id desc limit $2
 
 -- name: tenant_by_name
 select id from hourbell.tenants where name = $1
+
+-- name: be_brief
+-- First in a user's transaction: it waits for nobody for long, and nobody for a client that has stopped in it.
+select set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '30s', true)
 
 -- name: insert_audit
 insert into hourbell.audit (at, tenant, job, actor, operation, before, after) values ($1, $2, $3, $4, $5, $6, $7)
