@@ -16,12 +16,12 @@ async def every_write(api: Client) -> dict[str, tuple[str, str, object]]:
     stretch = {"after": "2020-01-01T00:00:00Z", "through": "2024-01-01T00:00:00Z"}
     return {
         "create": ("POST", JOBS, recurring()),
+        "cancel": ("POST", f"/api/v1/executions/{execution_id}/cancel", None),
         "update": ("PATCH", path, {"name": "other"}),
         "pause": ("POST", path + "/pause", None),
         "resume": ("POST", path + "/resume", None),
         "run": ("POST", path + "/run", None),
         "backfill": ("POST", path + "/backfill", stretch),
-        "cancel": ("POST", f"/api/v1/executions/{execution_id}/cancel", None),
         "delete": ("DELETE", path, None),
     }
 

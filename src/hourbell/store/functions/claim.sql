@@ -257,7 +257,7 @@ begin
 end $$;
 
 -- A change has made what waits of a job out of date: recorded at once, so that nobody waits for it. What is ready or taken
--- by somebody is found out of date by its claim.
+-- by somebody is found out of date by its claim; what was planned ahead is taken back, or the new version's.
 create or replace function hourbell.supersede(p_job bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -267,7 +267,7 @@ declare
 begin
   with old as materialized (
     select e.* from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
-    where e.version < j.valid_from),
+    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)),
   from_due as (
     delete from hourbell.due where ctid = any (array(
       select d.row from old as e cross join lateral (
