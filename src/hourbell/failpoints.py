@@ -50,6 +50,8 @@ NAMES: tuple[str, ...] = (
     "create.before_commit",
     "delete.after_commit",
     "delete.before_commit",
+    "end.after_commit",
+    "end.before_commit",
     "expire.after_commit",
     "expire.before_commit",
     "heartbeat.after_commit",

@@ -102,8 +102,9 @@ async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[in
 
 async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Clear away memberships that are wholly planned; jobs that have had their last are COMPLETED."""
-    with leading():
-        ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
+    async with committing("end.before_commit", "end.after_commit"):
+        with leading():
+            ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
     return bool(ended == _MOST_TIMETABLES)
 
 
