@@ -23,6 +23,12 @@ from hourbell import failpoints
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 
+# Nothing is admitted to a queue that nobody serves. Most tests drive the gate before there is a worker: somebody who never
+# claims anything serves all their queues.
+SOMEBODY_SERVES = """
+insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+select -1, gen_random_uuid(), 'nobody', array(select generate_series(1, 50)), 0, '2000-01-01', '2000-01-01', '9999-01-01'
+"""
 TEMPLATE = "hourbell_template"
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
@@ -60,6 +66,7 @@ def new_database() -> DatabaseMaker:
         if server not in have_template:
             await _execute(server, f"create database {TEMPLATE}")
             await migrate(in_database(server, TEMPLATE))
+            await _execute(in_database(server, TEMPLATE), SOMEBODY_SERVES)
             have_template.add(server)
         name = f"test_{next(numbers)}"
         await _execute(server, f"create database {name} template {TEMPLATE}")

@@ -148,6 +148,8 @@ def worker_settings(settings: Settings) -> WorkerSettings:
     return WorkerSettings(
         name=f"{os.getpid()}-{uuid4().hex[:12]}",
         slots=settings.worker_slots,
+        critical_slots=min(settings.worker_critical_slots, settings.worker_slots - 1),
+        low_share=settings.worker_low_share,
         lease_seconds=settings.lease_seconds,
     )
 

@@ -46,6 +46,8 @@ NAMES: tuple[str, ...] = (
     "cancel.before_commit",
     "claim.after_commit",
     "claim.before_commit",
+    "configure.after_commit",
+    "configure.before_commit",
     "create.after_commit",
     "create.before_commit",
     "delete.after_commit",

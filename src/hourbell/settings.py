@@ -21,6 +21,8 @@ PREFIX = "HOURBELL_"
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
 LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
 HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
+CriticalSlots = Annotated[int, Meta(ge=0, le=10_000, description="a number from 0 to 10000")]
+Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
 Folder = Annotated[Path, Meta(description="a path")]
@@ -47,6 +49,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     log_level: LogLevel = "info"
     port: Port = 8080
+    worker_critical_slots: CriticalSlots = (
+        5  # of the slots, kept for CRITICAL; one is left to the rest
+    )
+    worker_low_share: Share = 0.05  # of the claims, begin with the least urgent
     worker_slots: Slots = 100
 
 

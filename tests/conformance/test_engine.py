@@ -43,7 +43,7 @@ from hourbell.model.jobs import Job, JobStatus
 from hourbell.store import embedded
 from hourbell.store.database import Database
 from hourbell.store.embedded import EmbeddedServer
-from hourbell.store.migrations import migrate
+from hourbell.store.migrations import migrate, sql_files
 from hourbell.testing.clock import VirtualClock
 
 START = datetime(
@@ -594,9 +594,11 @@ async def test_explain_says_the_one_thing_that_is_waited_for(world: World) -> No
     await resume_job(world.engine, job.job_id, Write())
     await world.clock.set(minute(2))
     assert await code(job) == "admission"
+    await world.engine.database.value("delete from hourbell.sessions")
     await world.schedule()
     assert await code(job) == "no_worker"
     await world.session()
+    await world.schedule()
     assert await code(job) == "worker_slot"
     [claimed] = await world.claim()
     assert await code(job) == "running"
@@ -724,6 +726,43 @@ async def test_a_migrated_database_is_left_as_it_is(engine_dsn: str) -> None:
     assert await connection.fetch("select * from hourbell.migrations order by name") == before
     after = await connection.fetch("select oid, xmin from pg_proc where proname = 'admit'")
     assert after == functions
+    await connection.close()
+
+
+_OF_BEFORE = """
+insert into hourbell.tenants (name, created_at) values ('t', now());
+insert into hourbell.queues (name, created_at) values ('default', now());
+insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, tz_version)
+values ('* * * * *', 'UTC', 'skip', 'once', now(), 'x');
+insert into hourbell.jobs (id, tenant, queue, priority, timetable, created_at, updated_at, name, spec)
+values (7, 1, 1, 2, 1, now(), now(), 'j', '{"action":{"type":"WEBHOOK","url":"https://Slow.Example.:8443/x"}}');
+insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire, catch_up_seconds,
+  catch_up_limit, overlap, at_most_once) values (1, 2, 7, 1, now(), 1, 1, 0, 1, 1, 3, false);
+insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
+values (8, 7, now(), now(), 1, 1, 1, 2, 0, 3);
+insert into hourbell.parked (job, id, tenant, queue, priority, checks) values (7, 8, 1, 1, 2, 1);
+create function hourbell.settle() returns int language sql return 1;
+create function hourbell.beside() returns int language sql return hourbell.settle();
+"""
+
+
+async def test_a_database_of_before_limits_keeps_what_is_in_it(engine_dsn: str) -> None:
+    connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
+    await connection.execute("drop schema hourbell cascade; create schema hourbell")
+    [core, *_] = sql_files("migrations")
+    await connection.execute(core.text + _OF_BEFORE)
+    await connection.execute(
+        "create table hourbell.migrations ("
+        "name text primary key, digest text not null, applied_at timestamptz default now());"
+        "insert into hourbell.migrations values ('0001_core.sql', 'x'), ('functions', 'old')"
+    )
+    await migrate(engine_dsn)
+    parked = await connection.fetchrow("select kind, key, id from hourbell.parked")
+    woken = await connection.fetchrow("select kind, key from hourbell.wakes")
+    assert (tuple(parked), tuple(woken)) == ((5, 7, 8), (5, 7))
+    host = "select host from hourbell.targets as t join hourbell.{0} as x on x.target = t.id"
+    for table in ("jobs", "members", "executions"):
+        assert await connection.fetchval(host.format(table)) == "slow.example"
     await connection.close()
 
 

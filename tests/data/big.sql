@@ -80,8 +80,8 @@ insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
 select e.run_at, l.id, l.tenant, l.queue, l.priority, (l.overlap > 0)::int
 from hourbell.big_live as l join hourbell.executions as e using (id) where place in ('overdue', 'ahead', 'retrying');
 
-insert into hourbell.parked (job, id, tenant, queue, priority, checks)
-select job, id, tenant, queue, priority, 1 from hourbell.big_live where place = 'parked';
+insert into hourbell.parked (kind, key, priority, rank, id)
+select 5, job, 0, n, id from hourbell.big_live where place = 'parked';
 
 insert into hourbell.ready (tag, id, queue, priority)
 select 1000 + n, id, queue, priority from hourbell.big_live where place = 'ready';
@@ -109,9 +109,9 @@ cross join lateral (values (e.start_by, 0), (e.finish_by, 1)) as d(at, kind) whe
 insert into hourbell.cancellations (id, wished_at)
 select id, $now from hourbell.big_live where place = 'leased' and n % 100 = 9 or place = 'ready' and n % 100 = 2;
 
-insert into hourbell.lanes (queue, priority, tenant, last, pass)
-select q, p, t, 1000 + t, nextval('hourbell.passes')
-from generate_series(1, 2) as q, generate_series(0, 3) as p, generate_series(1, 10000) as t;
+insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
+select q, p, t >> 6, array_agg(t), array_agg(1000 + t), nextval('hourbell.passes')
+from generate_series(1, 2) as q, generate_series(0, 3) as p, generate_series(1, 10000) as t group by q, p, t >> 6;
 
 insert into hourbell.virtual_time (queue, priority, v, highest, pass)
 select queue, priority, min(tag), max(tag), nextval('hourbell.passes') from hourbell.ready group by queue, priority;

@@ -181,7 +181,7 @@ class Scheduler(Node):
                     self._world.record(Reaped(now, frozenset(gone)))
 
     async def _sessions(self) -> set[int]:
-        rows = await self._world.database.fetch("select id from hourbell.sessions")
+        rows = await self._world.database.fetch("select id from hourbell.sessions where id > 0")
         return {row["id"] for row in rows}
 
     async def _run(self, verb: str, call: Callable[[], Awaitable[T]]) -> T:

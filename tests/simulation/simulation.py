@@ -76,13 +76,15 @@ select
   exists (select from hourbell.members where joined_through is null) as joining,
   exists (select from hourbell.fires)
     or exists (select from hourbell.timetables where plan_from <= $1::timestamptz + $2::interval) as plan,
-  exists (select from hourbell.due where run_at <= $1::timestamptz) as due,
+  exists (select from hourbell.due where run_at <= $1::timestamptz)
+    or exists (select from hourbell.wakes where at <= $1::timestamptz) as due,
   exists (select from hourbell.deadlines where at < $1::timestamptz) as deadlines,
   exists (select from hourbell.members where until <= $1::timestamptz) as ended,
   exists (select from hourbell.sessions where expires_at <= $1::timestamptz) as expired,
   exists (select from hourbell.ready) or exists (select from hourbell.suspects) as ready,
   least(
     (select min(run_at) from hourbell.due where run_at > $1::timestamptz),
+    (select min(at) from hourbell.wakes where at > $1::timestamptz),
     (select min(plan_from) - $2::interval from hourbell.timetables where plan_from > $1::timestamptz + $2::interval),
     (select min(at) + interval '1 millisecond' from hourbell.deadlines where at >= $1::timestamptz),
     (select min(until) from hourbell.members where until > $1::timestamptz),
@@ -165,6 +167,7 @@ async def simulate(dsn: str, seed: int, options: Options) -> History:
     database = await Database.open(dsn, connections=8)
     try:
         clock = await VirtualClock.install(database, options.begins_at)
+        await database.value("delete from hourbell.sessions")  # here all workers are real
         async with database.connection() as connection:
             await connection.execute(_STILL)
         return await Simulation(seed, options, database, clock).run()

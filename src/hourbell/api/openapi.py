@@ -38,6 +38,8 @@ _QUERY: dict[str, dict[str, Any]] = {
 
 _OF_EVERY_CALL = ("invalid_input", "internal_error", "store_unavailable")
 _OF_WRITES = (
+    "conflict",
+    "quota_exceeded",
     "idempotency_key_missing",
     "idempotency_key_reused",
     "malformed_request",
@@ -46,7 +48,7 @@ _OF_WRITES = (
     "unsupported_media_type",
 )
 _OF_IDS = ("not_found", "unknown_id")
-_OF_CONFLICTS = ("conflict", "job_not_active")
+_OF_CONFLICTS = ("job_not_active",)
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ STATUSES = {
     "method_not_allowed": 405,
     "conflict": 409,
     "job_not_active": 409,
+    "quota_exceeded": 409,
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "invalid_input": 422,

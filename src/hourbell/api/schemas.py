@@ -15,6 +15,8 @@ from hourbell.model.jobs import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
     DEFAULT_TIMEOUT_SECONDS,
+    MAX_CONCURRENCY_KEY,
+    MAX_CONCURRENCY_LIMIT,
     MAX_DEADLINE_SECONDS,
     MAX_HEADERS,
     MAX_NAME,
@@ -145,6 +147,16 @@ def _options() -> dict[str, Schema]:
         "deadline_seconds": _whole(
             1, MAX_DEADLINE_SECONDS, "After scheduled_for, over all attempts; then DEAD."
         ),
+        "concurrency_key": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_CONCURRENCY_KEY,
+            "description": "Executions of the tenant that share it go one after the other, in order of their time.",
+        },
+        "concurrency_limit": {
+            **_whole(1, MAX_CONCURRENCY_LIMIT, "How many that share the key may go at once."),
+            "default": 1,
+        },
     }
 
 
@@ -299,6 +311,8 @@ def _job() -> Schema:
         "priority": {"enum": [priority.name for priority in Priority]},
         "start_deadline_seconds": _or_null(_whole(1)),
         "deadline_seconds": _or_null(_whole(1)),
+        "concurrency_key": _or_null(_text()),
+        "concurrency_limit": _or_null(_whole(1)),
         **_recurring_options(),
         "created_at": _instant(),
         "updated_at": _instant(),

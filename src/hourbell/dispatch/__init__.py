@@ -68,11 +68,18 @@ class Dispatch(Protocol):
         """Run the gate: somebody said that something fell due."""
 
     async def claim(
-        self, session: Session, number: int, limit: int, repeated: bool = False
+        self,
+        session: Session,
+        number: int,
+        limit: int,
+        repeated: bool = False,
+        reserved: int = 0,
+        from_below: bool = False,
     ) -> list[Claimed]:
-        """Take up to so many executions; SessionLost if the session is over.
+        """Take up to so many executions, most urgent first; SessionLost if the session is over.
 
         `repeated`: this number was sent before and no answer came. What it took then, if it did, is the answer now.
+        `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent.
         """
 
     async def heartbeat(self, session: Session, running: Sequence[int], resolved: int) -> Heard:

@@ -13,11 +13,11 @@ from hourbell.store.database import committing
 
 _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
 _CLAIM = (
-    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7,"
+    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, $9,"
     " null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
-_SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+_SETTLE = "select * from hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _MOST_NAMES = 100_000
 
@@ -41,7 +41,13 @@ class PostgresDispatch:
         await admit(self._engine, await self._engine.clock.now())
 
     async def claim(
-        self, session: Session, number: int, limit: int, repeated: bool = False
+        self,
+        session: Session,
+        number: int,
+        limit: int,
+        repeated: bool = False,
+        reserved: int = 0,
+        from_below: bool = False,
     ) -> list[Claimed]:
         now = await self._engine.clock.now()
         async with committing("claim.before_commit", "claim.after_commit"):
@@ -52,6 +58,8 @@ class PostgresDispatch:
                 number,
                 repeated,
                 limit,
+                reserved,
+                from_below,
                 now,
                 self._engine.times.lease,
             )
@@ -108,9 +116,10 @@ class PostgresDispatch:
             [s.result for s in said],
         ]
         async with committing("settle.before_commit", "settle.after_commit"):
-            refused: list[int] = await self._engine.database.value(
-                _SETTLE, session.id, session.token, now, *columns
-            )
+            row = await self._engine.database.row(_SETTLE, session.id, session.token, now, *columns)
+        if row["freed"]:
+            self._engine.announce()  # somebody may have waited for that
+        refused: list[int] = row["refused"]
         return refused
 
     async def close(self, session: Session) -> None:

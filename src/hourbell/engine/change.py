@@ -18,7 +18,7 @@ import msgspec
 
 from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES
 from hourbell.engine.core import Engine
-from hourbell.engine.create import begin_membership, ensure_timetable
+from hourbell.engine.create import begin_membership, ensure_timetable, place_of
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
 from hourbell.engine.read import get_job, recurring_job
@@ -148,7 +148,7 @@ async def _change_recurring(
 ) -> Prepared[Job]:
     assert not isinstance(target.job.schedule, Once)
     timetable = timetable_of(target.job.schedule, seen.job_id)
-    queue = await engine.queue(target.job.queue, now)
+    place = await place_of(engine, target.job, now)
     timetable_id = await ensure_timetable(engine, timetable, now)
     goes_on = target.status is JobStatus.SCHEDULED
 
@@ -169,7 +169,7 @@ async def _change_recurring(
             now,
             target.outdates,
             JOB_STATUSES.index(target.status),
-            queue,
+            place.queue,
             target.job.priority,
             timetable_id,
             target.job.window.max_runs,
@@ -177,12 +177,15 @@ async def _change_recurring(
             target.job.window.ends_at,
             target.job.name,
             spec,
+            place.target,
+            place.key,
+            target.job.concurrency_limit,
         )
         if target.outdates is not None:
             await connection.execute(_Q["supersede"], seen.job_id, now)
         if goes_on:
             await begin_membership(
-                connection, target.job, timetable_id, seen.job_id, version, tenant, queue, now
+                connection, target.job, timetable_id, seen.job_id, version, place, now
             )
         await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
         changed = await connection.fetchrow(_Q["recurring"], seen.job_id)
@@ -205,7 +208,7 @@ async def _change_one_time(
     write: Write,
     operation: Operation,
 ) -> Prepared[Job]:
-    queue = await engine.queue(target.job.queue, now)
+    place = await place_of(engine, target.job, now)
     schedule = target.job.schedule
     assert isinstance(schedule, Once)
     start_by, finish_by = (
@@ -235,14 +238,18 @@ async def _change_one_time(
             seen.job_id,
             schedule.at,
             taken["run_at"] if schedule == seen.schedule else schedule.at,
-            queue,
+            place.queue,
             target.job.priority,
             start_by,
             finish_by,
             target.job.delivery is Delivery.AT_MOST_ONCE,
             spec,
             now,
+            place.target,
+            place.key,
+            target.job.concurrency_limit,
         )
+        await connection.execute(_Q["let_go"], seen.job_id, now)
         await connection.execute(_Q["insert_deadlines"], seen.job_id, start_by, finish_by)
         paused = target.status is JobStatus.PAUSED
         await connection.execute(_Q["insert_held" if paused else "insert_due"], seen.job_id)

@@ -53,6 +53,7 @@ class Engine:
         self.times = times or Times()
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
+        self._targets: dict[str, int] = {}
         self._announcing: asyncio.Task[None] | None = None
 
     async def tenant(self, name: str, now: datetime) -> int:
@@ -66,6 +67,12 @@ class Engine:
         except asyncpg.SequenceGeneratorLimitExceededError:
             message = "there are as many queues as there can be; use one that exists"
             raise InvalidInput([FieldError("queue", "out_of_range", message)]) from None
+
+    async def target(self, host: str | None, now: datetime) -> int | None:
+        """The number of a host that jobs call; a new name is a new target."""
+        if host is None:
+            return None
+        return await self._number(self._targets, _Q["ensure_target"], host, now)
 
     def announce(self) -> None:
         """Tell every process that something is due or ready; after the commit, and never more than one at a time.

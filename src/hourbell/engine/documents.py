@@ -5,6 +5,7 @@ wrong field of a document is answered at once, with its path, and nothing that c
 in. It stands in `engine` and not in `model` because it asks `timing` about rules and zones.
 
     parse_new_job   the body of a create → NewJob
+    check_label, check_retry_policy   of what does not come with a job
     parse_changes   the body of an update, against the job as it is → JobChanges
     render_job      a Job → the object that the API, the CLI and the dashboard show
     render_execution
@@ -32,6 +33,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.executions import Attempt, Execution
 from hourbell.model.fields import ObjectReader, Problems, read_object
 from hourbell.model.ids import execution_text, job_text
@@ -41,6 +43,8 @@ from hourbell.model.jobs import (
     DEFAULT_TENANT,
     DEFAULT_TIMEOUT_SECONDS,
     MAX_BODY_BYTES,
+    MAX_CONCURRENCY_KEY,
+    MAX_CONCURRENCY_LIMIT,
     MAX_DEADLINE_SECONDS,
     MAX_HEADERS,
     MAX_NAME,
@@ -59,6 +63,7 @@ from hourbell.model.jobs import (
     repeated_header,
     url_problem,
 )
+from hourbell.model.limits import QueueSettings
 from hourbell.model.policies import (
     DEFAULT_CATCH_UP_LIMIT,
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
@@ -127,14 +132,43 @@ _Object = dict[str, Any]
 # What users send.
 
 
-def parse_new_job(document: object, now: datetime, job_id: int) -> NewJob:
+def parse_new_job(
+    document: object, now: datetime, job_id: int, queue: QueueSettings | None = None
+) -> NewJob:
     """The job that a document describes, or InvalidInput with every wrong field.
+
+    What it does not say about timeout and retries is the default of its queue, if that has one.
 
     `job_id` is the id that the job will get: it is what `H` in a cron rule stands for, so it
     decides when, and in rare cases whether, the job ever runs.
     """
     problems = Problems()
-    return _read_job(read_object(document, problems), problems, now, job_id)
+    reader = read_object(document, problems)
+    said_retries = reader.given("retry_policy")
+    said_timeout = reader.given("timeout_seconds")
+    job = _read_job(reader, problems, now, job_id)
+    if queue is None:
+        return job
+    if not said_timeout and queue.default_timeout_seconds is not None:
+        job = replace(job, timeout_seconds=queue.default_timeout_seconds)
+    retries = queue.default_retry_policy
+    if not said_retries and retries is not None and job.delivery is Delivery.AT_LEAST_ONCE:
+        job = replace(job, retry_policy=retries)
+    return job
+
+
+def check_label(name: object, path: str) -> None:
+    """InvalidInput if this cannot be the name of a tenant or a queue."""
+    if not isinstance(name, str) or not _LABEL.fullmatch(name):
+        raise InvalidInput([FieldError(path, "bad_format", f"must be {_LABEL_IS}")])
+
+
+def check_retry_policy(policy: RetryPolicy, path: str) -> None:
+    """InvalidInput with everything that is wrong about a policy, under a path."""
+    problems = Problems()
+    reader = read_object({path: _render_retry_policy(policy)}, problems)
+    _read_retry_policy(reader.inner(path), Delivery.AT_LEAST_ONCE, problems)
+    problems.raise_if_any()
 
 
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
@@ -159,7 +193,8 @@ def _read_job(
     job_id: int,
     timing: _Timing | None = None,  # given: keep it, whatever its document would come to now
 ) -> NewJob:
-    name = _read_name(reader)
+    reader.require("name")
+    name = _read_printable(reader, "name", MAX_NAME)
     reader.require("type", "is required: ONE_TIME or RECURRING")
     job_type = reader.choice("type", _TYPES, None)
     tenant_id = reader.text("tenant_id", _LABEL, _LABEL_IS, DEFAULT_TENANT)
@@ -187,6 +222,10 @@ def _read_job(
     )
     catch_up_limit = reader.whole("catch_up_limit", 1, MAX_CATCH_UP_LIMIT, DEFAULT_CATCH_UP_LIMIT)
     overlap = reader.choice("overlap_policy", _OVERLAPS, Overlap.ALLOW)
+    concurrency_key = _read_printable(reader, "concurrency_key", MAX_CONCURRENCY_KEY)
+    if concurrency_key is None and not reader.given("concurrency_key"):
+        reader.forbid("concurrency_limit", "needs a concurrency_key")
+    concurrency_limit = reader.whole("concurrency_limit", 1, MAX_CONCURRENCY_LIMIT, 1)
     reader.finish()
     if timing and isinstance(timing[0], Once):
         deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
@@ -215,18 +254,19 @@ def _read_job(
         overlap_policy=overlap,
         start_deadline_seconds=start_deadline,
         deadline_seconds=deadline,
+        concurrency_key=concurrency_key,
+        concurrency_limit=concurrency_limit,
     )
 
 
-def _read_name(reader: ObjectReader) -> str | None:
-    reader.require("name")
-    name = reader.string("name")
-    if name is None:
+def _read_printable(reader: ObjectReader, field: str, longest: int) -> str | None:
+    text = reader.string(field)
+    if text is None:
         return None
-    if not (1 <= len(name) <= MAX_NAME and name.isprintable() and name.strip()):
-        reader.wrong("name", "bad_format", f"must be 1 to {MAX_NAME} printable characters")
+    if not (1 <= len(text) <= longest and text.isprintable() and text.strip()):
+        reader.wrong(field, "bad_format", f"must be 1 to {longest} printable characters")
         return None
-    return name
+    return text
 
 
 def _check_deadlines(
@@ -648,6 +688,8 @@ def _definition(job: NewJob) -> dict[str, Any]:
         "priority": job.priority.name,
         "start_deadline_seconds": job.start_deadline_seconds,
         "deadline_seconds": job.deadline_seconds,
+        "concurrency_key": job.concurrency_key,
+        "concurrency_limit": job.concurrency_limit if job.concurrency_key is not None else None,
     }
     if job.type is JobType.RECURRING:
         document |= {

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
 from hourbell.engine.read import get_execution, get_job, list_executions
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import FATES
@@ -15,6 +16,7 @@ from hourbell.model.jobs import JobStatus
 from hourbell.store.queries import queries
 
 _E = queries("executions")
+_L = queries("limits")
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,9 +52,7 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     if row["in_held"]:
         return Explanation("paused", "The job is paused.", None, execution_id)
     if row["in_parked"]:
-        return Explanation(
-            "overlap", "An earlier run of the job has not ended yet.", None, execution_id
-        )
+        return await _blocked(engine, execution_id, now)
     if row["in_due"] and row["run_at"] > now:
         if row["attempt"]:
             return Explanation(
@@ -76,6 +76,29 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     return Explanation(
         "worker_slot", "It is ready and waits for a free worker.", None, execution_id
     )
+
+
+async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
+    """What the gate has parked it by. `execution_id` is then one that has what it waits for."""
+    row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
+    if row is None:
+        return Explanation("admission", "It is about to be let on.", None, execution_id)
+    kind, holder = row["kind"], row["holder"]
+    if kind == JOB:
+        return Explanation("overlap", "An earlier run of the job has not ended yet.", None, holder)
+    if kind == KEY:
+        message = "Another execution with the same concurrency key has not ended yet."
+        return Explanation("concurrency_key", message, None, holder)
+    name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
+    if kind == QUEUE and not row["served"]:
+        return Explanation("no_worker", "No living worker serves its queue.", None, execution_id)
+    if row["full"]:
+        message = f"Its {name} has as many executions at once as it may."
+        return Explanation(f"{name}_concurrency", message, None, holder)
+    if row["next_token"] is not None:
+        message = f"Its {name} may start no more for now."
+        return Explanation(f"{name}_rate", message, row["next_token"], execution_id)
+    return Explanation("admission", "It is about to be let on.", None, execution_id)
 
 
 async def explain_job(engine: Engine, job_id: int) -> Explanation:

@@ -133,7 +133,7 @@ async def note(
     write: Write,
     now: datetime,
     tenant: int,
-    job_id: int,
+    job_id: int | None,
     operation: str,
     before: str | None,
     after: str | None,

@@ -7,6 +7,7 @@
     │   └── UnknownId              unknown_id                 the text cannot be anybody's id
     ├── Conflict                   conflict                   it stands against the present state
     │   ├── IdempotencyKeyReused   idempotency_key_reused     the key was used for something else
+    │   ├── QuotaExceeded          quota_exceeded             the tenant has as many jobs as it may
     │   └── JobNotActive           job_not_active             the job is completed or cancelled
     ├── StaleFence                 stale_fence                somebody else holds the execution now
     ├── NotLeader                  not_leader                 another node leads, or a later epoch
@@ -136,6 +137,19 @@ class IdempotencyKeyReused(Conflict):
             f"The idempotency key {_shown(key)} was already used for a different request, so this "
             f"one was not carried out. Use a new key for a new request; repeat a key only with "
             f"the request it was first sent with."
+        )
+
+
+class QuotaExceeded(Conflict):
+    """The tenant has as many jobs as it may have."""
+
+    code = "quota_exceeded"
+    title = "The quota of jobs is used up"
+
+    def __init__(self, tenant: str, quota: int) -> None:
+        super().__init__(
+            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused or waiting, so nothing "
+            f"was created. Delete some, wait until some have run, or ask for a higher quota."
         )
 
 

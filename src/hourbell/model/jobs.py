@@ -39,6 +39,8 @@ MAX_DEADLINE_SECONDS = 366 * 86_400
 MAX_NAME = 200
 MAX_BODY_BYTES = 256 * 1024  # of a webhook's body and of a task's payload, as JSON
 MAX_URL = 2048
+MAX_CONCURRENCY_KEY = 200
+MAX_CONCURRENCY_LIMIT = 10_000
 MAX_HOST_LABEL = 63  # what a name server can be asked for
 MAX_HEADERS = 50
 MAX_HEADER_VALUE = 4096
@@ -123,6 +125,15 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     overlap_policy: Overlap = Overlap.ALLOW
     start_deadline_seconds: int | None = None  # after scheduled_for; later it is SKIPPED
     deadline_seconds: int | None = None  # after scheduled_for, over all attempts; then DEAD
+    concurrency_key: str | None = (
+        None  # of the tenant; executions that share it go one after the other
+    )
+    concurrency_limit: int = 1  # or so many at once
+
+    @property
+    def target(self) -> str | None:
+        """The host that its action calls, if it calls one."""
+        return host_of(self.action.url) if isinstance(self.action, WebhookAction) else None
 
 
 class Job(NewJob, frozen=True, kw_only=True):
@@ -166,6 +177,11 @@ def decode_job(stored: bytes | str) -> NewJob:
 def decode_spec(stored: bytes | str) -> JobSpec:
     """The worker's part of a job from its stored JSON."""
     return _spec_decoder.decode(stored)
+
+
+def host_of(url: str) -> str | None:
+    """The host in a URL that has no problem, as limits know it."""
+    return (urlsplit(url).hostname or "").rstrip(".") or None
 
 
 def url_problem(url: str) -> str | None:

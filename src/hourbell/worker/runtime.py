@@ -55,6 +55,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queues: Sequence[str] = ("default",)
     slots: int = 100
+    critical_slots: int = 0  # of the slots, for CRITICAL only
+    low_share: float = 0.05  # of the claims, begin with the least urgent, so that it goes on too
     lease_seconds: float = 15.0
     drain_seconds: float = 30.0  # how long running work may go on after a stop was asked for
 
@@ -154,6 +156,7 @@ class Worker:
     async def _claim_until_stopped(self) -> None:
         backoff = Backoff()
         number, repeated = 0, False  # of a claim whose answer is outstanding
+        from_below = 0.0
         asked: Session | None = None  # in which session
         pass_gate_at = 0.0
         while not self._stopping.is_set():
@@ -165,13 +168,21 @@ class Worker:
             if not number or session is not asked:  # numbers begin anew with a session
                 self._claims += 1
                 number, repeated, asked = self._claims, False, session
+                from_below = from_below % 1 + self._settings.low_share
             limit = min(free, _MOST_PER_CLAIM)
             try:
                 if self._notified or time.monotonic() > pass_gate_at:
                     self._notified = False
                     pass_gate_at = time.monotonic() + GATE_SECONDS
                     await self._dispatch.admit()
-                claimed = await self._dispatch.claim(session, number, limit, repeated)
+                claimed = await self._dispatch.claim(
+                    session,
+                    number,
+                    limit,
+                    repeated,
+                    max(self._settings.critical_slots - (free - limit), 0),
+                    from_below >= 1,
+                )
             except SessionLost:
                 self._lose_session(session)
                 continue

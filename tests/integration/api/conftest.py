@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from conftest import SOMEBODY_SERVES
 from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -54,6 +55,7 @@ async def database(shared_database: str) -> AsyncIterator[str]:
     connection = await asyncpg.connect(shared_database)
     await connection.execute("set session_replication_role = replica")  # no order among tables
     await connection.execute(EMPTY_ALL)
+    await connection.execute(SOMEBODY_SERVES)
     await connection.close()
 
 

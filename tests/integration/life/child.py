@@ -21,9 +21,11 @@ from hourbell.actions.task import Context
 from hourbell.dispatch import SessionLost
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine, Times
+from hourbell.engine.limits import set_tenant
 from hourbell.engine.request import cancel_execution, run_now
 from hourbell.engine.writes import Write
 from hourbell.model.jobs import Job
+from hourbell.model.limits import TenantSettings
 from hourbell.observe.logs import configure_logs
 from hourbell.store.database import Database
 from integration.life.support import (
@@ -139,7 +141,11 @@ def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
         if context.attempt == 1:
             raise ValueError("the first attempt fails")
 
-    return {"note": note, "poison": poison, "flaky": flaky}
+    async def hang(payload: object, context: Context) -> None:
+        started(context)
+        await asyncio.Event().wait()
+
+    return {"note": note, "poison": poison, "flaky": flaky, "hang": hang}
 
 
 async def life(engine: Engine, log: str, points: str) -> None:
@@ -191,6 +197,8 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     yield next(steps), f"run {ran.execution_ids[0]}"
     await cancel_execution(engine, later.job_id, write("cancel"))
     yield next(steps), "cancel"
+    await set_tenant(engine, "default", TenantSettings(max_concurrency=50), write("configure"))
+    yield next(steps), "configure"
     # Long enough for every loop to come round, whatever was armed.
     enough = steady.created_at + timedelta(seconds=1.5)
 

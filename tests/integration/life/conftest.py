@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from conftest import SOMEBODY_SERVES
 from hourbell.engine.core import Engine
 from integration.life.support import START, open_engine, travel
 
@@ -42,12 +43,13 @@ def database_of_module(
 
 @pytest.fixture
 async def database(database_of_module: str) -> str:
-    """A migrated database without a row in it, on which nobody else is."""
+    """A migrated database with nothing in it, on which nobody else is."""
     connection = await asyncpg.connect(database_of_module)
     try:
         await connection.execute(_LEAVE)
         await connection.execute("set session_replication_role = replica")  # in any order
         await connection.execute(await connection.fetchval(_TABLES))
+        await connection.execute(SOMEBODY_SERVES)
         await connection.execute(_REAL_CLOCK)
     finally:
         await connection.close()

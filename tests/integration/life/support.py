@@ -33,6 +33,7 @@ from hourbell.engine.core import Engine, Times
 from hourbell.engine.create import create_job
 from hourbell.engine.documents import parse_new_job
 from hourbell.engine.plan import plan
+from hourbell.engine.reap import reap
 from hourbell.engine.scheduler import Scheduler
 from hourbell.engine.writes import Write
 from hourbell.failpoints import held
@@ -309,6 +310,13 @@ async def expire_session(engine: Engine, session: Session) -> None:
         session.id,
         await engine.clock.now() - timedelta(seconds=1),
     )
+
+
+async def take_session(engine: Engine, session: Session) -> None:
+    """End a session under a worker that lives and renews: between the two steps no heartbeat can come."""
+    async with in_transaction(engine) as own:
+        await expire_session(own, session)
+        await reap(own, None, await own.clock.now())
 
 
 # The real worker and scheduler.

@@ -295,7 +295,7 @@ async def test_a_drain_does_not_wait_for_a_handler_whose_outcome_is_recorded(
         await ended(engine, job)
         before = time.monotonic()
     assert time.monotonic() - before < PATIENCE_SECONDS / 2
-    assert await engine.database.value("select count(*) from hourbell.sessions") == 0
+    assert await engine.database.value("select count(*) from hourbell.sessions where id > 0") == 0
     stubborn.gives_in.set()
 
 

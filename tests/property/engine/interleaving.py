@@ -19,6 +19,7 @@ from typing import Any
 
 import asyncpg
 
+from conftest import SOMEBODY_SERVES
 from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -103,6 +104,13 @@ class Stopped:
     answered: Callable[[Any], None]
 
 
+async def empty(database: Database) -> None:
+    """Nothing in it, but somebody who serves its queues."""
+    async with database.connection() as connection:
+        await connection.execute(_EMPTY)
+        await connection.execute(SOMEBODY_SERVES)
+
+
 class Interleaving:
     """One engine in an empty database, at a time of its own."""
 
@@ -128,8 +136,7 @@ class Interleaving:
 
     @classmethod
     async def begin(cls, database: Database) -> Interleaving:
-        async with database.connection() as connection:
-            await connection.execute(_EMPTY)
+        await empty(database)
         return cls(database, await VirtualClock.install(database, BEGINNING))
 
     async def do(self, command: str, one: int, other: int) -> None:

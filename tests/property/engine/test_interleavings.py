@@ -1,25 +1,21 @@
 """Interleavings of plan, join, pause, update, resume, delete and create, against what must come out of them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conftest import DatabaseMaker
 from hourbell.model.executions import FATES, TRANSITIONS, ExecutionStatus
 from hourbell.store.database import Database
+from property.engine.conftest import Runs, slowly
 from property.engine.interleaving import Interleaving
 from simulation.checker import check
-from simulation.simulation import not_waiting_for_the_disk
 
 # An example that fails is made smaller first, and that may take minutes.
 pytestmark = pytest.mark.timeout(600)
 
 Command = tuple[str, int, int]
-Runs = Callable[[Callable[[Database], Awaitable[None]]], None]
 
 # As often as they are written.
 PLANNING = (
@@ -43,31 +39,6 @@ def commands(names: tuple[str, ...]) -> st.SearchStrategy[list[Command]]:
     return st.builds(lambda a, b, more: [a, b, *more], first, first, rest)
 
 
-@pytest.fixture(scope="module")
-def in_database(postgres: str, new_database: DatabaseMaker) -> Iterator[Runs]:
-    """Runs something with one database, again and again, in one event loop."""
-    with asyncio.Runner() as runner:
-        making = new_database(postgres)
-        database = runner.run(_open(runner.run(making.__aenter__())))
-        yield lambda work: runner.run(_work(work, database))
-        runner.run(database.close())
-        runner.run(making.__aexit__(None, None, None))
-
-
-async def _work(work: Callable[[Database], Awaitable[None]], database: Database) -> None:
-    await work(database)
-
-
-async def _open(dsn: str) -> Database:
-    await not_waiting_for_the_disk(dsn)
-    return await Database.open(dsn, connections=6)
-
-
-slowly = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-
-
 _SECOND = ("advance", 0, 0)
 _MINUTES = ("advance", 3, 0)
 _TWO_JOBS = [("create", 0, 0), ("create", 0, 0)]
@@ -79,6 +50,8 @@ _TWO_JOBS = [("create", 0, 0), ("create", 0, 0)]
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("create", 1, 1), _MINUTES, ("plan", 0, 0)])
 # what was planned by the old version while its change stood, and had not run when the new one joined;
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("update", 0, 2), ("plan", 0, 0), _MINUTES])
+# a worker that has not renewed for long and is not gone: its queue is served;
+@example([*_TWO_JOBS, *[_SECOND] * 9, ("work", 0, 0), _MINUTES, _MINUTES, _MINUTES])
 # a chunk that had read its members before the change, and commits after it.
 @example(
     [

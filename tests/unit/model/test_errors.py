@@ -12,6 +12,7 @@ EXAMPLES = [
     errors.UnknownId("execution", "exe_nonsense"),
     errors.Conflict("It stands against something."),
     errors.IdempotencyKeyReused("a-key"),
+    errors.QuotaExceeded("acme", 100),
     errors.JobNotActive("job_0000000000016", "COMPLETED"),
     errors.StaleFence("exe_0000000000016", 7),
     errors.NotLeader("epoch 3 is over"),

@@ -82,6 +82,8 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
         "priority": "MEDIUM",
         "start_deadline_seconds": None,
         "deadline_seconds": None,
+        "concurrency_key": None,
+        "concurrency_limit": None,
         "misfire_policy": "latest",
         "catch_up_window_seconds": 86_400,
         "catch_up_limit": 100,

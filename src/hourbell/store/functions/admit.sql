@@ -14,7 +14,7 @@ $$;
 create or replace function hourbell.under_way(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
-  where not exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0)
+  where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = 5 offset 0)
     and (e.attempt > 0 or e.fence > 0 or (not e.id = any (p_newcomers) and not exists (
       select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
@@ -28,11 +28,14 @@ declare
   reasons text[];
   held bigint[];
   replacing bigint[];  -- jobs whose newest execution takes the place of all others
+  taken bigint[];
+  replaced bigint[];
   retrying bigint[];
+  jobs bigint[];
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
-      exists (select from hourbell.parked as p where p.job = e.job offset 0) as waiting,
+      exists (select from hourbell.parked as p where p.kind = 5 and p.key = e.job offset 0) as waiting,
       exists (select from hourbell.under_way(e.job, p_ids) offset 0) as busy
     from hourbell.executions as e
     where e.id = any (p_ids) and e.attempt = 0 and e.fence = 0
@@ -52,20 +55,16 @@ begin
   into skipped, reasons, held, replacing from decided;
 
   if replacing is not null then
-    -- Not what somebody has locked: a client that stops in the middle of a cancel must not stop the gate.
-    with waited as (
-      delete from hourbell.parked where ctid = any (array(
-        select ctid from hourbell.parked where job = any (replacing) for update skip locked)) returning id)
-    select skipped || array_agg(id), reasons || array_agg('replaced'::text) into skipped, reasons from waited;
-    -- What waits for its next attempt goes at once; what lives otherwise is asked to, and the newcomer waits for that.
-    with retrying as (
-      delete from hourbell.due where ctid = any (array(
-        select d.row from unnest(replacing) as r(job) cross join lateral hourbell.under_way(r.job, p_ids) as e
-        cross join lateral (
-          select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
-          for update skip locked) as d))
-      returning id)
-    select array_agg(id) into retrying from retrying;
+    -- What has not begun makes room, what waits for its next attempt ends at once; what lives otherwise is asked to, and the
+    -- newcomer waits for that.
+    taken := hourbell.take_out(array(
+      select e.id from unnest(replacing) as r(job) cross join lateral (
+        select id from hourbell.under_way(r.job, p_ids) union all
+        select id from hourbell.parked as p where p.kind = 5 and p.key = r.job) as e));
+    select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
+    from (select id, attempt > 0 or fence > 0 as begun from hourbell.executions where id = any (taken)) as e;
+    skipped := skipped || replaced;
+    reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
     if retrying is not null then
       perform hourbell.discard(retrying, array_fill(2::smallint, array[cardinality(retrying)]),
         array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
@@ -79,19 +78,23 @@ begin
   if skipped is not null then
     with gone as (
       delete from hourbell.executions as e using unnest(skipped, reasons) as d(id, reason)
-      where e.id = d.id and e.id = any (skipped) returning e.*, d.reason)
-    insert into hourbell.ledger
-      (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason)
-    select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason from gone;
+      where e.id = d.id and e.id = any (skipped) returning e.*, d.reason),
+    recorded as (
+      insert into hourbell.ledger
+        (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason)
+      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason from gone)
+    select array_agg(job) into jobs from gone;
+    perform hourbell.let_go(skipped, true, p_now);
+    perform hourbell.wake_jobs(jobs, p_now);
   end if;
   if held is not null then
-    insert into hourbell.parked (job, id, tenant, queue, priority, checks)
-    select job, id, tenant, queue, priority, 1 from hourbell.executions where id = any (held);
+    insert into hourbell.parked (kind, key, priority, rank, id)
+    select 5, job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (held);
   end if;
   return coalesce(skipped, '{}') || coalesce(held, '{}');
 end $$;
 
--- One pass. Returns what was admitted and whether more is due; admitted = -1: another pass is running.
+-- One pass. Returns what was looked at and whether there is more; admitted = -1: another pass is running.
 -- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth.
 create or replace function hourbell.admit(p_now timestamptz, p_batch int, out admitted int, out more boolean)
 language plpgsql
@@ -103,11 +106,15 @@ declare
   budget int;
   room int := p_batch;
   n int;
+  limited int;
+  mostly_limited boolean;
   low timestamptz;
   swept timestamptz;
   mark tid;
-  ids bigint[]; tenants int[]; queues smallint[]; suspected boolean[];
-  checked bigint[];
+  served smallint[];
+  generation int;
+  woken hourbell.due[] := '{}';
+  rows hourbell.due[];
 begin
   admitted := 0; more := false;
   if not pg_try_advisory_xact_lock(hashtext('hourbell.gate')) then
@@ -115,104 +122,166 @@ begin
   end if;
   this_pass := nextval('hourbell.passes');
 
-  for p in 0..3 loop
-    budget := greatest(room, p_batch / 8);
-    select due_from, swept_at, ctid into low, swept, mark
+  if exists (select from hourbell.refunds) then perform hourbell.refund(p_batch, this_pass); end if;
+  if exists (select from hourbell.reweighings) or exists (select from hourbell.stretches) then
+    more := hourbell.reweigh(p_batch, this_pass);
+  end if;
+  if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;
+  if exists (select from hourbell.wakes where at <= p_now) then
+    woken := hourbell.unpark(p_now, p_batch / 4, this_pass);
+    -- Who has waited for an earlier run comes before those who would have to wait for him.
+    woken := hourbell.without_overlap(woken, 5, p_now);
+    room := room - 2 * cardinality(woken);
+  end if;
+  served := hourbell.served();
+  generation := hourbell.generation();  -- before any limit is looked at
+
+  foreach p in array '{0,1,2,3}'::smallint[] loop
+    select due_from, swept_at, due_marks.mostly_limited, ctid into low, swept, mostly_limited, mark
     from hourbell.due_marks where priority = p order by pass desc limit 1;
     -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
+    if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing shall wait for what it was
+      update hourbell.wakes set at = p_now where at > p_now;
+    end if;
     if not found or swept <= p_now - interval '1 second' or swept > p_now then
       low := '-infinity'; swept := p_now;
     end if;
+    -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
+    budget := greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end;
 
     with taken as (
       delete from hourbell.due where ctid = any (array(
         select ctid from hourbell.due where priority = p and run_at >= low and run_at <= p_now
         order by run_at, id limit budget for update skip locked))
-      returning run_at, id, tenant, queue, checks)
-    select array_agg(id order by run_at, id), array_agg(tenant order by run_at, id), array_agg(queue order by run_at, id),
-      array_agg(checks >= 2 order by run_at, id), array_agg(id) filter (where checks & 1 = 1)
-    into ids, tenants, queues, suspected, checked from taken;
-
-    n := coalesce(cardinality(ids), 0);
-    if n > 0 then
-      room := greatest(room - n, 0);
-      admitted := admitted + n;
-      more := more or n >= budget;
-      if checked is not null then
-        checked := hourbell.check_overlap(checked, p_now);
+      returning due)
+    select array_agg(due order by (due).run_at, (due).id) into rows from taken;
+    n := coalesce(cardinality(rows), 0);
+    limited := 0;
+    room := greatest(room - n, 0);
+    more := more or n >= budget;
+    admitted := admitted + n;
+    if woken <> '{}' then
+      rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
+    end if;
+    if rows <> '{}' then
+      -- Overlap is decided once; what has waited for something else since is the earlier run.
+      rows := hourbell.without_overlap(rows, 0, p_now);
+      if exists (select from hourbell.limits)
+          or exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (served)) then
+        rows := hourbell.restrict(rows, p, served, p_now, this_pass);
+        limited := n - (select count(*) from unnest(rows) where checks & 8 = 0);
       end if;
-
-      with rows as (
-        select r.*, row_number() over (partition by queue, tenant order by pos) as k
-        from unnest(ids, tenants, queues, suspected) with ordinality as r(id, tenant, queue, suspected, pos)
-        where checked is null or not id = any (checked)),
-      lanes as materialized (
-        select r.queue, r.tenant, r.k, old.row as old, greatest(coalesce(v.v, 0), coalesce(old.last, 0)) as base,
-          1 / (select weight from hourbell.tenants as t where t.id = r.tenant) as step
-        from (select queue, tenant, max(k) as k from rows group by queue, tenant) as r
-        left join lateral (
-          select last, ctid as row from hourbell.lanes as l
-          where l.queue = r.queue and l.priority = p and l.tenant = r.tenant order by pass desc limit 1) as old on true
-        left join lateral (
-          select v from hourbell.virtual_time as v
-          where v.queue = r.queue and v.priority = p order by pass desc limit 1) as v on true),
-      forgotten as (
-        delete from hourbell.lanes where ctid = any (array(select old from lanes where old is not null))),
-      remembered as (
-        insert into hourbell.lanes (queue, priority, tenant, last, pass)
-        select queue, p, tenant, base + k * step, this_pass from lanes),
-      tagged as (
-        select r.queue, r.id, r.suspected, l.base + r.k * l.step as tag
-        from rows as r join lanes as l using (queue, tenant)),
-      times as materialized (
-        select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
-        from (select queue, max(tag) as highest from tagged group by queue) as t
-        left join lateral (
-          select v, highest, ctid as row from hourbell.virtual_time as v
-          where v.queue = t.queue and v.priority = p order by pass desc limit 1) as v on true),
-      passed as (
-        delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
-      highest as (
-        insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-        select queue, p, v, highest, this_pass from times),
-      held as (
-        insert into hourbell.suspects (tag, id, queue, priority, since)
-        select tag, id, queue, p, p_now from tagged where suspected)
-      insert into hourbell.ready (tag, id, queue, priority)
-      select tag, id, queue, p from tagged where not suspected order by queue, tag;
+      perform hourbell.offer(rows, p, generation, p_now, this_pass);
     end if;
 
     -- The mark: the first row that is still there, or a little ago when nothing is due: what is due "now" is committed
     -- some milliseconds later.
     if n > 0 or swept = p_now then
       delete from hourbell.due_marks where ctid = mark;
-      insert into hourbell.due_marks (priority, due_from, swept_at, pass)
+      insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
       values (p, least((select run_at from hourbell.due where priority = p and run_at >= low order by run_at limit 1),
                        p_now - interval '250 milliseconds'),
-              swept, this_pass);
+              swept, 2 * limited > n, this_pass);
     end if;
   end loop;
-
-  if swept = p_now then more := hourbell.unpark_forgotten(p_now) or more; end if;
   perform hourbell.move_virtual_time(this_pass);
+  more := more or exists (select from hourbell.wakes where at <= p_now);
 end $$;
 
--- What waits for a job of which nothing is under way any more: that ended while a pass was parking, and did not see what
--- waits. Looks at some of what is parked, and goes round. Returns whether there was any.
-create or replace function hourbell.unpark_forgotten(p_now timestamptz) returns boolean
+-- Those of these rows that their jobs' overlap policies let go on; looked at are those that come from a place, 0 or 5.
+create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_from int, p_now timestamptz)
+returns hourbell.due[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  checked bigint[] := array(select id from unnest(p_rows) where checks & 1 = 1 and checks >> 4 = p_from);
+begin
+  if checked = '{}' then return p_rows; end if;
+  checked := hourbell.check_overlap(checked, p_now);
+  return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
+end $$;
+
+-- Makes executions of one priority ready: fairness is the tag that each is given.
+create or replace function hourbell.offer(
+  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
+) returns void
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  looked_at bigint[];
-  forgotten bigint[];
+  queues bigint[];
+  times float8[];
+  tags float8[];
 begin
-  looked_at := array(
-    select job from hourbell.parked where job > (select last_value from hourbell.parked_cursor) order by job limit 500);
-  perform setval('hourbell.parked_cursor', case when cardinality(looked_at) < 500 then 1 else looked_at[500] end);
-  forgotten := array(
-    select distinct job from unnest(looked_at) as p(job)
-    where not exists (select from hourbell.under_way(p.job, '{}') offset 0));
-  return cardinality(forgotten) > 0 and hourbell.unpark(forgotten, p_now) > 0;
+  select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
+  from (select distinct queue::bigint as queue from unnest(p_rows)) as q
+  left join lateral (
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v on true;
+  tags := hourbell.tag(array(select queue from unnest(p_rows)), array(select tenant from unnest(p_rows)), p, queues, times, p_pass);
+  with tagged as materialized (
+    select tag, id, queue, checks
+    from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
+  set_apart as (
+    insert into hourbell.suspects (tag, id, queue, priority, since, held, generation)
+    select tag, id, queue, p, p_now, checks & 8 > 0, p_generation from tagged where checks & 2 > 0),
+  times as materialized (
+    select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
+    from (select queue, max(tag) as highest from tagged group by queue) as t
+    left join lateral (
+      select v, highest, ctid as row from hourbell.virtual_time as v
+      where v.queue = t.queue and v.priority = p order by pass desc limit 1) as v on true),
+  passed as (
+    delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
+  highest as (
+    insert into hourbell.virtual_time (queue, priority, v, highest, pass)
+    select queue, p, v, highest, p_pass from times)
+  insert into hourbell.ready (tag, id, queue, priority, held, generation)
+  select tag, id, queue, p, checks & 8 > 0, p_generation from tagged where checks & 2 = 0 order by queue, tag;
+end $$;
+
+-- The tags of rows of one priority, in their order: each tenant goes on in its lane from where it was, but not from below
+-- the floor of the space; a step is 1 / weight. Lanes are kept 64 tenants to a row, and only those above the floor:
+-- so ten thousand tenants cost little more than ten.
+create or replace function hourbell.tag(
+  p_spaces bigint[], p_tenants int[], p_priority smallint, p_places bigint[], p_floors float8[], p_pass bigint
+) returns float8[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  weighted constant boolean := exists (select from hourbell.tenants where weight <> 1);
+  tags float8[];
+begin
+  with blocks as materialized (
+    select b.space, b.block, old.row, old.tenants, old.lasts
+    from (select distinct r.space, r.tenant >> 6 as block from unnest(p_spaces, p_tenants) as r(space, tenant)) as b
+    left join lateral (
+      select tenants, lasts, ctid as row from hourbell.lanes as l
+      where l.space = b.space and l.priority = p_priority and l.block = b.block order by pass desc limit 1) as old on true),
+  steps as materialized (
+    select t.id as tenant, 1 / t.weight as step
+    from (select distinct unnest(p_tenants) as id where weighted) as r cross join lateral (
+      select id, weight from hourbell.tenants as t where t.id = r.id offset 0) as t),
+  tagged as materialized (
+    select space, tenant, pos, is_last, coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag
+    from (
+      select space, tenant, pos, row_number() over w as k, first_value(last) over w as base, lead(pos) over w is null as is_last
+      from (
+        select space, tenant, pos, null::float8 as last
+        from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, pos)
+        union all
+        select b.space, l.tenant, 0, l.last
+        from blocks as b cross join lateral unnest(b.tenants, b.lasts) as l(tenant, last)
+        join unnest(p_places, p_floors) as f(space, floor) on f.space = b.space and l.last > f.floor) as rows
+      window w as (partition by space, tenant order by pos)) as rows
+    join unnest(p_places, p_floors) as f(space, floor) using (space)
+    left join steps using (tenant)),
+  gone as (delete from hourbell.lanes where ctid = any (array(select row from blocks where row is not null))),
+  remembered as (
+    insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
+    select space, p_priority, tenant >> 6, array_agg(tenant), array_agg(tag), p_pass
+    from tagged where is_last group by space, tenant >> 6)
+  select array_agg(tag order by pos) into tags from tagged where pos > 0;
+  return tags;
 end $$;
 
 -- V moves up to the smallest ready tag, or to the highest tag given when nothing is ready. Only the gate does this, under

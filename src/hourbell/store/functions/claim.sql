@@ -1,49 +1,11 @@
 -- Claims: the move from ready to leased.
 
--- Records executions that a claim found to be out of date instead of leasing them. reasons[k] belongs to ids[k].
-create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
-returns void language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
-#variable_conflict use_column
-declare freed bigint[];
-begin
-  with gone as (
-    delete from hourbell.executions as e using unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason)
-    where e.id = d.id and e.id = any (p_ids) returning e.*, d.status, d.reason),
-  letters as (
-    insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
-    select id, job, tenant, p_now, reason, to_jsonb(gone) - 'status' - 'reason' from gone where status = 1),
-  granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
-  recorded as (
-    insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
-       priority, origin, status, reason, spec, history)
-    select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
-      case when first_started_at is not null then hourbell.lateness_ms(occurrence, first_started_at) end, queue,
-      priority, origin, status, reason, spec, history
-    from gone)
-  select array_agg(job) into freed from gone where overlap > 0;
-  if freed is not null then perform hourbell.unpark(freed, p_now); end if;
-end $$;
-
--- What waited for these jobs becomes due again, now; the gate looks at it anew. A row that somebody is about to take (a
--- cancel that has not committed) is left to him: nobody may wait for his client.
-create or replace function hourbell.unpark(p_jobs bigint[], p_now timestamptz) returns bigint
-language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-  with freed as (
-    delete from hourbell.parked where ctid = any (array(
-      select ctid from hourbell.parked where job = any (p_jobs) for update skip locked)) returning *),
-  again as (update hourbell.executions set run_at = p_now where id = any (array(select id from freed))),
-  queued as (
-    insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-    select p_now, id, tenant, queue, priority, checks from freed)
-  select count(*) from freed
-$$;
-
 -- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
--- and returns them as arrays. A claim that is repeated under its number gets the same rows: the first answer was lost.
+-- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent: so that they
+-- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost.
 create or replace function hourbell.take(
-  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
+  p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
 )
@@ -54,14 +16,19 @@ set enable_material = off as $$
 declare
   session hourbell.sessions;
   popped bigint[] := '{}';
+  held bigint[] := '{}';
   more bigint[];
+  holding bigint[];
   p smallint;
-  q smallint;
-  low float8;
+  room int;
+  shares int[];
   in_hand boolean;
   takes_long boolean;
   solo boolean := false;
   wishes boolean;
+  newest constant int := hourbell.generation();
+  stale bigint[] := '{}';  -- made ready under older limits
+  older bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
   select * into session from hourbell.sessions where id = p_session and token = p_token for key share;
@@ -101,9 +68,11 @@ begin
       if in_hand then return; end if;
       delete from hourbell.suspects where ctid = (
         select ctid from hourbell.suspects where queue = any (session.queues)
-        order by priority, tag limit 1 for update skip locked) returning array[id] into popped;
+        order by priority, tag limit 1 for update skip locked)
+      returning array[id], case when held then array[id] else '{}' end,
+        case when generation < newest then array[id] else '{}' end into popped, held, stale;
       if popped is null then
-        popped := '{}';
+        popped := '{}'; held := '{}'; stale := '{}';
         update hourbell.sessions set quarantine = false where id = p_session;
       else
         solo := true;
@@ -112,19 +81,39 @@ begin
   end if;
 
   if not solo then
-    for p in 0..3 loop
-      foreach q in array session.queues loop
-        exit when cardinality(popped) >= p_limit;
-        select v into low from hourbell.virtual_time where queue = q and priority = p order by pass desc limit 1;
-        continue when not found;
-        with taken as (
-          delete from hourbell.ready where ctid = any (array(
-            select ctid from hourbell.ready where queue = q and priority = p and tag >= low
-            order by tag limit p_limit - cardinality(popped) for update skip locked))
-          returning id, tag)
-        select array_agg(id order by tag) into more from taken;
-        if more is not null then popped := popped || more; end if;
-      end loop;
+    foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
+      room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
+      continue when room <= 0;
+      -- Between queues decides how far their next is ahead of their virtual time: how many of each that makes.
+      shares := array[room];
+      if cardinality(session.queues) > 1 then
+        shares := array(
+          select count(t.queue) from unnest(session.queues) with ordinality as q(queue, pos)
+          left join (
+            select q.queue from unnest(session.queues) as q(queue)
+            cross join lateral (
+              select v from hourbell.virtual_time as v
+              where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+            cross join lateral (
+              select tag from hourbell.ready as r
+              where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit room) as r
+            order by r.tag - v.v limit room) as t on t.queue = q.queue
+          group by q.pos order by q.pos);
+      end if;
+      with places as materialized (
+        select r.row from unnest(session.queues, shares) as q(queue, share)
+        cross join lateral (
+          select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+        cross join lateral (
+          select ctid as row from hourbell.ready as r
+          where r.queue = q.queue and r.priority = p and r.tag >= v.v
+          order by r.tag limit q.share for update skip locked) as r),
+      taken as (
+        delete from hourbell.ready where ctid = any (array(select row from places))
+        returning id, tag, held, generation < newest as older)
+      select array_agg(id order by tag), array_agg(id) filter (where held), array_agg(id) filter (where taken.older)
+      into more, holding, older from taken;
+      popped := popped || more; held := held || holding; stale := stale || older;
     end loop;
   end if;
   if cardinality(popped) = 0 then return; end if;
@@ -137,15 +126,16 @@ begin
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
-        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0)) as plain
+        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
+        and not (e.id = any (stale) and hourbell.is_limited(e)) as plain
     -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way round:
     -- statistics of the night say that there are fewer of them.
     from unnest(popped) with ordinality as r(id, pos)
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job),
   kept as (
-    insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
-    select p_session, id, fence, p_now, p_claim, version, solo from found where plain)
+    insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
+    select p_session, id, fence, p_now, p_claim, version, solo, held <> '{}' and id = any (held) from found where plain)
   select array_agg(id) filter (where plain), array_agg(coalesce(job, id)) filter (where plain),
     array_agg(tenant) filter (where plain), array_agg(attempt + 1) filter (where plain),
     array_agg(fence) filter (where plain), array_agg(occurrence) filter (where plain),
@@ -154,12 +144,20 @@ begin
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from found;
 
   if more is not null then
-    perform hourbell.set_aside(p_session, p_claim, more, p_now, least_fence, solo);
+    perform hourbell.set_aside(p_session, p_claim, more, held, stale, p_now, least_fence, solo);
+  end if;
+  if held <> '{}' then
+    -- When it was, by the clock and not by the caller, who may have come with an old time: a rate is kept by this.
+    with started as (delete from hourbell.offers where id = any (held) returning kind, key)
+    insert into hourbell.wakes (at, kind, key, starts)
+    select greatest(p_now, hourbell.clock()), kind, key, count(*) from started group by kind, key;
+  end if;
+  if more is not null then
     -- Some of them may have been leased after all (a counted run): read the claim as a repetition would.
     if exists (select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
       select t.ids, t.jobs, t.tenants, t.attempts, t.fences, t.scheduled_for, t.finish_by, t.specs
       into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-      from hourbell.take(p_session, p_token, p_claim, true, p_limit, p_now, p_patience,
+      from hourbell.take(p_session, p_token, p_claim, true, p_limit, p_reserved, p_from_below, p_now, p_patience,
         alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
     end if;
   end if;
@@ -168,7 +166,8 @@ end $$;
 -- The uncommon cases of a claim: wished away, out of date, too late, or a job with a limited number of runs, whose runs
 -- are counted here, when they start.
 create or replace function hourbell.set_aside(
-  p_session bigint, p_claim int, p_ids bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
+  p_session bigint, p_claim int, p_ids bigint[], p_held bigint[], p_stale bigint[], p_now timestamptz, p_least_fence bigint,
+  p_solo boolean
 ) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
@@ -181,6 +180,11 @@ begin
            order by r.pos loop
     begin
       fate := null; j := null;
+      if e.id = any (p_stale) and not hourbell.may_start(e) then
+        -- A limit was set or lowered after it had been made ready: it goes through the gate again.
+        perform hourbell.put_off(e, p_now, p_now);
+        continue;
+      end if;
       if e.job is not null then
         select * into j from hourbell.jobs where id = e.job;
       end if;
@@ -196,9 +200,7 @@ begin
         perform from hourbell.jobs where id = j.id for no key update skip locked;
         if not found then
           -- Somebody is changing the job. Whether his client has stopped cannot be known, so nobody waits: a little later.
-          update hourbell.executions as x set run_at = p_now + interval '200 milliseconds' where x.id = e.id;
-          insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-          values (p_now + interval '200 milliseconds', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
+          perform hourbell.put_off(e, p_now + interval '200 milliseconds', p_now);
           continue;
         end if;
         update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs;
@@ -210,20 +212,37 @@ begin
         end if;
       end if;
       if fate is null then
-        insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
-        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), p_now, p_claim, coalesce(j.version, e.version), p_solo);
+        insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
+        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), p_now, p_claim, coalesce(j.version, e.version), p_solo,
+          e.id = any (p_held));
       else
+        insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
         perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
       end if;
     exception when data_exception or integrity_constraint_violation then
       -- One that cannot be judged must not keep the others from being claimed.
       raise warning 'execution % is put off: %', e.id, sqlerrm;
-      update hourbell.executions as x set run_at = p_now + interval '1 minute' where x.id = e.id;
-      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-      values (p_now + interval '1 minute', e.id, e.tenant, e.queue, e.priority, (e.overlap > 0)::int);
+      perform hourbell.put_off(e, p_now + interval '1 minute', p_now);
     end;
   end loop;
 end $$;
+
+-- From a claim back to due, from a moment on.
+create or replace function hourbell.put_off(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
+  perform hourbell.let_go(array[e.id], false, p_now);
+  update hourbell.executions set run_at = p_until where id = e.id;
+  perform hourbell.requeue(array[e.id]);
+end $$;
+
+-- Whether a limit of its queue, tenant or target applies to an execution.
+create or replace function hourbell.is_limited(e hourbell.executions) returns boolean
+language sql stable
+return exists (select from hourbell.limits as l where l.kind = 1 and l.key = e.queue)
+  or exists (select from hourbell.limits as l where l.kind = 2 and l.key = e.tenant)
+  or exists (select from hourbell.limits as l where l.kind = 3 and l.key = e.target);
 
 -- A job that has started its last run: no further occurrence, and what was planned ahead is taken back.
 create or replace function hourbell.complete(p_job bigint, p_now timestamptz) returns void
@@ -242,18 +261,12 @@ end $$;
 create or replace function hourbell.take_back(p_job bigint, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare taken int;
+declare taken bigint[];
 begin
-  with taken as (
-    delete from hourbell.due where ctid = any (array(
-      select d.row from hourbell.executions as e cross join lateral (
-        select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
-        for update skip locked) as d
-      where e.job = p_job and e.origin = 0 and e.occurrence > p_now and e.attempt = 0))
-    returning id)
-  delete from hourbell.executions as e using taken where e.id = taken.id;
-  get diagnostics taken = row_count;
-  return taken;
+  taken := hourbell.take_out(array(
+    select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
+  delete from hourbell.executions where id = any (taken);
+  return cardinality(taken);
 end $$;
 
 -- A change has made what waits of a job out of date: recorded at once, so that nobody waits for it. What is ready or taken
@@ -265,22 +278,10 @@ declare
   ids bigint[];
   why text;
 begin
-  with old as materialized (
-    select e.* from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
-    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)),
-  from_due as (
-    delete from hourbell.due where ctid = any (array(
-      select d.row from old as e cross join lateral (
-        select ctid as row from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id
-        for update skip locked) as d))
-    returning id),
-  from_parked as (
-    delete from hourbell.parked where ctid = any (array(
-      select p.row from old as e cross join lateral (
-        select ctid as row from hourbell.parked as p where p.job = e.job and p.id = e.id for update skip locked) as p))
-    returning id)
-  select array_agg(id) into ids from (select id from from_due union all select id from from_parked) as taken;
-  if ids is null then return; end if;
+  ids := hourbell.take_out(array(
+    select e.id from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
+    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)));
+  if ids = '{}' then return; end if;
   select outdated into why from hourbell.jobs where id = p_job;
   perform hourbell.discard(ids, array_fill(3::smallint, array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
 end $$;
@@ -288,7 +289,8 @@ end $$;
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it holds
 -- no lock, so nobody waits for it.
 create or replace procedure hourbell.claim(
-  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
+  p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
 )
@@ -296,7 +298,7 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
   select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-  from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_now, p_patience,
+  from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_now, p_patience,
     alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
   commit;
 end $$;

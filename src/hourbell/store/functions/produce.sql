@@ -37,10 +37,11 @@ declare
 begin
   with made as (
     insert into hourbell.executions as e
-      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once)
+      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
+       target, key, key_limit)
     select base | (nextval('hourbell.ids') & 4194303), m.job, o.at, o.at,
       o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
-      m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once
+      m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once, m.target, m.key, m.key_limit
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
       select p_occurrences[s.runs_from:s.last] from hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
@@ -48,15 +49,16 @@ begin
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
     on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do update
       set version = excluded.version where e.version < excluded.version
-    returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.start_by, e.finish_by, e.xmax = 0 as fresh
+    returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.start_by, e.finish_by, e.target, e.key,
+      e.xmax = 0 as fresh
   ), timed as (
     insert into hourbell.deadlines (at, id, kind)
     select t.at, made.id, t.kind
     from made cross join lateral (values (start_by, 0), (finish_by, 1)) as t(at, kind)
     where fresh and t.at is not null
   )
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int from made where fresh;
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int, target, key from made where fresh;
   get diagnostics made = row_count;
 
   if p_late then

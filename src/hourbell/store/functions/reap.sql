@@ -12,8 +12,8 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 declare
   expired bigint;
   freed bigint[];
-  n int;
-  m int;
+  back bigint[];
+  over bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   sessions := 0; returned := 0; ended := 0;
@@ -57,17 +57,18 @@ begin
             first_started_at = coalesce(e.first_started_at, j.claimed_at),
             history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
         from judged as j
-        where e.id = j.id and e.id = any (array(select id from judged where fate is null))
-        returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
-      requeued as (
-        insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-        select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
-      select count(*) filter (where j.fate is null), count(*) filter (where j.fate is not null),
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null)))
+      select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
         (select array_agg(job) from gone where overlap > 0)
-      into n, m, freed from judged as j;
-      if freed is not null then perform hourbell.unpark(freed, p_now); end if;
-      delete from hourbell.sessions where id = expired;
-      sessions := sessions + 1; returned := returned + n; ended := ended + m;
+      into back, over, freed from judged as j;
+      if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
+      perform hourbell.let_go(back, false, p_now);
+      perform hourbell.let_go(over, true, p_now);
+      perform hourbell.requeue(back);
+      with gone as (delete from hourbell.sessions where id = expired returning queues)
+      insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
+      sessions := sessions + 1;
+      returned := returned + coalesce(cardinality(back), 0); ended := ended + coalesce(cardinality(over), 0);
     exception when data_exception or integrity_constraint_violation then
       -- One session that cannot be judged must not keep the others from being reaped.
       raise warning 'session % cannot be reaped: %', expired, sqlerrm;
@@ -86,31 +87,24 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];
-  n int;
+  come hourbell.deadlines[];
+  taken bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  with come as (
+  with popped as (
     delete from hourbell.deadlines where ctid = any (array(
       select ctid from hourbell.deadlines where at < p_now order by at limit p_limit for update skip locked))
-    returning id, kind),
-  over as materialized (
-    select e.id, e.job, e.queue, e.priority, e.run_at, min(c.kind % 2) as kind, max(c.kind % 2) as last_kind,
-      bool_or(c.kind > 1) as again
-    from come as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
-    -- the execution's own word counts: the job may have been given another time since
-    where (c.kind % 2 = 0 and e.attempt = 0 and e.start_by < p_now) or (c.kind % 2 = 1 and e.finish_by < p_now)
-    group by e.id, e.job, e.queue, e.priority, e.run_at),
-  from_due as (
-    delete from hourbell.due where ctid = any (array(
-      select d.row from over as o cross join lateral (
-        select ctid as row from hourbell.due as d where d.priority = o.priority and d.run_at = o.run_at and d.id = o.id
-        for update skip locked) as d))
-    returning id),
-  from_parked as (
-    delete from hourbell.parked where ctid = any (array(
-      select p.row from over as o cross join lateral (
-        select ctid as row from hourbell.parked as p where p.job = o.job and p.id = o.id for update skip locked) as p))
-    returning id),
+    returning deadlines)
+  select array_agg(deadlines) into come from popped;
+  if come is null then return 0; end if;
+  taken := hourbell.take_out(array(
+    select e.id from unnest(come) as c cross join lateral (
+      select * from hourbell.executions as e where e.id = c.id offset 0) as e where hourbell.is_over(c.kind, e, p_now)));
+  with over as materialized (
+    select e.id, e.queue, e.priority, min(c.kind % 2) as kind, max(c.kind % 2) as last_kind, bool_or(c.kind > 1) as again
+    from unnest(come) as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
+    where hourbell.is_over(c.kind, e, p_now)
+    group by e.id, e.queue, e.priority),
   from_held as (
     delete from hourbell.held where ctid = any (array(
       select h.row from over as o cross join lateral (
@@ -123,9 +117,8 @@ begin
       where o.last_kind = 1))
     returning id, fence, claimed_at),
   missing as materialized (
-    select o.* from over as o where not o.id = any (array(
-      select id from from_due union all select id from from_parked union all select id from from_held
-      union all select id from from_leased))),
+    select o.* from over as o where not o.id = any (taken || array(
+      select id from from_held union all select id from from_leased))),
   looked_for as (
     insert into hourbell.deadlines (at, id, kind)
     select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id, kind + 2 from missing where not again),
@@ -135,7 +128,11 @@ begin
       select r.row from places as p cross join lateral (
         select ctid as row from hourbell.ready as r where r.queue = p.queue and r.priority = p.priority
           and r.id = any (array(select id from missing where again)) for update skip locked) as r))
-    returning id),
+    returning id, queue, priority),
+  refunded as (
+    insert into hourbell.refunds (queue, priority, tenant)
+    select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
+      select tenant from hourbell.executions as e where e.id = r.id offset 0) as e),
   from_suspects as (
     delete from hourbell.suspects where ctid = any (array(
       select s.row from places as p cross join lateral (
@@ -147,14 +144,20 @@ begin
     set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at)
     from from_leased as l where e.id = l.id and e.id = any (array(select id from from_leased))),
   owned as (
-    select o.id, o.kind from over as o where o.id = any (array(
-      select id from from_due union all select id from from_parked union all select id from from_held
-      union all select id from from_ready union all select id from from_suspects))
+    select o.id, o.kind from over as o where o.id = any (taken || array(
+      select id from from_held union all select id from from_ready union all select id from from_suspects))
     union all
     select id, 1 from from_leased)
   select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),
-    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end), (select count(*) from come)
-  into ids, statuses, reasons, n from owned;
+    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end)
+  into ids, statuses, reasons from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
-  return n;
+  taken := array(select unnest(taken) except select unnest(ids));
+  if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their owners have given them other deadlines meanwhile
+  return cardinality(come);
 end $$;
+
+-- Whether a deadline has passed that an execution still has: its own word counts, the job may have been given another time.
+create or replace function hourbell.is_over(p_kind smallint, e hourbell.executions, p_now timestamptz) returns boolean
+language sql immutable
+return case p_kind % 2 when 0 then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;

@@ -78,8 +78,18 @@ begin
     select l.ctid from (
       select distinct on (queue, priority) queue, priority, v
       from hourbell.virtual_time order by queue, priority, pass desc) as v
-    join hourbell.lanes as l on l.queue = v.queue and l.priority = v.priority
-    where l.last <= v.v limit p_limit for update of l skip locked));
+    join hourbell.lanes as l on l.space = v.queue and l.priority = v.priority
+    where not v.v < any (l.lasts) limit p_limit for update of l skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.generations where id < (select max(id) from hourbell.generations);
+  get diagnostics n = row_count; total := total + n;
+  -- Lanes of blockers by whom nothing is parked any more.
+  delete from hourbell.lanes where ctid = any (array(
+    select l.ctid from hourbell.lanes as l
+    where l.space >= hourbell.space(1::smallint, 0) and not exists (
+      select from hourbell.parked as p
+      where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
+    limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;
 end $$;

@@ -4,6 +4,8 @@ create or replace function hourbell.open_session(
   p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_slots int, out id bigint, out token uuid
 )
 language sql volatile as $$
+  -- What waited for a worker of these queues.
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, q from unnest(p_queues) as q;
   insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
   values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, p_queues, p_slots, p_now, p_now, p_now + p_lease)
   returning id, token
@@ -48,17 +50,15 @@ end $$;
 create or replace function hourbell.give_back(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare n int;
+declare back bigint[];
 begin
-  with held as (
+  with gone as (
     delete from hourbell.leased as l where l.session = p_session and l.id = any (p_ids) returning l.id, l.fence),
   again as (
-    update hourbell.executions as e set fence = held.fence, run_at = p_now from held where e.id = held.id
-    returning e.run_at, e.id, e.tenant, e.queue, e.priority, e.overlap, e.crashes)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again;
-  get diagnostics n = row_count;
-  return n;
+    update hourbell.executions as e set fence = gone.fence, run_at = p_now from gone where e.id = gone.id returning e.id)
+  select array_agg(id) into back from again;
+  perform hourbell.let_go(back, false, p_now);
+  return hourbell.requeue(back);
 end $$;
 
 -- A worker that leaves in order: what it still holds goes back at once, and nobody waits for its lease.
@@ -70,6 +70,7 @@ begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
   n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session), p_now);
-  delete from hourbell.sessions where id = p_session;
+  with gone as (delete from hourbell.sessions where id = p_session returning queues)
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
   return n;
 end $$;

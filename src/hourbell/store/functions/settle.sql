@@ -3,11 +3,13 @@
 -- end; both by the worker's monotonic clock). That is all there is to say about a plain success; the others are named by
 -- their position in p_others, counted from 1, and p_kinds … p_results say about them:
 -- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted.
--- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched.
+-- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. And whether somebody
+-- may be waiting for what was let go of.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
-  p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[]
-) returns bigint[]
+  p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[],
+  out refused bigint[], out freed boolean
+)
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
@@ -15,11 +17,13 @@ declare
   ending bigint[] := p_ids;
   settled bigint[];
   requeued bigint[];
-  freed bigint[];
+  jobs bigint[];
   granted bigint[];
+  holding bigint[];
 begin
+  freed := false;
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
-  if not found then return p_ids; end if;
+  if not found then refused := p_ids; return; end if;
 
   -- Who was wished away and has not ended by himself does so now.
   if kinds && '{1,4}' and exists (select from hourbell.cancellations) then
@@ -39,7 +43,7 @@ begin
     taken as (
       delete from hourbell.leased as l using outcomes as o
       where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
-      returning o.*, hourbell.later(l.claimed_at, o.begun_ms) as started_at,
+      returning o.*, l.held, hourbell.later(l.claimed_at, o.begun_ms) as started_at,
         hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
     again as (
       update hourbell.executions as e
@@ -51,12 +55,10 @@ begin
           history = case when t.kind = 1 then hourbell.add_attempt(
             e.history, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
       from taken as t
-      where e.id = t.id and e.id = any (array(select id from taken))
-      returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.crashes),
-    queued as (
-      insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-      select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int from again)
-    select array_agg(id) into requeued from taken;
+      where e.id = t.id and e.id = any (array(select id from taken)))
+    select array_agg(id), array_agg(id) filter (where held) into requeued, holding from taken;
+    perform hourbell.requeue(requeued);
+    if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;
     ending := array(
       select o.id from unnest(p_ids) with ordinality as o(id, pos)
       left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3));
@@ -72,7 +74,7 @@ begin
     taken as (
       delete from hourbell.leased as l using outcomes as o
       where l.session = p_session and l.id = any (ending) and o.id = l.id and o.fence = l.fence
-      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, l.version as ran_version,
+      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, l.held, l.version as ran_version,
         hourbell.later(l.claimed_at, o.begun_ms) as started_at,
         hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
     ended as (
@@ -89,15 +91,17 @@ begin
         e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
         e.priority, e.origin, case t.kind when 0 then 0 when 2 then 1 else 2 end, t.reason, t.error, t.result, e.spec, e.history
       from ended as e join taken as t using (id))
-    select array_agg(id), array_agg(id) filter (where kind = 3), (select array_agg(job) from ended where overlap > 0)
-    into settled, granted, freed from taken;
+    select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(id) filter (where held),
+      (select array_agg(job) from ended where overlap > 0)
+    into settled, granted, holding, jobs from taken;
+    if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;
+    if holding is not null then perform hourbell.let_go(holding, true, p_now); freed := true; end if;
+    if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
   end if;
 
-  if freed is not null then perform hourbell.unpark(freed, p_now); end if;
-  if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
   settled := settled || requeued;
-  if cardinality(settled) = cardinality(p_ids) then return '{}'; end if;
-  return array(select unnest(p_ids) except select unnest(settled));
+  refused := case when cardinality(settled) = cardinality(p_ids) then '{}'
+    else array(select unnest(p_ids) except select unnest(settled)) end;
 end $$;
 
 create or replace function hourbell.later(p_at timestamptz, p_ms int) returns timestamptz

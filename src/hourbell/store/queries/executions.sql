@@ -5,9 +5,11 @@
 with job as (select * from hourbell.jobs where id = $1),
 made as (
   insert into hourbell.executions as e
-    (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once)
+    (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
+     target, key, key_limit)
   select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303), j.id, at, $2,
-    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8
+    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8,
+    j.target, j.key, j.key_limit
   from job as j cross join unnest($4::timestamptz[]) as at
   on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do nothing
   returning *),
@@ -16,8 +18,8 @@ timed as (
   select d.at, made.id, d.kind from made cross join lateral (values (start_by, 0), (finish_by, 1)) as d(at, kind)
   where d.at is not null),
 queued as (
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int from made)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int, target, key from made)
 select id, occurrence from made order by occurrence
 
 -- name: take_waiting
@@ -27,7 +29,7 @@ with waiting as (select * from hourbell.executions where id = $1),
 from_due as (
   delete from hourbell.due as d using waiting as w
   where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
-from_parked as (delete from hourbell.parked as p using waiting as w where p.job = w.job and p.id = w.id returning p.id),
+from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
 from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id),
 from_suspects as (
   delete from hourbell.suspects as s using waiting as w
@@ -41,7 +43,7 @@ where exists (select from from_due) or exists (select from from_parked) or exist
 select exists (
   select from (select * from hourbell.executions where id = $1 offset 0) as e
   where exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)
-    or exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0)
+    or exists (select from hourbell.parked as p where p.id = e.id offset 0)
     or exists (select from hourbell.held as h where h.id = e.id offset 0))
 
 -- name: wish_to_cancel
@@ -54,7 +56,7 @@ select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.worker, l.expires
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
           where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
-  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0) as in_parked,
+  exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
   exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
@@ -83,7 +85,7 @@ select e.*, l.claimed_at, l.fence as lease_fence,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
           where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
-  exists (select from hourbell.parked as p where p.job = e.job and p.id = e.id offset 0) as in_parked,
+  exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
   exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held
 from (
   select * from hourbell.live_executions($1) as e

@@ -1,9 +1,9 @@
 -- Jobs: the statements of create, change and read. Times come in as arguments.
 
 -- name: moment
--- The time, and an id for a job that may be created at it.
-select now, hourbell.id_base(now) | (nextval('hourbell.ids') & 4194303) as id
-from (select hourbell.clock() as now offset 0) as clock
+-- The time, an id for a job that may be created at it, and the defaults of its queue $1.
+select now, hourbell.id_base(now) | (nextval('hourbell.ids') & 4194303) as id, q.timeout_seconds, q.retry_policy
+from (select hourbell.clock() as now offset 0) as clock left join hourbell.queues as q on q.name = $1
 
 -- name: ensure_tenant
 -- The number of a tenant; a new name is a new tenant.
@@ -20,6 +20,13 @@ with made as (
   where not exists (select from hourbell.queues where name = $1)
   on conflict (name) do nothing returning id)
 select id from made union all select id from hourbell.queues where name = $1
+
+-- name: ensure_target
+with made as (
+  insert into hourbell.targets (host, created_at) select $1, $2
+  where not exists (select from hourbell.targets where host = $1)
+  on conflict (host) do nothing returning id)
+select id from made union all select id from hourbell.targets where host = $1
 
 -- name: ensure_timetable
 -- The timetable of a rhythm; $5 now, $6 its first fire after that.
@@ -40,35 +47,39 @@ select array(select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303) f
 -- name: insert_one_time
 -- One-time jobs are their executions. Job k is on the terms $4[k], counted from 1: a batch has many jobs and few terms.
 with terms as materialized (
-  select * from unnest($6::smallint[], $7::smallint[], $8::boolean[], $9::int[], $10::int[]) with ordinality
-    as t(queue, priority, at_most_once, start_seconds, finish_seconds, k)),
+  select * from unnest($6::smallint[], $7::int[], $8::smallint[], $9::boolean[], $10::int[], $11::int[], $12::bigint[],
+    $13::int[]) with ordinality
+    as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, k)),
 new as materialized (
-  select n.*, t.queue, t.priority, t.at_most_once,
+  select n.*, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit,
     n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
   from unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::int[], $5::text[]) as n(id, at, tenant, terms, spec)
   join terms as t on t.k = n.terms),
 made as (
   insert into hourbell.executions
-    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec)
-  select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec from new),
+    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target, key,
+     key_limit)
+  select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit from new),
 timed as (
   insert into hourbell.deadlines (at, id, kind)
   select start_by, id, 0 from new where start_by is not null
   union all
   select finish_by, id, 1 from new where finish_by is not null)
-insert into hourbell.due (run_at, id, tenant, queue, priority) select at, id, tenant, queue, priority from new
+insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
+select at, id, tenant, queue, priority, target, key from new
 
 -- name: insert_recurring
 insert into hourbell.jobs
-  (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10, $11)
+  (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec, target, key,
+   key_limit)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10, $11, $12, $13, $14)
 
 -- name: insert_member
 -- A membership that has still to join its timetable.
 insert into hourbell.members
   (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
-   overlap, at_most_once, start_deadline_seconds, deadline_seconds)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+   overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 
 -- name: end_member
 -- The present membership of a job ends now: what is due stays its own, what comes is not.
@@ -86,7 +97,7 @@ update hourbell.jobs
 set version = version + 1, valid_from = case when $3::text is null then valid_from else version + 1 end,
     outdated = coalesce($3, outdated), updated_at = $2,
     status = $4, queue = $5, priority = $6, timetable = $7, max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
-    spec = $12
+    spec = $12, target = $13, key = $14, key_limit = $15
 where id = $1
 returning version
 
@@ -117,27 +128,30 @@ where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner w
 order by l.recorded_at desc limit 1
 
 -- name: take_one_time
--- Takes a waiting one-time job out of `due` or `held`, so that nobody else can move it; no row: it is on its way.
+-- Takes a waiting one-time job out of `due`, `parked` or `held`, so that nobody else can move it; no row: it is on its way.
 with waiting as (
   select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
 from_due as (
   delete from hourbell.due as d using waiting as w
   where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
+from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
 from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
 select w.*, exists (select from from_held) as was_held from waiting as w
-where exists (select from from_due) or exists (select from from_held)
+where exists (select from from_due) or exists (select from from_parked) or exists (select from from_held)
 
 -- name: update_one_time
 update hourbell.executions
 set occurrence = $2, run_at = $3, queue = $4, priority = $5, start_by = $6, finish_by = $7, at_most_once = $8, spec = $9,
-    version = version + 1, updated_at = $10
+    version = version + 1, updated_at = $10, target = $11, key = $12, key_limit = $13
 where id = $1 returning version
+
+-- name: let_go
+-- A one-time job that was changed stands in line anew for what it needs.
+select hourbell.let_go(array[$1::bigint], true, $2)
 
 -- name: insert_due
 -- Puts an execution back among the due, by what it is.
-insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
-select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int
-from hourbell.executions where id = $1
+select hourbell.requeue(array[$1::bigint])
 
 -- name: insert_held
 insert into hourbell.held (id) values ($1)

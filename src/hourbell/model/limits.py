@@ -1,0 +1,85 @@
+"""What may be limited, and how (R50 to R52).
+
+Limits           of a queue, a tenant, or a target host
+QueueSettings    besides: what holds for its jobs that say nothing about it
+TenantSettings   besides: its weight among the others, and how many jobs it may have
+"""
+
+import msgspec
+
+from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.jobs import MAX_TIMEOUT_SECONDS
+from hourbell.model.policies import RetryPolicy
+
+MAX_CONCURRENCY = 1_000_000
+MIN_RATE = 0.001
+MAX_RATE = 1_000_000.0
+MAX_BURST = 1_000_000
+MAX_WEIGHT = 1_000.0
+MAX_JOBS = 1_000_000_000
+
+
+class RateLimit(msgspec.Struct, frozen=True):
+    """A token bucket: in any T seconds no more than per_second * T + burst start."""
+
+    per_second: float
+    burst: int = 1
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """None: no such limit."""
+
+    max_concurrency: int | None = None  # ready or running at once; 0 stops it
+    rate_limit: RateLimit | None = None
+
+    def check(self) -> None:
+        """InvalidInput with everything that is out of its bounds."""
+        problems = self.problems()
+        if problems:
+            raise InvalidInput(problems)
+
+    def problems(self) -> list[FieldError]:
+        found = _wrong("max_concurrency", self.max_concurrency, 0, MAX_CONCURRENCY)
+        if self.rate_limit is not None:
+            found += _wrong(
+                "rate_limit.per_second", self.rate_limit.per_second, MIN_RATE, MAX_RATE, float
+            )
+            found += _wrong("rate_limit.burst", self.rate_limit.burst, 1, MAX_BURST)
+        return found
+
+
+class QueueSettings(Limits, frozen=True, kw_only=True):
+    """The defaults are filled in when a job is created; jobs that exist keep what they have."""
+
+    default_timeout_seconds: int | None = None
+    default_retry_policy: RetryPolicy | None = None
+
+    def problems(self) -> list[FieldError]:
+        timeout = self.default_timeout_seconds
+        return super().problems() + _wrong(
+            "default_timeout_seconds", timeout, 1, MAX_TIMEOUT_SECONDS
+        )
+
+
+class TenantSettings(Limits, frozen=True, kw_only=True):
+    weight: float = 1.0  # of its share; twice the weight is twice the share
+    max_jobs: int | None = None  # scheduled, paused or waiting
+
+    def problems(self) -> list[FieldError]:
+        found = super().problems()
+        found += _wrong("weight", self.weight, 1 / MAX_WEIGHT, MAX_WEIGHT, float)
+        return found + _wrong("max_jobs", self.max_jobs, 0, MAX_JOBS)
+
+
+def _wrong(
+    path: str, value: float | None, low: float, high: float, kind: type[float] | type[int] = int
+) -> list[FieldError]:
+    """What is wrong with a number, if something is; a float may be written as an int."""
+    if value is None:
+        return []
+    if isinstance(value, bool) or not isinstance(value, (kind, int)):
+        what = "a whole number" if kind is int else "a number"
+        return [FieldError(path, "wrong_type", f"must be {what}")]
+    if low <= value <= high:  # false for NaN
+        return []
+    return [FieldError(path, "out_of_range", f"must be from {low:g} to {high:g}")]

@@ -1,0 +1,599 @@
+-- Limits, as the gate sees them. Blockers, wherever `kind` stands: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job.
+-- `kind + 0`: what is looked up by its id must not be looked up by its kind, of which statistics may say that there is none.
+
+-- The space of tags of what is parked by a blocker; that of the ready of a queue is the queue's number.
+create or replace function hourbell.space(p_kind smallint, p_key bigint) returns bigint
+language sql immutable
+return (p_kind::bigint << 56) + p_key;
+
+-- Which blocker of a kind an execution falls under; null: none.
+create or replace function hourbell.scope(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
+language sql immutable
+return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key end;
+
+-- Executions let go of what they hold. One that has not ended keeps its key: the next of that key waits for its end. Offers
+-- that were not claimed give their tokens back.
+create or replace function hourbell.let_go(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
+language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  with held as (
+    delete from hourbell.holds where id = any (p_ids) and (p_ended or kind <> 4) returning kind, key),
+  offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)
+  insert into hourbell.wakes (at, kind, key, starts)
+  select distinct p_now, kind, key, 0 from held union all
+  select p_now, kind, key, -count(*) from offered group by kind, key
+$$;
+
+-- Executions that waited at a limit have ended there: others may have been kept waiting by them.
+create or replace function hourbell.wake_limits(p_queues smallint[], p_tenants int[], p_targets int[], p_now timestamptz)
+returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  insert into hourbell.wakes (at, kind, key)
+  select p_now, l.kind, l.key
+  from (
+    select 1::smallint as kind, unnest(p_queues)::bigint as key union all
+    select 2::smallint, unnest(p_tenants) union all select 3::smallint, unnest(p_targets)) as s
+  cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
+$$;
+
+-- Jobs of which an execution that restricts overlap has ended.
+create or replace function hourbell.wake_jobs(p_jobs bigint[], p_now timestamptz) returns void
+language sql as $$
+  insert into hourbell.wakes (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
+$$;
+
+-- The tokens of a rate limit at p_now. What is offered and not yet claimed keeps its place in the bucket: tokens and
+-- offers together never exceed the burst, so that in any T seconds no more than rate * T + burst are claimed. Offers that
+-- were claimed since the bucket was written count until the gate has read that they were (their wakes).
+create or replace function hourbell.tokens(p_kind smallint, p_key bigint, p_rate float8, p_burst int, p_now timestamptz)
+returns float8 language sql stable as $$
+  select least(coalesce(b.level, p_burst) + greatest(extract(epoch from p_now - coalesce(b.at, p_now))::float8, 0) * p_rate,
+    p_burst - (select count(*) from hourbell.offers as o where o.kind = p_kind and o.key = p_key)
+      - (select coalesce(sum(w.starts), 0) from hourbell.wakes as w where w.kind = p_kind and w.key = p_key and w.starts > 0))
+  from (values (1)) as one
+  left join lateral (
+    select level, at from hourbell.buckets as b where b.kind = p_kind and b.key = p_key order by pass desc limit 1) as b on true
+$$;
+
+-- How many more a limit lets on now.
+create or replace function hourbell.room(l hourbell.limits, p_now timestamptz) returns int
+language sql stable as $$
+  select greatest(least(
+    l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),
+    case when l.rate is not null then floor(hourbell.tokens(l.kind, l.key, l.rate, l.burst, p_now)) end,
+    1000000), 0)::int
+$$;
+
+-- Reads what has been claimed and given back under a rate, moment by moment, and writes the bucket as of the last of them.
+create or replace function hourbell.settle_bucket(
+  l hourbell.limits, p_ats timestamptz[], p_starts int[], p_pass bigint
+) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  old hourbell.buckets;
+  level float8;
+  as_of timestamptz;
+  outstanding bigint;
+begin
+  select * into old from hourbell.buckets where kind = l.kind and key = l.key order by pass desc limit 1;
+  if old.level is null then return; end if;
+  level := old.level; as_of := old.at;
+  outstanding := (select count(*) from hourbell.offers where kind = l.kind and key = l.key)
+    + (select coalesce(sum(starts), 0) from hourbell.wakes where kind = l.kind and key = l.key and starts > 0)
+    + (select coalesce(sum(n), 0) from unnest(p_starts) as n where n > 0);
+  for k in 1 .. cardinality(p_ats) loop
+    if p_ats[k] > as_of then
+      level := least(level + extract(epoch from p_ats[k] - as_of)::float8 * l.rate, l.burst - outstanding);
+      as_of := p_ats[k];
+    end if;
+    if p_starts[k] > 0 then
+      outstanding := outstanding - p_starts[k];
+    else
+      level := least(level - p_starts[k], l.burst - outstanding);
+    end if;
+  end loop;
+  perform hourbell.write_bucket(l.kind, l.key, level, as_of, p_pass);
+end $$;
+
+create or replace function hourbell.write_bucket(
+  p_kind smallint, p_key bigint, p_level float8, p_at timestamptz, p_pass bigint
+) returns void
+language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  with old as (
+    delete from hourbell.buckets where ctid = any (array(
+      select ctid from hourbell.buckets where kind = p_kind and key = p_key and pass <= p_pass order by pass desc limit 1))
+    returning at)
+  insert into hourbell.buckets (kind, key, level, at, pass)
+  -- Not before what is written: a caller may come with an old time. Further ahead than that, the clock was set back.
+  select p_kind, p_key, p_level, coalesce(
+    (select greatest(at, p_at) from old where at < p_at + interval '1 minute'), p_at), p_pass
+$$;
+
+-- Queues that a worker serves. A session that was not renewed counts until it is reaped: after an outage of the database all
+-- of them are late, and none is gone.
+create or replace function hourbell.served() returns smallint[]
+language sql stable as $$
+  select coalesce(array_agg(distinct q), '{}') from hourbell.sessions cross join lateral unnest(queues) as q
+$$;
+
+-- Takes what may go on out of `parked`: of every blocker about which there is news as many as it has room for, in order.
+-- They come back as due rows whose `checks` say, from 16 up, where they waited; the gate looks at them anew.
+create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_pass bigint)
+returns hourbell.due[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+#variable_conflict use_column
+declare
+  kinds smallint[]; keys bigint[];
+  claimed hourbell.wakes[];
+  served smallint[];
+  share int;
+  l hourbell.limits;
+  rooms int[];
+  counts int[];
+  taken hourbell.due[];
+begin
+  with popped as (
+    delete from hourbell.wakes where ctid = any (array(
+      select ctid from hourbell.wakes where at <= p_now order by at limit p_limit for update skip locked))
+    returning at, kind, key, starts)
+  select array_agg(kind order by kind, key), array_agg(key order by kind, key), (select array_agg(popped::hourbell.wakes order by at) from popped where starts <> 0)
+  into kinds, keys, claimed from (select distinct kind, key from popped) as news;
+  if kinds is null then return '{}'; end if;
+  served := hourbell.served();  -- after the news were read, so that it is not older than they are
+  perform hourbell.leave(array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1 and not key = any (served)),
+    p_limit, p_now);
+  share := greatest(p_limit / cardinality(kinds), 1);  -- who has many is not in the way of the others
+
+  for l in
+    select * from hourbell.limits
+    where rate is not null and (kind, key) in (select kind, key from unnest(claimed))
+  loop
+    perform hourbell.settle_bucket(l, array(select at from unnest(claimed) where kind = l.kind and key = l.key order by at),
+      array(select starts from unnest(claimed) where kind = l.kind and key = l.key order by at), p_pass);
+  end loop;
+
+  select array_agg(room order by pos) into rooms
+  from (
+    select pos, case
+      when n.kind = 5 then 1000
+      when n.kind = 4 then (
+        select e.key_limit from (
+          select id from hourbell.parked as p where p.kind = 4 and p.key = n.key order by p.priority, p.rank, p.id limit 1) as p
+        cross join lateral (select key_limit from hourbell.executions as e where e.id = p.id offset 0) as e)
+        - (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = n.key)
+      when n.kind = 1 and not n.key = any (served) then 0
+      else coalesce((select hourbell.room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
+    end::int as room
+    from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
+
+  -- In every sixteenth pass the least urgent come first: so that they go on too.
+  with picked as materialized (
+    select n.pos, p.row, p.id
+    from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
+    left join lateral (
+      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_pass % 16 = 0 and n.kind < 4
+      order by p.priority desc limit 1) as least_urgent on true
+    cross join lateral (
+      select ctid as row, id from hourbell.parked as p
+      where p.kind = n.kind and p.key = n.key and p.priority >= coalesce(least_urgent.priority, 0)
+      order by p.priority, p.rank, p.id limit least(n.room, share) for update skip locked) as p
+    where n.room > 0),
+  gone as (
+    delete from hourbell.parked where ctid = any (array(select row from picked)) returning kind, id)
+  select array_agg(row(e.run_at, e.id, e.tenant, e.queue, e.priority,
+      (e.overlap > 0)::int + 2 * (e.crashes > 1)::int + 16 * g.kind, e.target, e.key)::hourbell.due order by p.pos, p.id),
+    array(
+      select count(p.pos)::int from unnest(kinds) with ordinality as n(kind, pos) left join picked as p on p.pos = n.pos
+      group by n.pos order by n.pos)
+  into taken, counts
+  from gone as g join picked as p on p.id = g.id cross join lateral (
+    select * from hourbell.executions as e where e.id = g.id offset 0) as e;
+
+  -- What is still parked where there is room is looked at again: at once if there were too many of them, a little later if
+  -- somebody has locked them, and under a rate when the next token is there.
+  insert into hourbell.wakes (at, kind, key)
+  select case when n.room <= n.taken then hourbell.next_token(n.kind, n.key, p_now)
+      when n.taken > 0 then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
+  from unnest(kinds, keys, rooms, counts) as n(kind, key, room, taken)
+  where exists (select from hourbell.parked as p where p.kind = n.kind and p.key = n.key offset 0)
+    and (n.room > n.taken or (n.kind < 4 and hourbell.next_token(n.kind, n.key, p_now) is not null));
+  return coalesce(taken, '{}');
+end $$;
+
+-- Nobody serves these queues any more: what is ready there lets go of what it holds, which others wait for, and goes through
+-- the gate again.
+create or replace function hourbell.leave(p_queues bigint[], p_limit int, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare left_behind bigint[];
+begin
+  if p_queues = '{}' then return; end if;
+  with from_ready as (
+    delete from hourbell.ready where ctid = any (array(
+      select ctid from hourbell.ready where queue = any (p_queues) and held limit p_limit for update skip locked))
+    returning id, queue, priority),
+  from_suspects as (
+    delete from hourbell.suspects where ctid = any (array(
+      select ctid from hourbell.suspects where queue = any (p_queues) and held limit p_limit for update skip locked))
+    returning id),
+  refunded as (
+    insert into hourbell.refunds (queue, priority, tenant)
+    select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
+      select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
+  select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
+  if left_behind is null then return; end if;
+  perform hourbell.let_go(left_behind, false, p_now);
+  perform hourbell.requeue(left_behind);
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(p_queues);
+end $$;
+
+-- When a rate limit will let the next one on, at the earliest; null: it is no rate limit.
+create or replace function hourbell.next_token(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
+language sql stable as $$
+  select p_now + make_interval(secs => greatest(
+    (1 - (t.level - floor(t.level))) / l.rate, 0.005))
+  from hourbell.limits as l
+  cross join lateral (select hourbell.tokens(l.kind, l.key, l.rate, l.burst, p_now) as level) as t
+  where l.kind = p_kind and l.key = p_key and l.rate is not null
+$$;
+
+-- What may not go on waits under what blocks it. A key lets on by time; everything else gives each tenant its share.
+create or replace function hourbell.park(
+  p_kind smallint, p_rows hourbell.due[], p_priority smallint, p_now timestamptz, p_pass bigint
+) returns void
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  spaces bigint[];
+  places bigint[];
+  floors float8[];
+  tags float8[];
+begin
+  if p_kind = 4 then
+    insert into hourbell.parked (kind, key, priority, rank, id)
+    select 4, r.key, 0, extract(epoch from r.run_at), r.id from unnest(p_rows) as r;
+    return;
+  end if;
+  spaces := array(
+    select hourbell.space(p_kind, hourbell.scope(p_kind, queue, tenant, target, key)) from unnest(p_rows));
+  -- Where nobody waits, all begin anew, at the place of him who has come furthest.
+  select array_agg(s.space), array_agg(coalesce(p.rank, (
+    select max(last) from hourbell.lanes as l cross join lateral unnest(l.lasts) as last
+    where l.space = s.space and l.priority = p_priority), 0)) into places, floors
+  from (select distinct unnest(spaces) as space) as s
+  left join lateral (
+    select rank from hourbell.parked as p
+    where p.kind = p_kind and p.key = s.space - hourbell.space(p_kind, 0) and p.priority = p_priority
+    order by rank limit 1) as p on true;
+  tags := hourbell.tag(spaces, array(select tenant from unnest(p_rows)), p_priority, places, floors, p_pass);
+  insert into hourbell.parked (kind, key, priority, rank, id)
+  select p_kind, space - hourbell.space(p_kind, 0), p_priority, tag, id
+  from unnest(p_rows, spaces, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, space, tag);
+end $$;
+
+-- Which of these due executions, all of one priority, may go on: the others are parked, and those that go on take what they
+-- need. `checks` of what goes on has 8 if it holds something.
+-- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
+-- waited at one of them has passed those before it, and does not stand in line there again.
+create or replace function hourbell.restrict(
+  p_rows hourbell.due[], p_priority smallint, p_served smallint[], p_now timestamptz, p_pass bigint
+) returns hourbell.due[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+#variable_conflict use_column
+declare
+  going hourbell.due[] := p_rows;
+  staying hourbell.due[];
+  blocker smallint;
+  low timestamptz;
+begin
+  if exists (select from unnest(going) where key is not null) then
+    -- What is due lies behind the marks; before them lies what vacuum may not have cleared away yet.
+    select coalesce(min(m.due_from), '-infinity') into low
+    from (select distinct on (priority) due_from from hourbell.due_marks order by priority, pass desc) as m;
+    with candidates as materialized (
+      select r, k.most, k.holding from unnest(going) as r
+      cross join lateral (
+        select e.key_limit as most,
+          exists (select from hourbell.holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
+        from hourbell.executions as e where e.id = r.id offset 0) as k
+      where (r).key is not null),
+    used as materialized (
+      select key, (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = k.key) as n,
+        exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
+        d.run_at as next_at, d.id as next_id
+      from (select distinct (r).key as key from candidates where not holding) as k
+      left join lateral (
+        select run_at, id from hourbell.due as d where d.key = k.key and d.run_at between low and p_now
+        order by run_at, id limit 1) as d on true),
+    -- Who comes when others wait for the key waits behind them, unless he comes from there; and nobody goes before one who
+    -- is due earlier, whatever their priorities and limits.
+    fit as (
+      select (r).id, u.key, bool_and(
+          u.n + place <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
+        partition by u.key order by (r).run_at, (r).id) as fits
+      from (
+        select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as place
+        from candidates as c where not c.holding) as c
+      join used as u on u.key = (c.r).key
+      where not u.waited_for or (c.r).checks >> 4 = 4),
+    taken as (insert into hourbell.holds (kind, key, id) select 4, key, id from fit where fits),
+    -- Those who wait without need are looked at again.
+    again as (
+      insert into hourbell.wakes (at, kind, key)
+      select distinct p_now + interval '10 milliseconds', 4::smallint, u.key from candidates as c join used as u on u.key = (c.r).key
+      where not c.holding and (c.r).id not in (select id from fit where fits)
+        and u.n + (select count(*) from fit as f where f.key = u.key and f.fits) < c.most)
+    select array_agg(r) into staying from candidates
+    where not holding and (r).id not in (select id from fit where fits);
+    if staying is not null then
+      going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
+      perform hourbell.park(4::smallint, staying, p_priority, p_now, p_pass);
+      perform hourbell.move_on(4::smallint, staying, p_now);
+    end if;
+  end if;
+
+  foreach blocker in array array[3, 2, 1]::smallint[] loop
+    with candidates as materialized (
+      select r, hourbell.scope(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
+      from unnest(going) as r),
+    limited as materialized (
+      select s.key, case when blocker = 1 and not s.key = any (p_served) then 0 else hourbell.room(l, p_now) end as room,
+        exists (
+          select from hourbell.parked as p
+          where p.kind = blocker and p.key = s.key and p.priority <= p_priority offset 0) as waited_for
+      from (select distinct key from candidates where key is not null) as s
+      left join lateral (select * from hourbell.limits as l where l.kind = blocker and l.key = s.key) as l on true
+      where l.key is not null or (blocker = 1 and not s.key = any (p_served))),
+    fit as (
+      select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
+      from candidates as c join limited as l using (key)
+      where not l.waited_for or (c.r).checks >> 4 between 1 and blocker)
+    select array_agg(r order by pos) into staying from candidates as c join limited as l using (key)
+    where (c.r).id not in (select id from fit where fits);
+    continue when staying is null;
+    going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
+    perform hourbell.park(blocker, staying, p_priority, p_now, p_pass);
+    perform hourbell.move_on(blocker, staying, p_now);
+  end loop;
+
+  -- What goes on takes what it needs.
+  with limited as materialized (
+    select l.limit, s.id
+    from (
+      select 1::smallint as kind, queue::bigint as key, id from unnest(going)
+      union all select 2::smallint, tenant, id from unnest(going)
+      union all select 3::smallint, target, id from unnest(going) where target is not null) as s
+    join (
+      select l as limit, l.kind, l.key
+      from (
+        select distinct 1::smallint as kind, queue::bigint as key from unnest(going)
+        union all select distinct 2::smallint, tenant from unnest(going)
+        union all select distinct 3::smallint, target from unnest(going) where target is not null) as s
+      cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
+      ) as l on l.kind = s.kind and l.key = s.key),
+  holding as (
+    insert into hourbell.holds (kind, key, id)
+    select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).max_concurrency is not null),
+  offered as (
+    insert into hourbell.offers (kind, key, id)
+    select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null),
+  spent as (
+    select hourbell.write_bucket((l.limit).kind, (l.limit).key,
+      hourbell.tokens((l.limit).kind, (l.limit).key, (l.limit).rate, (l.limit).burst, p_now) - count(*), p_now, p_pass)
+    from limited as l where (l.limit).rate is not null group by l.limit)
+  select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
+      (r.checks & 3) + 8 * (r.key is not null or r.id in (select id from limited))::int,
+      r.target, r.key)::hourbell.due order by r.pos)
+  into going
+  from (select count(*) from spent) as written,
+    unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
+  return coalesce(going, '{}');
+end $$;
+
+-- After parking: a rate limit wakes what waits for it when its next token comes. And whoever was counted in at a limit, and
+-- then stopped by another one, has left a place there: the next one is looked at.
+create or replace function hourbell.move_on(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
+language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  insert into hourbell.wakes (at, kind, key)
+  select w.at, s.kind, s.key
+  from (
+    select distinct p_kind as kind, hourbell.scope(p_kind, r.queue, r.tenant, r.target, r.key) as key
+    from unnest(p_rows) as r where p_kind < 4) as s
+  cross join lateral (select hourbell.next_token(s.kind, s.key, p_now) as at) as w
+  where w.at is not null and not exists (
+    select from hourbell.wakes as p where p.kind = s.kind and p.key = s.key and p.starts = 0 and p.at <= w.at offset 0)
+  union all
+  select p_now, s.kind, s.key
+  from (
+    select distinct k.kind, hourbell.scope(k.kind, r.queue, r.tenant, r.target, r.key) as key
+    from unnest(p_rows) as r
+    cross join unnest(array[1, 2, 3]::smallint[]) as k(kind)
+    where k.kind <> p_kind and (k.kind > p_kind or k.kind = r.checks >> 4)) as s
+  where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
+$$;
+
+-- A limit was set: what runs under it is counted from now on. A claim that was under way may not have seen the limit, so this
+-- is repeated until everything that was has ended. What is ready is looked at by its claim (`may_start`).
+create or replace function hourbell.count_in(p_now timestamptz) returns void
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  this hourbell.countings;
+  found_some boolean;
+begin
+  for this in
+    select * from hourbell.countings
+    where looked_at is null or not looked_at between p_now - interval '200 milliseconds' and p_now
+    order by id limit 4 for update skip locked
+  loop
+    with counted as (
+      update hourbell.leased set held = true where ctid = any (array(
+        select l.row from hourbell.sessions as s cross join lateral (
+          select ctid as row, id from hourbell.leased as l where l.session = s.id for update skip locked) as l
+        cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
+        where this.key = hourbell.scope(this.kind, e.queue, e.tenant, e.target, null)
+          and not exists (select from hourbell.holds as h where h.id = l.id and h.kind + 0 = this.kind offset 0)
+          and exists (
+            select from hourbell.limits as m where m.kind = this.kind and m.key = this.key and m.max_concurrency is not null)))
+      returning id),
+    noted as (insert into hourbell.holds (kind, key, id) select this.kind, this.key, id from counted returning id)
+    select exists (select from noted) into found_some;
+    if this.ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not found_some then
+      delete from hourbell.countings where id = this.id;
+      insert into hourbell.wakes (at, kind, key) values (p_now, this.kind, this.key);
+    else
+      update hourbell.countings
+      set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now where id = this.id;
+    end if;
+  end loop;
+end $$;
+
+-- Whether an execution that was made ready some time ago has all that the limits of now ask for, and they are kept.
+create or replace function hourbell.may_start(e hourbell.executions) returns boolean
+language sql volatile as $$
+  select not exists (
+    select from (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
+    cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
+    where l.max_concurrency < (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key)
+      or l.burst < (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key)
+      or (l.max_concurrency is not null and not exists (
+        select from hourbell.holds as h where h.id = e.id and h.kind + 0 = l.kind offset 0))
+      or (l.rate is not null and not exists (
+        select from hourbell.offers as o where o.id = e.id and o.kind + 0 = l.kind offset 0)))
+$$;
+
+-- The newest generation of limits.
+create or replace function hourbell.generation() returns int
+language sql stable as $$
+  select coalesce(max(id), 0) from hourbell.generations
+$$;
+
+-- Takes back from lanes what was charged for executions that were ready and were not served.
+create or replace function hourbell.refund(p_limit int, p_pass bigint) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  with gone as (
+    delete from hourbell.refunds where ctid = any (array(
+      select ctid from hourbell.refunds limit p_limit for update skip locked)) returning *),
+  owed as materialized (
+    select g.queue, g.priority, g.tenant, g.n / t.weight as back
+    from (select queue, priority, tenant, count(*) as n from gone group by queue, priority, tenant) as g
+    cross join lateral (select weight from hourbell.tenants as t where t.id = g.tenant offset 0) as t),
+  blocks as materialized (
+    select o.queue, o.priority, o.block, l.row, l.tenants, l.lasts
+    from (select distinct queue, priority, tenant >> 6 as block from owed) as o
+    cross join lateral (
+      select ctid as row, tenants, lasts from hourbell.lanes as l
+      where l.space = o.queue and l.priority = o.priority and l.block = o.block order by pass desc limit 1) as l),
+  old as (delete from hourbell.lanes where ctid = any (array(select row from blocks)))
+  insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
+  select b.queue, b.priority, b.block, b.tenants, array(
+      select l.last - coalesce(o.back, 0) from unnest(b.tenants, b.lasts) with ordinality as l(tenant, last, pos)
+      left join owed as o on o.queue = b.queue and o.priority = b.priority and o.tenant = l.tenant order by l.pos), p_pass
+  from blocks as b;
+end $$;
+
+-- A tenant was given another weight. It counts at once for what comes; for what is ready or parked the distance of its tags
+-- from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can be met twice. What
+-- comes meanwhile gets its place behind all of it. Returns whether there is more to do.
+create or replace function hourbell.reweigh(p_limit int, p_pass bigint) returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  this hourbell.reweighings;
+  s hourbell.stretches;
+  old float8;
+  seen int;
+  come_to float8;
+begin
+  if not exists (select from hourbell.stretches) then
+    select * into this from hourbell.reweighings order by id limit 1 for update skip locked;
+    if not found then return false; end if;
+    -- A client may stand in the middle of changing the tenant: nobody waits for him.
+    select weight into old from hourbell.tenants where id = this.tenant for no key update skip locked;
+    if not found then return true; end if;
+    delete from hourbell.reweighings where id = this.id;
+    update hourbell.tenants set weight = this.weight where id = this.tenant;
+    if old <> this.weight then
+      insert into hourbell.stretches (space, priority, tenant, factor, v, last, upto)
+      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then b.v else l.last end
+      from (
+        select distinct on (b.space, b.priority) b.space, b.priority, b.tenants, b.lasts, coalesce(
+          (select v from hourbell.virtual_time as v where v.queue = b.space and v.priority = b.priority order by pass desc limit 1),
+          (select rank - 1 / old from hourbell.parked as p
+           where p.kind = b.space >> 56 and p.key = b.space - ((b.space >> 56) << 56) and p.priority = b.priority
+           order by rank limit 1)) as v
+        from hourbell.lanes as b where b.block = this.tenant >> 6 order by b.space, b.priority, b.pass desc) as b
+      cross join lateral unnest(b.tenants, b.lasts) as l(tenant, last)
+      where l.tenant = this.tenant and l.last > b.v;
+    end if;
+  end if;
+  select * into s from hourbell.stretches limit 1;
+  if not found then return exists (select from hourbell.reweighings); end if;
+
+  if s.space < hourbell.space(1::smallint, 0) then
+    with next as materialized (
+      (select tag, id, ctid as row from hourbell.ready
+       where s.factor < 1 and queue = s.space and priority = s.priority and tag > s.upto and tag <= s.last
+       order by tag limit p_limit)
+      union all
+      (select tag, id, ctid from hourbell.ready
+       where s.factor > 1 and queue = s.space and priority = s.priority and tag > s.v and tag <= s.upto
+       order by tag desc limit p_limit)),
+    moved as (
+      delete from hourbell.ready where ctid = any (array(
+        select ctid from hourbell.ready where ctid = any (array(
+          select n.row from next as n cross join lateral (
+            select tenant from hourbell.executions as e where e.id = n.id offset 0) as e where e.tenant = s.tenant))
+        for update skip locked))
+      returning *),
+    put as (
+      insert into hourbell.ready (tag, id, queue, priority, held, generation)
+      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation from moved)
+    select count(*), case when s.factor < 1 then max(tag) else min(tag) end into seen, come_to from next;
+  else
+    with next as materialized (
+      (select rank, id, ctid as row from hourbell.parked
+       where s.factor < 1 and kind = s.space >> 56 and key = s.space - ((s.space >> 56) << 56) and priority = s.priority
+         and rank > s.upto and rank <= s.last
+       order by rank limit p_limit)
+      union all
+      (select rank, id, ctid from hourbell.parked
+       where s.factor > 1 and kind = s.space >> 56 and key = s.space - ((s.space >> 56) << 56) and priority = s.priority
+         and rank > s.v and rank <= s.upto
+       order by rank desc limit p_limit)),
+    moved as (
+      delete from hourbell.parked where ctid = any (array(
+        select ctid from hourbell.parked where ctid = any (array(
+          select n.row from next as n cross join lateral (
+            select tenant from hourbell.executions as e where e.id = n.id offset 0) as e where e.tenant = s.tenant))
+        for update skip locked))
+      returning *),
+    put as (
+      insert into hourbell.parked (kind, key, priority, rank, id)
+      select kind, key, priority, s.v + (rank - s.v) * s.factor, id from moved)
+    select count(*), case when s.factor < 1 then max(rank) else min(rank) end into seen, come_to from next;
+  end if;
+
+  if seen = p_limit and come_to <> s.upto then
+    update hourbell.stretches set upto = come_to
+    where space = s.space and priority = s.priority and tenant = s.tenant;
+    return true;
+  end if;
+  delete from hourbell.stretches where space = s.space and priority = s.priority and tenant = s.tenant;
+  with newest as materialized (
+    select ctid as row, block, tenants, lasts from hourbell.lanes as l
+    where l.space = s.space and l.priority = s.priority and l.block = s.tenant >> 6 order by pass desc limit 1),
+  gone as (
+    delete from hourbell.lanes where ctid = any (array(select row from newest)))
+  insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
+  select s.space, s.priority, n.block, n.tenants, array(
+      select case when l.tenant = s.tenant and l.last = s.last then s.v + (l.last - s.v) * s.factor else l.last end
+      from unnest(n.tenants, n.lasts) with ordinality as l(tenant, last, pos) order by l.pos), p_pass
+  from newest as n;
+  return exists (select from hourbell.stretches) or exists (select from hourbell.reweighings);
+end $$;

@@ -1,0 +1,71 @@
+-- Moves between places that several verbs share.
+
+-- Puts executions among the due, as they are.
+create or replace function hourbell.requeue(p_ids bigint[]) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare n int;
+begin
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int, target, key
+  from hourbell.executions where id = any (p_ids);
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- Takes executions out of where they wait, for their time or for a limit, and returns those that it got: they are the
+-- caller's now. What somebody has locked is left to him: nobody waits for a client that has stopped.
+create or replace function hourbell.take_out(p_ids bigint[]) returns bigint[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare taken bigint[];
+begin
+  with waiting as materialized (
+    select e.id, e.priority, e.run_at from unnest(p_ids) as w(id) cross join lateral (
+      select * from hourbell.executions as e where e.id = w.id offset 0) as e),
+  from_due as (
+    delete from hourbell.due where ctid = any (array(
+      select d.row from waiting as w cross join lateral (
+        select ctid as row from hourbell.due as d where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id
+        for update skip locked) as d))
+    returning id),
+  from_parked as (
+    delete from hourbell.parked where ctid = any (array(
+      select p.row from waiting as w cross join lateral (
+        select ctid as row from hourbell.parked as p where p.id = w.id for update skip locked) as p))
+    returning id)
+  select array_agg(id) into taken from (select id from from_due union all select id from from_parked) as gone;
+  return coalesce(taken, '{}');
+end $$;
+
+-- Records executions that end without a run of their own. statuses[k] and reasons[k] belong to ids[k].
+create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
+returns void language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+#variable_conflict use_column
+declare
+  freed bigint[];
+  queues smallint[]; tenants int[]; targets int[];
+begin
+  with gone as (
+    delete from hourbell.executions as e using unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason)
+    where e.id = d.id and e.id = any (p_ids) returning e.*, d.status, d.reason),
+  letters as (
+    insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
+    select id, job, tenant, p_now, reason, to_jsonb(gone) - 'status' - 'reason' from gone where status = 1),
+  granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
+  recorded as (
+    insert into hourbell.ledger
+      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
+       priority, origin, status, reason, spec, history)
+    select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
+      case when first_started_at is not null then hourbell.lateness_ms(occurrence, first_started_at) end, queue,
+      priority, origin, status, reason, spec, history
+    from gone)
+  select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
+    array_agg(distinct target)
+  into freed, queues, tenants, targets from gone;
+  if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
+  perform hourbell.let_go(p_ids, true, p_now);
+  if exists (select from hourbell.limits) then perform hourbell.wake_limits(queues, tenants, targets, p_now); end if;
+end $$;

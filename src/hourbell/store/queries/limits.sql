@@ -1,0 +1,79 @@
+-- Limits: the statements that set and read them.
+
+-- name: weigh
+-- The quota at once, the weight by the gate, which stretches the tags that are already given.
+with quota as (update hourbell.tenants set max_jobs = $3 where id = $1)
+insert into hourbell.reweighings (tenant, weight) values ($1, $2)
+
+-- name: lock
+-- One limit is set after the other: their generations are numbered as they commit.
+select pg_advisory_xact_lock(hashtext('hourbell.limits'))
+
+-- name: limit
+-- Returns a row if the limit is another one now.
+insert into hourbell.limits (kind, key, max_concurrency, rate, burst) values ($1, $2, $3, $4, $5)
+on conflict (kind, key) do update
+set max_concurrency = excluded.max_concurrency, rate = excluded.rate, burst = excluded.burst
+where (limits.max_concurrency, limits.rate, limits.burst)
+  is distinct from (excluded.max_concurrency, excluded.rate, excluded.burst)
+returning kind
+
+-- name: unlimit
+delete from hourbell.limits where kind = $1 and key = $2
+
+-- name: look_again
+-- What is ready is from before this limit, and what runs is to be counted.
+with generation as (insert into hourbell.generations default values)
+insert into hourbell.countings (kind, key) values ($1, $2)
+
+-- name: wake
+insert into hourbell.wakes (at, kind, key) values ($1, $2, $3)
+
+-- name: set_defaults
+update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
+
+-- name: queue
+select id, timeout_seconds, retry_policy from hourbell.queues where name = $1
+
+-- name: target
+select id from hourbell.targets where host = $1
+
+-- name: limits
+select max_concurrency, rate, burst from hourbell.limits where kind = $1 and key = $2
+
+-- name: tenant
+select t.id, coalesce(
+  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight, t.max_jobs
+from hourbell.tenants as t where t.name = $1
+
+-- name: blocked
+-- What an execution is parked by: the blocker, one who has what it waits for, whether the blocker's concurrency is used up,
+-- and when its token comes, if nobody passes it. $2 now.
+select p.kind, p.key,
+  case p.kind
+    when 5 then (select e.id from hourbell.under_way(p.key, '{}') as e order by e.occurrence limit 1)
+    else (select h.id from hourbell.holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
+  end as holder,
+  l.max_concurrency <= (select count(*) from hourbell.holds as h where h.kind = p.kind and h.key = p.key) as full,
+  case when l.rate is not null then hourbell.next_token(p.kind, p.key, $2) + make_interval(secs => (
+    select count(*) from (
+      select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
+        and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
+  l.kind is not null as limited,
+  exists (select from hourbell.sessions as s where p.key = any (s.queues)) as served
+from hourbell.parked as p
+left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
+where p.id = $1
+
+-- name: quota
+-- A tenant of $1 whose quota $2 more jobs would exceed, if there is one. What others are creating at this moment is not seen:
+-- a quota may be passed by as many as come at once.
+select t.name, t.max_jobs from unnest($1::int[], $2::int[]) as new(tenant, n)
+cross join lateral (select * from hourbell.tenants as t where t.id = new.tenant and t.max_jobs is not null offset 0) as t
+where t.max_jobs < new.n
+  + (select count(*) from (
+       select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+         select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
+  + (select count(*) from (
+       select from hourbell.executions as e where e.tenant = t.id and e.job is null limit t.max_jobs) as one_time)
+limit 1

@@ -1,0 +1,423 @@
+"""Fairness at size, and limits while workers are killed."""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hourbell.dispatch import Settlement
+from hourbell.engine.admit import admit
+from hourbell.engine.core import Engine
+from hourbell.engine.create import create_one_time_jobs
+from hourbell.engine.limits import set_queue, set_tenant
+from hourbell.engine.reap import reap
+from hourbell.engine.request import cancel_execution
+from hourbell.engine.writes import Write
+from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.executions import Claimed
+from hourbell.model.jobs import JobType, NewJob, TaskAction
+from hourbell.model.limits import QueueSettings, RateLimit, TenantSettings
+from hourbell.model.policies import Priority, RetryPolicy
+from hourbell.model.schedules import Once
+from integration.life.child import IMPATIENT
+from integration.life.children import Child, child
+from integration.life.support import (
+    Hand,
+    admit_all,
+    at,
+    create,
+    eventually,
+    expire_session,
+    fates,
+    open_engine,
+    places,
+    plan_all,
+    recurring,
+    scheduling,
+    travel,
+    working,
+)
+
+NOTE = TaskAction(name="note")
+
+
+async def enqueue(engine: Engine, tenants: Sequence[str], **fields: Any) -> list[int]:
+    """One-time jobs that are due now, one for each name; their ids."""
+    return await enqueue_all(engine, [{"tenant_id": tenant} | fields for tenant in tenants])
+
+
+async def enqueue_all(engine: Engine, jobs: Sequence[dict[str, Any]]) -> list[int]:
+    """One-time jobs that are due now, with these fields; their ids."""
+    usual = {
+        "name": "job",
+        "type": JobType.ONE_TIME,
+        "schedule": Once(await engine.clock.now()),
+        "action": TaskAction(name="noop"),
+    }
+    ids: list[int] = []
+    for first in range(0, len(jobs), 2_000):
+        some = [NewJob(**usual | fields) for fields in jobs[first : first + 2_000]]
+        ids += await create_one_time_jobs(engine, some, Write())
+    return ids
+
+
+async def test_ten_jobs_do_not_wait_behind_a_hundred_thousand(engine: Engine) -> None:
+    """S5, at a drain of 5,000/s."""
+    await enqueue(engine, ["a"] * 100_000)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    began, drained = time.monotonic(), 0
+
+    async def drain(seconds: float) -> list[str]:
+        nonlocal drained
+        served: list[str] = []
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await admit_all(engine)
+            allowed = int((time.monotonic() - began) * 5_000) - drained
+            claimed = await hand.claim(max(min(allowed, 500), 1))
+            drained += len(claimed)
+            served += [one.tenant_id for one in claimed]
+            await hand.succeed(claimed)
+        return served
+
+    assert set(await drain(0.5)) == {"a"}
+    await enqueue(engine, ["b"] * 10)
+    assert Counter(await drain(1.0))["b"] == 10
+
+
+async def test_weights_of_three_to_one_give_three_to_one(engine: Engine) -> None:
+    await set_tenant(engine, "heavy", TenantSettings(weight=3), Write())
+    await enqueue(engine, ["heavy"] * 9_000 + ["light"] * 4_000)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    served: Counter[str] = Counter()
+    while served.total() < 10_000:
+        claimed = await hand.claim(500)
+        served.update(one.tenant_id for one in claimed)
+        await hand.succeed(claimed)
+        await admit_all(engine)
+    assert served["heavy"] / served["light"] == pytest.approx(3, rel=0.05)
+
+
+async def test_each_of_ten_thousand_tenants_gets_its_turn_beside_a_loud_one(
+    engine: Engine,
+) -> None:
+    await enqueue(engine, ["loud"] * 20_000)
+    await admit_all(engine)
+    await enqueue(engine, [f"t{number}" for number in range(10_000)])
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    served: Counter[str] = Counter()
+    while served.total() < 10_500:
+        claimed = await hand.claim(1_000)
+        served.update(one.tenant_id for one in claimed)
+        await hand.succeed(claimed)
+    assert len(served) == 10_001
+    assert served["loud"] < 1_500
+
+
+async def test_a_worker_keeps_slots_for_what_is_critical(engine: Engine) -> None:
+    await enqueue(engine, ["a"] * 20)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    claimed = await hand.dispatch.claim(hand.session, 1, 10, reserved=3)
+    assert len(claimed) == 7
+
+
+async def test_a_claim_from_below_begins_with_the_least_urgent(engine: Engine) -> None:
+    await enqueue(engine, ["a"] * 5, priority=Priority.LOW)
+    await enqueue(engine, ["b"] * 5)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    claimed = await hand.dispatch.claim(hand.session, 1, 5, from_below=True)
+    assert {one.tenant_id for one in claimed} == {"a"}
+
+
+async def test_what_is_low_goes_on_while_there_is_always_something_more_urgent(
+    engine: Engine,
+) -> None:
+    urgent = await enqueue(engine, ["a"] * 20_000, priority=Priority.HIGH)
+    low = await enqueue(engine, ["a"] * 50, priority=Priority.LOW)
+    left = "select count(*) from hourbell.executions where id = any ($1::bigint[])"
+
+    async def all_low_have_run() -> bool:
+        return await engine.database.value(left, low) == 0
+
+    async with scheduling(engine), working(engine, slots=20, low_share=0.05):
+        await eventually(all_low_have_run)
+        assert await engine.database.value(left, urgent) > 1_000
+
+
+async def test_what_is_critical_does_not_wait_behind_a_million_that_are_low(
+    engine: Engine,
+) -> None:
+    now = await engine.clock.now()
+    tenant, queue = await engine.tenant("loud", now), await engine.queue("default", now)
+    await engine.database.value(
+        "insert into hourbell.due (run_at, id, tenant, queue, priority)"
+        " select $1, n, $2, $3, 3 from generate_series(1, 1000000) as n",
+        now - timedelta(hours=1),
+        tenant,
+        queue,
+    )
+    [urgent] = await enqueue(engine, ["b"], priority=Priority.CRITICAL)
+    hand = await Hand.opened(engine)
+    assert (await admit(engine, await engine.clock.now())).more
+    assert [one.execution_id for one in await hand.claim(1)] == [urgent]
+
+
+SPELLINGS = (
+    "* * * * *",
+    "*/1 * * * *",
+    "0-59 * * * *",
+    "0-29,30-59 * * * *",
+    "* */1 * * *",
+    "* 0-23 * * *",
+    "* * 1-31 * *",
+    "* * * 1-12 *",
+    "* * * * 0-6",
+    "* * * * SUN,MON-SAT",
+)
+
+
+async def test_spelling_a_schedule_in_ten_ways_gains_nothing(still: Engine) -> None:
+    for cron in SPELLINGS:
+        await create(still, recurring(cron, tenant_id="many"))
+        await create(still, recurring(SPELLINGS[0], tenant_id="one"))
+    hand = await Hand.opened(still)
+    await travel(still, at("10:01"))
+    await plan_all(still)
+    await admit_all(still)
+    claimed = await hand.claim(10)
+    assert Counter(one.tenant_id for one in claimed) == {"many": 5, "one": 5}
+
+
+# Keys.
+
+
+async def test_what_shares_a_key_keeps_its_order_over_retries_and_crashes(engine: Engine) -> None:
+    """A hundred thousand keys, two executions each; of all attempts some fail, and some are lost with their worker."""
+    chosen = random.Random(7)
+    engine.times = replace(engine.times, lease_seconds=600.0)
+    keyed = [{"concurrency_key": f"key-{number}"} for number in range(100_000)]
+    firsts, seconds = await enqueue_all(engine, keyed), await enqueue_all(engine, keyed)
+    before = dict(zip(seconds, firsts, strict=True))
+    running: set[int] = set()
+    ended: set[int] = set()
+
+    def start(claimed: Sequence[Claimed]) -> None:
+        for one in claimed:
+            first = before.get(one.execution_id)
+            assert first is None or first in ended
+            assert one.execution_id not in running
+            running.add(one.execution_id)
+
+    hand, turns = await Hand.opened(engine), 0
+    while len(ended) < 200_000:
+        await admit_all(engine)
+        turns += 1
+        if turns % 3 == 1 and turns < 10:  # a worker that dies with all that it has
+            dying = await Hand.opened(engine)
+            start(await dying.claim(1_000))
+            await expire_session(engine, dying.session)
+            await reap(engine, None, await engine.clock.now())
+            running.clear()
+        claimed = [one for _ in range(10) for one in await hand.claim(2_000)]
+        start(claimed)
+        failing = {one.execution_id for one in claimed if chosen.random() < 0.05}
+        for first in range(0, len(claimed), 2_000):
+            some = claimed[first : first + 2_000]
+            await hand.fail([one for one in some if one.execution_id in failing], 0)
+            await hand.succeed([one for one in some if one.execution_id not in failing])
+        running.clear()
+        ended |= {one.execution_id for one in claimed} - failing
+
+
+# Rates.
+
+
+async def test_a_rate_holds_while_schedulers_and_workers_are_killed(
+    database: str, tmp_path: Path
+) -> None:
+    chosen = random.Random(20261116)
+    rate, burst = 100.0, 10
+    async with open_engine(database, IMPATIENT) as engine, AsyncExitStack() as stack:
+        settings = QueueSettings(rate_limit=RateLimit(rate, burst))
+        await set_queue(engine, "default", settings, Write())
+        await enqueue(engine, ["a", "b"] * 300, action=TaskAction(name="note"))
+
+        async def started(role: str) -> Child:
+            arguments = ("0.6", "2") if role == "scheduler" else (str(tmp_path / "starts"), "10")
+            return await stack.enter_async_context(child(role, database, *arguments))
+
+        roles = ("scheduler", "scheduler", "worker", "worker")
+        children = [await started(role) for role in roles]
+        for _ in range(8):
+            await asyncio.sleep(0.5)
+            victim = chosen.randrange(len(roles))
+            await children[victim].kill()
+            children[victim] = await started(roles[victim])
+
+        async def all_recorded() -> bool:
+            return not await places(engine)
+
+        await eventually(all_recorded, seconds=60)
+        rows = await engine.database.fetch(
+            "select started_at as at from hourbell.ledger union all"
+            " select (a->>'started_at')::timestamptz from hourbell.ledger"
+            " cross join lateral jsonb_array_elements(history) as a"
+        )
+    starts = sorted(row["at"].timestamp() for row in rows)
+    assert len(starts) >= 600
+    # n starts between two moments: level(n) = n - rate * t never rises by more than the burst. A start is noted some
+    # milliseconds after its claim.
+    lowest, most = 0.0, 0.0
+    for number, moment in enumerate(starts):
+        level = number - rate * (moment - starts[0])
+        lowest = min(lowest, level)
+        most = max(most, level + 1 - lowest)
+    assert most <= burst + rate * 0.03
+
+
+# What is blocked.
+
+BLOCKED = 200_000
+
+_BLOCKED = """
+with made as (
+  insert into hourbell.executions (id, occurrence, run_at, tenant, queue, priority, version, origin, spec, key, key_limit)
+  select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303), $1, $1, $2, $3, 2, 1, 0, '{}', $4, 1
+  from generate_series(1, $5::int) returning id)
+insert into hourbell.due (run_at, id, tenant, queue, priority, key) select $1, id, $2, $3, 2, $4 from made
+"""
+
+
+async def pages_of_a_round(engine: Engine, hand: Hand) -> int:
+    """How many pages of the database the gate and a claim look at, for a thousand executions of somebody."""
+    await enqueue(engine, ["somebody"] * 1_000)
+    session, now = hand.session, await engine.clock.now()
+    pages = 0
+    async with engine.database.connection() as connection:
+        for statement, arguments in (
+            ("select * from hourbell.admit($1, 5000)", (now,)),
+            (
+                "select * from hourbell.take($1, $2, 1, false, 1000, 0, false, $3, '1 s',"
+                " null, null, null, null, null, null, null, null, null)",
+                (session.id, session.token, now),
+            ),
+        ):
+            plan = await connection.fetchval(
+                f"explain (analyze, buffers, format json) {statement}", *arguments
+            )
+            seen = json.loads(plan)[0]["Plan"]
+            pages += seen["Shared Hit Blocks"] + seen["Shared Read Blocks"]
+    leased = await engine.database.fetch(
+        "select id, fence from hourbell.leased where session = $1 and claim = 1", session.id
+    )
+    assert len(leased) == 1_000
+    await hand.dispatch.settle(session, [Settlement(row["id"], row["fence"], 0) for row in leased])
+    return pages
+
+
+@pytest.mark.parametrize("blocker", ["tenant", "queue", "key"])
+async def test_what_is_blocked_slows_nothing_else(engine: Engine, blocker: str) -> None:
+    """bench_gate measures the same with a million of them, by time."""
+    hand = await Hand.opened(engine, ["default", "stopped"])
+    alone = min([await pages_of_a_round(engine, hand) for _ in range(4)])
+    now = await engine.clock.now()
+    if blocker == "tenant":
+        await set_tenant(engine, "stopped", TenantSettings(max_concurrency=0), Write())
+    elif blocker == "queue":
+        await set_queue(engine, "stopped", QueueSettings(max_concurrency=0), Write())
+    await engine.database.value(
+        _BLOCKED,
+        now,
+        await engine.tenant("stopped", now),
+        await engine.queue("stopped" if blocker == "queue" else "default", now),
+        77 if blocker == "key" else None,
+        BLOCKED,
+    )
+    await admit_all(engine)
+    assert (await places(engine))["parked"] == BLOCKED - (blocker == "key")
+    await (await Hand.opened(engine)).claim()  # the one that has the key
+    # The least of several: how many pages a table has at the moment, and vacuum, come and go.
+    beside = min([await pages_of_a_round(engine, hand) for _ in range(4)])
+    assert beside < 1.1 * alone
+
+
+# Concurrency.
+
+_OVER = """
+select 'tenant', e.tenant::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+join hourbell.tenants as t on t.id = e.tenant where t.name = 'limited' group by e.tenant having count(*) > 3
+union all
+select 'queue', e.queue::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+group by e.queue having count(*) > 8
+union all
+select 'key', e.key::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+where e.key is not null group by e.key having count(*) > 1
+"""
+
+
+async def test_limits_hold_while_workers_are_killed_and_no_place_is_lost(
+    database: str, tmp_path: Path
+) -> None:
+    chosen = random.Random(20261115)
+    log = str(tmp_path / "starts")
+    async with open_engine(database, IMPATIENT) as engine, AsyncExitStack() as stack:
+        await set_tenant(engine, "limited", TenantSettings(max_concurrency=3), Write())
+        await set_queue(engine, "default", QueueSettings(max_concurrency=8), Write())
+        for number in range(10):
+            await enqueue(engine, ["keyed"] * 12, concurrency_key=f"key-{number}", action=NOTE)
+        live = await enqueue(engine, ["limited"] * 120, action=NOTE)
+        live += await enqueue(engine, ["free"] * 120, action=NOTE)
+        never = RetryPolicy(max_retries=0)
+        hang = TaskAction(name="hang")
+        hanging = {"action": hang, "timeout_seconds": 1, "retry_policy": never}
+        await enqueue(engine, ["limited"] * 4, **hanging)
+        await stack.enter_async_context(scheduling(engine))
+        workers = [
+            await stack.enter_async_context(child("worker", database, log, "10")) for _ in range(3)
+        ]
+        for worker in workers:
+            await worker.says("session")
+
+        async def watch() -> None:
+            while True:
+                assert await engine.database.fetch(_OVER) == []
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        for _ in range(4):
+            await asyncio.sleep(1.0)
+            for number in chosen.sample(live, 10):
+                with contextlib.suppress(Conflict, NotFound):  # it has ended
+                    await cancel_execution(engine, number, Write())
+            victim = chosen.randrange(3)
+            await workers[victim].kill()
+            workers[victim] = await stack.enter_async_context(child("worker", database, log, "10"))
+            await workers[victim].says("session")
+
+        async def all_recorded() -> bool:
+            assert not watching.done(), watching.exception()
+            return not await places(engine)
+
+        await eventually(all_recorded, seconds=60)
+        watching.cancel()
+        seen = await fates(engine)
+        assert seen.total() == 364
+        assert 0 < seen["CANCELLED(cancelled)"] <= 40
+        assert seen["DEAD(retries_exhausted)"] > 0  # those that hang
+        left = "select count(*) from (select from hourbell.holds union all select from hourbell.offers) as l"
+        assert await engine.database.value(left) == 0

@@ -1,0 +1,398 @@
+"""Limits of tenants, queues, targets and keys: never exceeded, never leaking, never in anybody else's way."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hourbell.dispatch import CANCELLED, RELEASED, Settlement
+from hourbell.engine.core import Engine
+from hourbell.engine.explain import explain_execution
+from hourbell.engine.limits import get_queue, get_tenant, set_queue, set_target, set_tenant
+from hourbell.engine.read import get_job
+from hourbell.engine.reap import reap
+from hourbell.engine.request import cancel_execution
+from hourbell.engine.writes import Write
+from hourbell.model.errors import InvalidInput, QuotaExceeded
+from hourbell.model.executions import Claimed
+from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.model.policies import Backoff, RetryPolicy
+from integration.life.support import (
+    START,
+    Hand,
+    admit_all,
+    create,
+    create_many,
+    expire_session,
+    one_time,
+    places,
+    travel,
+)
+
+SECOND = timedelta(seconds=1)
+
+
+async def queued(engine: Engine, number: int, **fields: Any) -> list[int]:
+    """So many one-time jobs that are due at one moment, in the order of their turn: connections have ids in stock."""
+    jobs = [await create(engine, one_time(**fields)) for _ in range(number)]
+    return sorted(job.job_id for job in jobs)
+
+
+async def limit_tenant(engine: Engine, name: str, **settings: Any) -> None:
+    await set_tenant(engine, name, TenantSettings(**settings), Write())
+
+
+async def limit_queue(engine: Engine, **settings: Any) -> None:
+    await set_queue(engine, "default", QueueSettings(**settings), Write())
+
+
+async def claimed(engine: Engine, hand: Hand) -> list[Claimed]:
+    """All that can run now. What was ready before a limit was set is sent through the gate again by its first claim."""
+    runs: list[Claimed] = []
+    for _ in range(2):
+        await admit_all(engine)
+        runs += await hand.claim_all()
+    return runs
+
+
+def by_tenant(runs: Sequence[Claimed]) -> Counter[str]:
+    return Counter(run.tenant_id for run in runs)
+
+
+async def settled(hand: Hand, run: Claimed, kind: int) -> None:
+    outcome = Settlement(run.execution_id, run.fence, kind)
+    assert not await hand.dispatch.settle(hand.session, [outcome])
+
+
+async def nothing_is_held(engine: Engine) -> None:
+    assert await places(engine) == {}
+    assert not await engine.database.fetch(
+        "select id from hourbell.holds union all select id from hourbell.offers"
+        " union all select id from hourbell.parked"
+    )
+
+
+# Concurrency.
+
+
+async def test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass(still: Engine) -> None:
+    await limit_tenant(still, "a", max_concurrency=3)
+    await queued(still, 10, tenant_id="a")
+    await queued(still, 5, tenant_id="b")
+    hand = await Hand.opened(still)
+    runs = await claimed(still, hand)
+    assert by_tenant(runs) == {"a": 3, "b": 5}
+    await hand.succeed([run for run in runs if run.tenant_id == "a"][:2])
+    assert by_tenant(await claimed(still, hand)) == {"a": 2}
+
+
+@pytest.mark.parametrize("end", ["succeed", "retry", "crash", "cancel", "give back", "close"])
+async def test_whatever_becomes_of_a_run_its_place_is_free_again(still: Engine, end: str) -> None:
+    await limit_tenant(still, "default", max_concurrency=1)
+    await limit_queue(still, max_concurrency=1)
+    await queued(still, 3, concurrency_key="k")
+    hand = await Hand.opened(still)
+    for _ in range(10):
+        runs = await claimed(still, hand)
+        if not runs:
+            break
+        [run] = runs
+        if end == "retry" and run.attempt == 1:
+            await hand.fail(runs, 0)
+        elif end == "crash" and run.attempt == 1:
+            await expire_session(still, hand.session)
+            await reap(still, None, await still.clock.now())
+            hand = await Hand.opened(still)
+        elif end == "cancel":
+            await cancel_execution(still, run.execution_id, Write())
+            await settled(hand, run, CANCELLED)
+        elif end == "give back" and hand.session.id == 1:
+            await settled(hand, run, RELEASED)
+            hand = await Hand.opened(still)
+        elif end == "close" and run.attempt == 1 and run.fence % 2 == 0:
+            await still.database.value(
+                "select hourbell.close_session($1, $2, hourbell.clock())",
+                hand.session.id,
+                hand.session.token,
+            )
+            hand = await Hand.opened(still)
+        else:
+            await hand.succeed(runs)
+    await nothing_is_held(still)
+
+
+async def test_a_limited_queue_shares_its_places_fairly(still: Engine) -> None:
+    await limit_queue(still, max_concurrency=4)
+    await limit_tenant(still, "heavy", weight=3)
+    await queued(still, 80, tenant_id="loud")
+    await admit_all(still)
+    await queued(still, 10, tenant_id="late")
+    await queued(still, 30, tenant_id="heavy")
+    hand = await Hand.opened(still)
+    order: list[str] = []
+    while runs := await claimed(still, hand):
+        assert len(runs) <= 4
+        order += [run.tenant_id for run in runs]
+        await hand.succeed(runs)
+    assert len(order) == 120
+    # From the moment all three wait: shares of 1 : 1 : 3.
+    assert Counter(order[4:54]) == pytest.approx({"loud": 10, "late": 10, "heavy": 30}, abs=3)
+
+
+async def test_a_target_has_no_more_at_once_than_it_may(still: Engine) -> None:
+    await set_target(still, "Slow.example.", Limits(max_concurrency=2), Write())
+    for host in ("slow.example", "slow.example:8080", "fast.example"):
+        action = {"type": "WEBHOOK", "url": f"http://{host}/"}
+        for _ in range(3):
+            await create(still, one_time() | {"action": action})
+    hand = await Hand.opened(still)
+    runs = await claimed(still, hand)
+    assert len(runs) == 2 + 3
+
+
+async def test_zero_stops_a_queue(still: Engine) -> None:
+    await limit_queue(still, max_concurrency=0)
+    await queued(still, 3)
+    hand = await Hand.opened(still)
+    assert await claimed(still, hand) == []
+    await limit_queue(still)
+    assert len(await claimed(still, hand)) == 3
+
+
+async def test_what_several_limits_block_goes_when_all_let_it(still: Engine) -> None:
+    await limit_tenant(still, "a", max_concurrency=2)
+    await limit_queue(still, max_concurrency=3)
+    await queued(still, 6, tenant_id="a", concurrency_key="k")
+    await queued(still, 6, tenant_id="a")
+    await queued(still, 6, tenant_id="b")
+    hand = await Hand.opened(still)
+    total = 0
+    while runs := await claimed(still, hand):
+        shares = by_tenant(runs)
+        assert shares["a"] <= 2
+        assert shares.total() <= 3
+        total += len(runs)
+        await hand.succeed(runs)
+    assert total == 18
+    await nothing_is_held(still)
+
+
+# Keys.
+
+
+async def test_what_shares_a_key_goes_one_after_the_other_in_order_of_time(still: Engine) -> None:
+    late = [await create(still, one_time(concurrency_key="k")) for _ in range(3)]
+    early = await create(
+        still,
+        one_time(concurrency_key="k") | {"schedule": {"at": (START - SECOND).isoformat()}},
+    )
+    await queued(still, 2, concurrency_key="other")
+    await queued(still, 2, concurrency_key="k", tenant_id="somebody-else")
+    hand = await Hand.opened(still)
+    order: list[int] = []
+    ours = {job.job_id for job in [early, *late]}
+    while runs := await claimed(still, hand):
+        assert len([run for run in runs if run.execution_id in ours]) <= 1
+        order += [run.execution_id for run in runs]
+        await hand.succeed(runs)
+    assert [run for run in order if run in ours] == [job.job_id for job in [early, *late]]
+
+
+async def test_a_key_may_let_several_go(still: Engine) -> None:
+    await queued(still, 5, concurrency_key="k", concurrency_limit=2)
+    hand = await Hand.opened(still)
+    assert len(await claimed(still, hand)) == 2
+
+
+async def test_a_retrying_head_keeps_its_key(still: Engine) -> None:
+    first, second = await queued(still, 2, concurrency_key="k")
+    hand = await Hand.opened(still)
+    [head] = await claimed(still, hand)
+    assert head.execution_id == first
+    await hand.fail([head], 60)
+    assert await claimed(still, hand) == []
+    await travel(still, START + 61 * SECOND)
+    [again] = await claimed(still, hand)
+    assert (again.execution_id, again.attempt) == (first, 2)
+    await hand.succeed([again])
+    [follower] = await claimed(still, hand)
+    assert follower.execution_id == second
+
+
+async def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_one_go(still: Engine) -> None:
+    first, second = await queued(still, 2, concurrency_key="k")
+    hand = await Hand.opened(still)
+    await hand.fail(await claimed(still, hand), 3600)
+    await cancel_execution(still, first, Write())
+    [follower] = await claimed(still, hand)
+    assert follower.execution_id == second
+
+
+# Rates.
+
+
+async def test_no_more_start_than_rate_and_burst_allow(still: Engine) -> None:
+    await limit_queue(still, rate_limit=RateLimit(2.0, burst=5))
+    await queued(still, 60)
+    hand = await Hand.opened(still)
+    starts: list[float] = []
+    for tick in range(0, 400):
+        await travel(still, START + tick * SECOND / 20)
+        await admit_all(still)
+        # A worker that comes only now and then, and takes all that has gathered.
+        if tick % 7 == 0 or tick % 31 < 3:
+            runs = await hand.claim_all()
+            starts += [tick / 20] * len(runs)
+            await hand.succeed(runs)
+    for first, began in enumerate(starts):
+        for last in range(first, len(starts)):
+            seconds = starts[last] - began
+            assert last - first + 1 <= 2.0 * seconds + 5 + 1e-9
+    assert len(starts) >= 2.0 * 19 - 1  # and nearly all that it allows
+
+
+async def test_a_rate_outlives_whoever_runs_the_gate(still: Engine) -> None:
+    await limit_tenant(still, "default", rate_limit=RateLimit(0.1, burst=2))
+    await queued(still, 10)
+    hand = await Hand.opened(still)
+    assert len(await claimed(still, hand)) == 2
+    other = Engine(still.database, still.clock, still.times)
+    assert await claimed(other, hand) == []
+    await travel(still, START + 10 * SECOND)
+    assert len(await claimed(other, hand)) == 1
+
+
+# At run time.
+
+
+async def test_a_limit_acts_on_what_is_ready_and_on_what_runs(still: Engine) -> None:
+    await queued(still, 20)
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    running = await hand.claim(5)
+    await limit_tenant(still, "default", max_concurrency=7)
+    assert len(await claimed(still, hand)) == 2
+    await limit_tenant(still, "default", max_concurrency=3)
+    await hand.succeed(running)
+    assert len(await claimed(still, hand)) == 1
+    await limit_tenant(still, "default")
+    assert len(await claimed(still, hand)) == 12
+    assert (await get_tenant(still, "default")) == TenantSettings()
+
+
+async def test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_seen_it(
+    still: Engine,
+) -> None:
+    await queued(still, 20)
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    await limit_queue(still, max_concurrency=1)
+    assert await hand.claim_all() == []
+    assert len(await claimed(still, hand)) == 1
+    assert (await get_queue(still, "default")) == QueueSettings(max_concurrency=1)
+
+
+async def test_a_weight_acts_on_what_is_ready(still: Engine) -> None:
+    for tenant in ("a", "b"):
+        await create_many(still, [one_time(tenant_id=tenant)] * 60)
+    await admit_all(still)
+    await limit_tenant(still, "a", weight=3)
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    assert by_tenant(await hand.claim(40)) == pytest.approx({"a": 30, "b": 10}, abs=1)
+
+
+async def test_nothing_is_admitted_to_a_queue_that_nobody_serves(still: Engine) -> None:
+    await still.database.value("delete from hourbell.sessions")
+    [waits] = await queued(still, 1)
+    await admit_all(still)
+    assert await places(still) == {"parked": 1}
+    assert (await explain_execution(still, waits)).code == "no_worker"
+    hand = await Hand.opened(still)
+    assert len(await claimed(still, hand)) == 1
+
+
+# Explain.
+
+
+async def test_explain_names_what_blocks_and_who_has_it(still: Engine) -> None:
+    await limit_tenant(still, "a", max_concurrency=1)
+    await limit_tenant(still, "r", rate_limit=RateLimit(0.1))
+    first, second = await queued(still, 2, tenant_id="a")
+    head, follower = await queued(still, 2, concurrency_key="k")
+    _, slow = await queued(still, 2, tenant_id="r")
+    hand = await Hand.opened(still)
+    await claimed(still, hand)
+    blocked = await explain_execution(still, second)
+    assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", first)
+    blocked = await explain_execution(still, follower)
+    assert (blocked.code, blocked.execution_id) == ("concurrency_key", head)
+    blocked = await explain_execution(still, slow)
+    assert (blocked.code, blocked.until) == ("tenant_rate", START + 10 * SECOND)
+
+
+# Quotas and bounds.
+
+
+async def test_a_tenant_has_no_more_jobs_than_its_quota(still: Engine) -> None:
+    await limit_tenant(still, "a", max_jobs=2)
+    await queued(still, 1, tenant_id="a")
+    await create(still, one_time(tenant_id="a"))
+    with pytest.raises(QuotaExceeded, match="2 jobs"):
+        await create(still, one_time(tenant_id="a"))
+    hand = await Hand.opened(still)
+    await hand.succeed(await claimed(still, hand))
+    await create(still, one_time(tenant_id="a"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TenantSettings(weight=0.0),
+        TenantSettings(weight=float("nan")),
+        TenantSettings(max_concurrency=-1),
+        TenantSettings(rate_limit=RateLimit(0.0)),
+        TenantSettings(rate_limit=RateLimit(1.0, burst=0)),
+        TenantSettings(max_jobs=-1),
+    ],
+)
+async def test_settings_out_of_bounds_are_refused(still: Engine, settings: TenantSettings) -> None:
+    with pytest.raises(InvalidInput):
+        await set_tenant(still, "a", settings, Write())
+
+
+async def test_a_queue_gives_its_jobs_what_they_do_not_say_themselves(still: Engine) -> None:
+    patient = RetryPolicy(max_retries=7, backoff=Backoff.FIXED, initial_delay_seconds=5)
+    settings = QueueSettings(default_timeout_seconds=20, default_retry_policy=patient)
+    await set_queue(still, "patient", settings, Write())
+    assert await get_queue(still, "patient") == settings
+    silent = await create(still, one_time(queue="patient"))
+    assert (silent.timeout_seconds, silent.retry_policy) == (20, patient)
+    outspoken = await create(
+        still, one_time(queue="patient", timeout_seconds=9, retry_policy={"max_retries": 0})
+    )
+    assert (outspoken.timeout_seconds, outspoken.retry_policy.max_retries) == (9, 0)
+    never_twice = await create(still, one_time(queue="patient", delivery="at_most_once"))
+    assert never_twice.retry_policy.max_retries == 0
+    elsewhere = await create(still, one_time())
+    assert (elsewhere.timeout_seconds, elsewhere.retry_policy) == (300, RetryPolicy())
+    await set_queue(still, "patient", QueueSettings(), Write())
+    assert (await create(still, one_time(queue="patient"))).timeout_seconds == 300
+    assert (await get_job(still, silent.job_id)).timeout_seconds == 20  # it keeps what it was given
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QueueSettings(default_timeout_seconds=0),
+        QueueSettings(default_retry_policy=RetryPolicy(max_retries=-1)),
+        QueueSettings(
+            default_retry_policy=RetryPolicy(initial_delay_seconds=99, max_delay_seconds=9)
+        ),
+    ],
+)
+async def test_defaults_out_of_bounds_are_refused(still: Engine, settings: QueueSettings) -> None:
+    with pytest.raises(InvalidInput):
+        await set_queue(still, "default", settings, Write())
