@@ -166,12 +166,13 @@ begin
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
-  -- In every sixteenth pass the least urgent come first: so that they go on too.
+  -- In one of sixteen passes the least urgent come first: so that they go on too. Which one is drawn from its number, so that
+  -- no rhythm of others can miss it for ever.
   with picked as materialized (
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
     left join lateral (
-      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_pass % 16 = 0 and n.kind < 4
+      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and hashint8(p_pass) & 15 = 0 and n.kind < 4
       order by p.priority desc limit 1) as least_urgent on true
     cross join lateral (
       select ctid as row, id from hourbell.parked as p
@@ -426,7 +427,8 @@ declare
 begin
   for this in
     select * from hourbell.countings
-    where looked_at is null or not looked_at between p_now - interval '200 milliseconds' and p_now
+    -- More and more rarely: somebody's transaction may stand open for hours.
+    where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
     order by id limit 4 for update skip locked
   loop
     with counted as (
@@ -446,7 +448,8 @@ begin
       insert into hourbell.wakes (at, kind, key) values (p_now, this.kind, this.key);
     else
       update hourbell.countings
-      set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now where id = this.id;
+      set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now, looks = looks + 1
+      where id = this.id;
     end if;
   end loop;
 end $$;

@@ -138,7 +138,8 @@ create table hourbell.countings (
   kind      smallint not null,
   key       bigint not null,
   ahead     xid8,
-  looked_at timestamptz
+  looked_at timestamptz,
+  looks     int not null default 0
 );
 
 -- A tenant was given another weight: the gate stretches or shrinks its tags, a part of them in each pass.
