@@ -18,7 +18,7 @@ from simulation.simulation import Options, simulate
 from simulation.workload import BEGINNINGS, HOURS, WEEKS
 
 # Bounded by the number of days; a seed that was asked for may take its time.
-pytestmark = pytest.mark.timeout(0 if os.environ.get("SIM_SEED") else 400)
+pytestmark = pytest.mark.timeout(0 if os.environ.get("SIM_SEED") else 120)
 
 HOUR = 1 / 24  # of a day
 

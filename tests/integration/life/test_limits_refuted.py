@@ -317,6 +317,21 @@ async def test_who_is_let_go_in_thousands_does_not_hold_up_the_others(still: Eng
     assert len(ready) == 1
 
 
+async def test_the_smallest_passes_come_to_an_end_too(still: Engine) -> None:
+    await limit_tenant(still, "default", max_concurrency=2)
+    hand = await Hand.opened(still)
+    waiting = await queued(still, 3, concurrency_key="k") + await queued(still, 3)
+    ran: list[int] = []
+    async with asyncio.timeout(10):
+        while len(ran) < len(waiting):
+            while (await admit(still, await still.clock.now(), batch=1)).more:
+                pass
+            runs = await hand.claim(10)
+            await hand.succeed(runs)
+            ran += [run.execution_id for run in runs]
+    assert sorted(ran) == sorted(waiting)
+
+
 # Keys.
 
 

@@ -128,7 +128,7 @@ begin
   end if;
   if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;
   if exists (select from hourbell.wakes where at <= p_now) then
-    woken := hourbell.unpark(p_now, p_batch / 4, this_pass);
+    woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), this_pass);
     -- Who has waited for an earlier run comes before those who would have to wait for him.
     woken := hourbell.without_overlap(woken, 5, p_now);
     room := room - 2 * cardinality(woken);
@@ -147,7 +147,7 @@ begin
       low := '-infinity'; swept := p_now;
     end if;
     -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
-    budget := greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end;
+    budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end, 1);
 
     with taken as (
       delete from hourbell.due where ctid = any (array(

@@ -194,7 +194,7 @@ begin
   -- somebody has locked them, and under a rate when the next token is there.
   insert into hourbell.wakes (at, kind, key)
   select case when n.room <= n.taken then hourbell.next_token(n.kind, n.key, p_now)
-      when n.taken > 0 then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
+      when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
   from unnest(kinds, keys, rooms, counts) as n(kind, key, room, taken)
   where exists (select from hourbell.parked as p where p.kind = n.kind and p.key = n.key offset 0)
     and (n.room > n.taken or (n.kind < 4 and hourbell.next_token(n.kind, n.key, p_now) is not null));
