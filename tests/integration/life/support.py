@@ -315,6 +315,10 @@ async def expire_session(engine: Engine, session: Session) -> None:
 async def take_session(engine: Engine, session: Session) -> None:
     """End a session under a worker that lives and renews: between the two steps no heartbeat can come."""
     async with in_transaction(engine) as own:
+        # A claim under way holds it, and the reaper would pass over it.
+        await own.database.value(
+            "select id from hourbell.sessions where id = $1 for update", session.id
+        )
         await expire_session(own, session)
         await reap(own, None, await own.clock.now())
 
