@@ -735,7 +735,7 @@ insert into hourbell.queues (name, created_at) values ('default', now());
 insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, tz_version)
 values ('* * * * *', 'UTC', 'skip', 'once', now(), 'x');
 insert into hourbell.jobs (id, tenant, queue, priority, timetable, created_at, updated_at, name, spec)
-values (7, 1, 1, 2, 1, now(), now(), 'j', '{"action":{"type":"WEBHOOK","url":"https://Slow.Example.:8443/x"}}');
+values (7, 1, 1, 2, 1, now(), now(), 'j', '{"action":{"type":"WEBHOOK","url":"HTTPS://Slow.Example.:8443/x"}}');
 insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire, catch_up_seconds,
   catch_up_limit, overlap, at_most_once) values (1, 2, 7, 1, now(), 1, 1, 0, 1, 1, 3, false);
 insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)

@@ -24,6 +24,8 @@ from integration.life.support import (
     START,
     Hand,
     admit_all,
+    at,
+    blocked,
     check_sound,
     create,
     create_many,
@@ -35,7 +37,9 @@ from integration.life.support import (
     one_time,
     places,
     plan_all,
+    recurring,
     scheduling,
+    somebody_waits,
     travel,
     working,
 )
@@ -73,6 +77,20 @@ async def test_who_is_stopped_by_a_second_limit_does_not_keep_the_place_at_the_f
     await queued(still, 1, tenant_id="a", queue="stopped", action=HOOK)
     await queued(still, 1, tenant_id="b", action=HOOK)
     assert by_tenant(await in_time(still, hand)) == {"b": 1}
+
+
+async def test_a_line_that_the_next_limit_would_stop_moves_on_as_a_whole(still: Engine) -> None:
+    await limit_queue(still, max_concurrency=4)
+    await set_target(still, "h", Limits(max_concurrency=3), Write())
+    hand = await Hand.opened(still)
+    await create_many(still, [one_time(tenant_id="a", action=HOOK)] * 1_500)
+    await create_many(still, [one_time(tenant_id="b")] * 20)
+    passes = 0
+    for _ in range(6):
+        while (await admit(still, await still.clock.now())).more:
+            passes += 1
+        await hand.succeed((await hand.claim_all())[:1])
+    assert passes < 20
 
 
 async def test_what_nobody_serves_does_not_use_up_its_tenants_limit(still: Engine) -> None:
@@ -146,6 +164,71 @@ async def test_what_ends_while_a_limit_is_set_leaves_no_hold(still: Engine, agai
         if not await places(still):
             break
     await nothing_is_held(still)
+
+
+async def test_many_limits_set_at_once_let_nobody_on_before_they_are_counted(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    names = [f"t{number}" for number in range(8)]
+    for name in names:
+        await queued(still, 1, tenant_id=name)
+    assert len(await claimed(still, hand)) == 8
+    for name in names:
+        await queued(still, 1, tenant_id=name)
+        await limit_tenant(still, name, max_concurrency=1)
+    assert await claimed(still, hand) == []
+
+
+async def test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await limit_queue(still, max_concurrency=5)
+    await admit_all(still)
+    await queued(still, 1, priority="LOW")
+    await admit_all(still)
+    await limit_queue(still)
+    await queued(still, 4)
+    await admit_all(still)
+    assert len(await hand.claim(4)) == 4  # they are not counted
+    await limit_queue(still, max_concurrency=1)
+    assert await hand.claim(4) == []
+
+
+async def test_a_limit_that_is_set_in_the_middle_of_a_pass_counts(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await queued(still, 1)
+    assert len(await claimed(still, hand)) == 1
+    await travel(still, START + 2 * SECOND)
+    await queued(still, 1)
+    async with blocked(still, "due"):  # where the pass comes after counting
+        passing = asyncio.create_task(admit(still, await still.clock.now()))
+        await somebody_waits(still, "hourbell.admit")
+        await limit_queue(still, max_concurrency=1)
+    await passing
+    assert await hand.claim(10) == []
+
+
+async def test_what_was_ready_before_its_tenant_was_stopped_is_in_nobodys_way(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await fill(still, 3_000)
+    await queued(still, 5, tenant_id="b", priority="LOW")
+    await admit_all(still)
+    await limit_tenant(still, "default", max_concurrency=0)
+    assert by_tenant(await hand.claim(10)) == {"b": 5}
+    await admit_all(still)
+    assert await places(still) == {"parked": 3_000, "leased": 5}
+
+
+async def test_a_cancel_that_was_granted_does_not_wait_for_a_limit(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    [ready] = await queued(still, 1)
+    await admit_all(still)
+    await cancel_execution(still, ready, Write())
+    await limit_queue(still, max_concurrency=0)
+    assert await in_time(still, hand) == []
+    assert await places(still) == {}
 
 
 async def test_what_was_claimed_before_a_limit_was_set_is_counted_when_it_shows(
@@ -257,6 +340,53 @@ async def test_what_is_low_goes_on_in_a_limited_queue_too(still: Engine) -> None
     assert by_tenant(done)["lowly"] == 1
 
 
+async def test_what_is_low_goes_on_although_an_urgent_one_comes_for_every_place(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await limit_queue(still, max_concurrency=1)
+    await queued(still, 1, priority="CRITICAL")
+    running = await claimed(still, hand)
+    [low] = await queued(still, 1, priority="LOW")
+    await admit_all(still)
+    for _ in range(300):
+        await queued(still, 1, priority="CRITICAL")
+        await hand.succeed(running)
+        await admit_all(still)
+        running = await hand.claim(1)
+        if running[0].execution_id == low:
+            break
+    assert running[0].execution_id == low
+
+
+@pytest.mark.parametrize("apart", ["priority", "queue"])
+async def test_a_weight_that_is_raised_leaves_nothing_behind(still: Engine, apart: str) -> None:
+    """One part of a tenant's work after the other gets new tags, while claims go on."""
+    parts = ["CRITICAL", "HIGH"] if apart == "priority" else ["x", "y"]
+    hand = await Hand.opened(still, ["default", "x", "y"])
+    for part in parts:
+        await queued(still, 30, tenant_id="a", **{apart: part})
+    await admit_all(still)
+    runs = await hand.claim(40)
+    await limit_tenant(still, "a", weight=4.0)
+    await admit_all(still)
+    runs += await in_time(still, hand)
+    assert len(runs) == 60
+
+
+async def test_a_weight_acts_where_many_tenants_have_the_same_place(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await limit_tenant(still, "a", weight=4.0)
+    await admit_all(still)
+    for name in "abcdefghij":
+        await create_many(still, [one_time(tenant_id=name)] * (40 if name == "a" else 10))
+    await admit_all(still)
+    await limit_tenant(still, "a", weight=1.0)
+    while (await admit(still, await still.clock.now(), batch=8)).more:
+        pass
+    assert by_tenant(await hand.claim(50))["a"] == pytest.approx(5, abs=2)
+
+
 async def test_a_tenant_that_was_here_before_is_not_behind_a_new_one(still: Engine) -> None:
     await limit_queue(still, max_concurrency=1)
     hand = await Hand.opened(still)
@@ -343,6 +473,66 @@ async def test_the_key_goes_to_who_is_due_first_whatever_the_priority(still: Eng
     assert [run.execution_id for run in await in_time(still, hand)] == [first.job_id]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("LOW", "CRITICAL"), ("LOW", "MEDIUM"), ("MEDIUM", "MEDIUM")]
+)
+async def test_the_key_goes_to_who_is_due_first_also_if_he_comes_late(
+    still: Engine, first: str, second: str
+) -> None:
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    await travel(still, START + SECOND / 2)
+    long_ago = {"at": (START - 60 * SECOND).isoformat()}
+    [due_first] = await queued(still, 1, concurrency_key="k", priority=first, schedule=long_ago)
+    await queued(still, 1, concurrency_key="k", priority=second)
+    assert [run.execution_id for run in await in_time(still, hand)] == [due_first]
+
+
+async def test_who_has_waited_for_a_key_is_not_overtaken_by_an_urgent_one(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await queued(still, 1, concurrency_key="k")
+    running = await claimed(still, hand)
+    await travel(still, START + SECOND)
+    [low] = await queued(still, 1, concurrency_key="k", priority="LOW")
+    await admit_all(still)
+    await travel(still, START + 2 * SECOND)
+    await queued(still, 1, concurrency_key="k", priority="CRITICAL")
+    await hand.succeed(running)
+    assert [run.execution_id for run in await in_time(still, hand)] == [low]
+
+
+async def test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await limit_queue(still, max_concurrency=0)
+    job = await create(still, recurring(concurrency_key="k"))
+    await plan_all(still)
+    await travel(still, at("10:00:59"))
+    await admit_all(still)
+    async with in_transaction(still) as somebody:
+        await somebody.database.fetch("select from hourbell.jobs for no key update")
+        deleting = asyncio.create_task(delete_job(still, job.job_id, Write()))  # by the time of now
+        await somebody_waits(still, "for no key update of j")
+        await travel(still, at("10:01:00"))
+        await admit_all(still)  # it is due, takes its key, and waits for the queue
+    await deleting
+    await limit_queue(still)
+    [other] = await queued(still, 1, concurrency_key="k")
+    assert [run.execution_id for run in await in_time(still, hand)] == [other]
+
+
+async def test_when_the_head_of_a_key_is_cancelled_the_next_goes_on(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await queued(still, 1, concurrency_key="k", concurrency_limit=2)
+    assert len(await claimed(still, hand)) == 1
+    await travel(still, START + SECOND)
+    [alone] = await queued(still, 1, concurrency_key="k", concurrency_limit=1)
+    await travel(still, START + 2 * SECOND)
+    [second] = await queued(still, 1, concurrency_key="k", concurrency_limit=2)
+    assert await in_time(still, hand) == []
+    await cancel_execution(still, alone, Write())
+    assert [run.execution_id for run in await in_time(still, hand)] == [second]
+
+
 async def test_a_larger_limit_of_the_same_key_does_not_overtake(still: Engine) -> None:
     hand = await Hand.opened(still)
     [holder] = await queued(still, 1, concurrency_key="k")
@@ -365,8 +555,23 @@ async def test_a_client_that_stops_while_it_sets_a_tenant_does_not_stop_the_gate
     async with connection.transaction():
         await connection.execute("update hourbell.tenants set max_jobs = 5")
         async with asyncio.timeout(5):
-            await admit(still, await still.clock.now())
+            while (await admit(still, await still.clock.now())).more:
+                pass
     await connection.close()
+
+
+async def test_a_client_that_stops_over_the_head_of_a_key_does_not_stop_the_key(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    [head] = await queued(still, 1, concurrency_key="k")
+    async with in_transaction(still) as somebody:
+        assert await somebody.database.value("select hourbell.take_out(array[$1::bigint])", head)
+        await travel(still, START + SECOND)
+        await admit_all(still)
+        [second] = await queued(still, 1, concurrency_key="k")
+        assert [run.execution_id for run in await in_time(still, hand)] == [second]
 
 
 # Bad input.

@@ -113,6 +113,7 @@ declare
   mark tid;
   served smallint[];
   generation int;
+  from_below boolean;
   woken hourbell.due[] := '{}';
   rows hourbell.due[];
 begin
@@ -127,14 +128,23 @@ begin
     more := hourbell.reweigh(p_batch, this_pass);
   end if;
   if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;
+  -- In one of sixteen passes what has waited comes before what comes now, and the least urgent first: so that it goes on too.
+  -- Which one is drawn from its number, so that no rhythm of others can miss it for ever.
+  from_below := hashint8(this_pass) & 15 = 0;
   if exists (select from hourbell.wakes where at <= p_now) then
-    woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), this_pass);
-    -- Who has waited for an earlier run comes before those who would have to wait for him.
-    woken := hourbell.without_overlap(woken, 5, p_now);
+    woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), from_below, this_pass);
+    -- Who has waited for an earlier run, or for a key, comes before those who would have to wait for him.
+    woken := hourbell.take_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
     room := room - 2 * cardinality(woken);
   end if;
   served := hourbell.served();
   generation := hourbell.generation();  -- before any limit is looked at
+  if from_below and woken <> '{}' then
+    foreach p in array '{3,2,1,0}'::smallint[] loop
+      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now, this_pass);
+    end loop;
+    woken := '{}';
+  end if;
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
     select due_from, swept_at, due_marks.mostly_limited, ctid into low, swept, mostly_limited, mark
@@ -156,23 +166,13 @@ begin
       returning due)
     select array_agg(due order by (due).run_at, (due).id) into rows from taken;
     n := coalesce(cardinality(rows), 0);
-    limited := 0;
     room := greatest(room - n, 0);
     more := more or n >= budget;
     admitted := admitted + n;
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    if rows <> '{}' then
-      -- Overlap is decided once; what has waited for something else since is the earlier run.
-      rows := hourbell.without_overlap(rows, 0, p_now);
-      if exists (select from hourbell.limits)
-          or exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (served)) then
-        rows := hourbell.restrict(rows, p, served, p_now, this_pass);
-        limited := n - (select count(*) from unnest(rows) where checks & 8 = 0);
-      end if;
-      perform hourbell.offer(rows, p, generation, p_now, this_pass);
-    end if;
+    limited := n - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
 
     -- The mark: the first row that is still there, or a little ago when nothing is due: what is due "now" is committed
     -- some milliseconds later.
@@ -186,6 +186,26 @@ begin
   end loop;
   perform hourbell.move_virtual_time(this_pass);
   more := more or exists (select from hourbell.wakes where at <= p_now);
+end $$;
+
+-- Decides about due executions of one priority: ready, parked, or skipped. Returns how many went on without any limit.
+create or replace function hourbell.let_on(
+  p_rows hourbell.due[], p smallint, p_served smallint[], p_generation int, p_now timestamptz, p_pass bigint
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare rows hourbell.due[];
+begin
+  if p_rows is null or p_rows = '{}' then return 0; end if;
+  -- Overlap is decided once; what has waited for something else since is the earlier run.
+  rows := hourbell.without_overlap(p_rows, 0, p_now);
+  if not exists (select from hourbell.limits)
+      and not exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (p_served)) then
+    perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+    return cardinality(p_rows);
+  end if;
+  rows := hourbell.restrict(rows, p, p_served, p_now, p_pass);
+  perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+  return (select count(*) from unnest(rows) where checks & 8 = 0);
 end $$;
 
 -- Those of these rows that their jobs' overlap policies let go on; looked at are those that come from a place, 0 or 5.

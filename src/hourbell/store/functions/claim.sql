@@ -3,11 +3,13 @@
 -- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
 -- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent: so that they
 -- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost.
+-- recalled: it took something that may not start any more, and put it off.
 create or replace function hourbell.take(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
+  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
+  out recalled boolean
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -26,14 +28,15 @@ declare
   takes_long boolean;
   solo boolean := false;
   wishes boolean;
-  newest constant int := hourbell.generation();
+  newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
   select * into session from hourbell.sessions where id = p_session and token = p_token for key share;
-  alive := found;
+  alive := found; recalled := false;
   if not alive then return; end if;
+  newest := hourbell.generation();
 
   if p_repeated and exists (select from hourbell.leased where leased.session = p_session and claim = p_claim) then
     select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
@@ -144,7 +147,10 @@ begin
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from found;
 
   if more is not null then
-    perform hourbell.set_aside(p_session, p_claim, more, held, stale, p_now, least_fence, solo);
+    older := hourbell.recall(array(select unnest(more) intersect select unnest(stale)), p_now);
+    recalled := older <> '{}';
+    more := array(select unnest(more) except select unnest(older));
+    perform hourbell.set_aside(p_session, p_claim, more, held, p_now, least_fence, solo);
   end if;
   if held <> '{}' then
     -- When it was, by the clock and not by the caller, who may have come with an old time: a rate is kept by this.
@@ -166,8 +172,7 @@ end $$;
 -- The uncommon cases of a claim: wished away, out of date, too late, or a job with a limited number of runs, whose runs
 -- are counted here, when they start.
 create or replace function hourbell.set_aside(
-  p_session bigint, p_claim int, p_ids bigint[], p_held bigint[], p_stale bigint[], p_now timestamptz, p_least_fence bigint,
-  p_solo boolean
+  p_session bigint, p_claim int, p_ids bigint[], p_held bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
 ) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
@@ -180,11 +185,6 @@ begin
            order by r.pos loop
     begin
       fate := null; j := null;
-      if e.id = any (p_stale) and not hourbell.may_start(e) then
-        -- A limit was set or lowered after it had been made ready: it goes through the gate again.
-        perform hourbell.put_off(e, p_now, p_now);
-        continue;
-      end if;
       if e.job is not null then
         select * into j from hourbell.jobs where id = e.job;
       end if;
@@ -227,6 +227,61 @@ begin
   end loop;
 end $$;
 
+-- Of executions that were made ready under older limits and taken from there, those that may not start any more: they go
+-- through the gate again. What is to end anyhow is left to its claim. Returns which.
+create or replace function hourbell.recall(p_ids bigint[], p_now timestamptz) returns bigint[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare back bigint[];
+begin
+  if p_ids = '{}' then return '{}'; end if;
+  with stopped as (
+    update hourbell.executions as e set run_at = p_now
+    where e.id = any (p_ids) and not hourbell.may_start(e)
+      and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0)
+      and (e.job is null or exists (
+        select from hourbell.jobs as j where j.id = e.job and e.version >= j.valid_from offset 0))
+      and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now) and (e.finish_by is null or e.finish_by >= p_now)
+    returning e.id, e.queue, e.priority, e.tenant),
+  refunded as (insert into hourbell.refunds (queue, priority, tenant) select queue, priority, tenant from stopped)
+  select array_agg(id) into back from stopped;
+  if back is null then return '{}'; end if;
+  perform hourbell.let_go(back, false, p_now);
+  perform hourbell.requeue(back);
+  return back;
+end $$;
+
+-- A claim has met something that may not start any more: there may be a million of that behind it. Those next in line in the
+-- queues of a session go at once, so that nobody waits behind them. Returns whether there were any.
+create or replace function hourbell.recall_next(p_session bigint, p_now timestamptz) returns boolean
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  newest constant int := hourbell.generation();
+  stale hourbell.ready[];
+  back bigint[];
+begin
+  with places as materialized (
+    select r.row from hourbell.sessions as s cross join lateral unnest(s.queues) as q(queue)
+    cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
+    cross join lateral (
+      select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
+    cross join lateral (
+      select ctid as row, generation from hourbell.ready as r
+      where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v order by r.tag limit 1000 for update skip locked) as r
+    where s.id = p_session and r.generation < newest),
+  taken as (delete from hourbell.ready where ctid = any (array(select row from places)) returning ready)
+  select array_agg(ready) into stale from taken;
+  if stale is null then return false; end if;
+  back := hourbell.recall(array(select id from unnest(stale)), p_now);
+  -- Whoever may start goes back to his place, under the limits of now.
+  insert into hourbell.ready (tag, id, queue, priority, held, generation)
+  select tag, id, queue, priority, held, generation from unnest(stale) where not id = any (back);
+  return back <> '{}';
+end $$;
+
 -- From a claim back to due, from a moment on.
 create or replace function hourbell.put_off(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -261,11 +316,19 @@ end $$;
 create or replace function hourbell.take_back(p_job bigint, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare taken bigint[];
+declare
+  taken bigint[];
+  queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
   taken := hourbell.take_out(array(
     select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
-  delete from hourbell.executions where id = any (taken);
+  if taken = '{}' then return 0; end if;
+  -- Its time may have come since the caller looked at the clock, and it may have taken its key or stood in a line.
+  with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
+  select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
+  into queues, tenants, targets, keys from gone;
+  perform hourbell.let_go(taken, true, p_now);
+  perform hourbell.wake_others(queues, tenants, targets, keys, p_now);
   return cardinality(taken);
 end $$;
 
@@ -296,9 +359,16 @@ create or replace procedure hourbell.claim(
 )
 language plpgsql as $$
 #variable_conflict use_column
+declare
+  recalled boolean;
 begin
-  select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-  from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_now, p_patience,
-    alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
-  commit;
+  for round in 1 .. 5 loop
+    select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, recalled
+    from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_now, p_patience,
+      alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
+    commit;
+    exit when not recalled or ids is not null;
+    perform hourbell.recall_next(p_session, p_now);
+    commit;
+  end loop;
 end $$;

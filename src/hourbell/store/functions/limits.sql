@@ -23,15 +23,17 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   select p_now, kind, key, -count(*) from offered group by kind, key
 $$;
 
--- Executions that waited at a limit have ended there: others may have been kept waiting by them.
-create or replace function hourbell.wake_limits(p_queues smallint[], p_tenants int[], p_targets int[], p_now timestamptz)
-returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- Executions that waited for something have ended there: others may have been kept waiting by them.
+create or replace function hourbell.wake_others(
+  p_queues smallint[], p_tenants int[], p_targets int[], p_keys bigint[], p_now timestamptz
+) returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   insert into hourbell.wakes (at, kind, key)
-  select p_now, l.kind, l.key
+  select distinct p_now, s.kind, s.key
   from (
     select 1::smallint as kind, unnest(p_queues)::bigint as key union all
-    select 2::smallint, unnest(p_tenants) union all select 3::smallint, unnest(p_targets)) as s
-  cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
+    select 2::smallint, unnest(p_tenants) union all select 3::smallint, unnest(p_targets) union all
+    select 4::smallint, unnest(p_keys)) as s
+  where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
 -- Jobs of which an execution that restricts overlap has ended.
@@ -59,7 +61,14 @@ language sql stable as $$
   select greatest(least(
     l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),
     case when l.rate is not null then floor(hourbell.tokens(l.kind, l.key, l.rate, l.burst, p_now)) end,
+    case when hourbell.is_uncounted(l.kind, l.key) then 0 end,
     1000000), 0)::int
+$$;
+
+-- Whether a limit was set and nobody has counted yet what runs under it: until then it lets nobody on.
+create or replace function hourbell.is_uncounted(p_kind smallint, p_key bigint) returns boolean
+language sql stable as $$
+  select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
 $$;
 
 -- Reads what has been claimed and given back under a rate, moment by moment, and writes the bucket as of the last of them.
@@ -117,7 +126,7 @@ $$;
 
 -- Takes what may go on out of `parked`: of every blocker about which there is news as many as it has room for, in order.
 -- They come back as due rows whose `checks` say, from 16 up, where they waited; the gate looks at them anew.
-create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_pass bigint)
+create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
 returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
@@ -166,13 +175,12 @@ begin
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
-  -- In one of sixteen passes the least urgent come first: so that they go on too. Which one is drawn from its number, so that
-  -- no rhythm of others can miss it for ever.
+  -- From below the least urgent come first: so that they go on too.
   with picked as materialized (
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
     left join lateral (
-      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and hashint8(p_pass) & 15 = 0 and n.kind < 4
+      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_from_below and n.kind < 4
       order by p.priority desc limit 1) as least_urgent on true
     cross join lateral (
       select ctid as row, id from hourbell.parked as p
@@ -273,6 +281,58 @@ begin
   from unnest(p_rows, spaces, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, space, tag);
 end $$;
 
+-- Which of these due executions may go on as far as their keys are concerned: they take them, and the others are parked.
+-- A key goes to who is due first, whatever the priorities; one who has waited for it comes before all who come now.
+create or replace function hourbell.take_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+#variable_conflict use_column
+declare staying hourbell.due[];
+begin
+  if not exists (select from unnest(p_rows) where key is not null) then return p_rows; end if;
+  with candidates as materialized (
+    select r, k.most, k.holding from unnest(p_rows) as r
+    cross join lateral (
+      select e.key_limit as most,
+        exists (select from hourbell.holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
+      from hourbell.executions as e where e.id = r.id offset 0) as k
+    where (r).key is not null),
+  used as materialized (
+    select key, (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = k.key) as n,
+      exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
+      d.run_at as next_at, d.id as next_id
+    from (select distinct (r).key as key from candidates where not holding) as k
+    -- Who is due and not yet here. Nobody waits for one whom a client has locked: he may never let go.
+    left join lateral (
+      select run_at, id from hourbell.due as d where d.key = k.key and d.run_at <= p_now
+      order by run_at, id limit 1) as found on true
+    left join lateral (
+      select run_at, id from hourbell.due as d where d.key = k.key and d.run_at <= p_now and found.id is not null
+      order by run_at, id limit 1 for update skip locked) as d on true),
+  fit as (
+    select (r).id, u.key, bool_and(
+        u.n + place <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
+      partition by u.key order by (r).run_at, (r).id) as fits
+    from (
+      select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as place
+      from candidates as c where not c.holding) as c
+    join used as u on u.key = (c.r).key
+    where not u.waited_for or (c.r).checks >> 4 = 4),
+  taken as (insert into hourbell.holds (kind, key, id) select 4, key, id from fit where fits),
+  -- Those who wait without need are looked at again.
+  again as (
+    insert into hourbell.wakes (at, kind, key)
+    select distinct p_now + interval '10 milliseconds', 4::smallint, u.key from candidates as c join used as u on u.key = (c.r).key
+    where not c.holding and (c.r).id not in (select id from fit where fits)
+      and u.n + (select count(*) from fit as f where f.key = u.key and f.fits) < c.most)
+  select array_agg(r) into staying from candidates
+  where not holding and (r).id not in (select id from fit where fits);
+  if staying is null then return p_rows; end if;
+  perform hourbell.park(4::smallint, staying, 0::smallint, p_now, p_pass);
+  perform hourbell.move_on(4::smallint, staying, p_now);
+  return array(select r from unnest(p_rows) as r where id not in (select id from unnest(staying)));
+end $$;
+
 -- Which of these due executions, all of one priority, may go on: the others are parked, and those that go on take what they
 -- need. `checks` of what goes on has 8 if it holds something.
 -- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
@@ -284,57 +344,10 @@ language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
-  going hourbell.due[] := p_rows;
+  going hourbell.due[] := hourbell.take_keys(p_rows, p_now, p_pass);
   staying hourbell.due[];
   blocker smallint;
-  low timestamptz;
 begin
-  if exists (select from unnest(going) where key is not null) then
-    -- What is due lies behind the marks; before them lies what vacuum may not have cleared away yet.
-    select coalesce(min(m.due_from), '-infinity') into low
-    from (select distinct on (priority) due_from from hourbell.due_marks order by priority, pass desc) as m;
-    with candidates as materialized (
-      select r, k.most, k.holding from unnest(going) as r
-      cross join lateral (
-        select e.key_limit as most,
-          exists (select from hourbell.holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
-        from hourbell.executions as e where e.id = r.id offset 0) as k
-      where (r).key is not null),
-    used as materialized (
-      select key, (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = k.key) as n,
-        exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
-        d.run_at as next_at, d.id as next_id
-      from (select distinct (r).key as key from candidates where not holding) as k
-      left join lateral (
-        select run_at, id from hourbell.due as d where d.key = k.key and d.run_at between low and p_now
-        order by run_at, id limit 1) as d on true),
-    -- Who comes when others wait for the key waits behind them, unless he comes from there; and nobody goes before one who
-    -- is due earlier, whatever their priorities and limits.
-    fit as (
-      select (r).id, u.key, bool_and(
-          u.n + place <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
-        partition by u.key order by (r).run_at, (r).id) as fits
-      from (
-        select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as place
-        from candidates as c where not c.holding) as c
-      join used as u on u.key = (c.r).key
-      where not u.waited_for or (c.r).checks >> 4 = 4),
-    taken as (insert into hourbell.holds (kind, key, id) select 4, key, id from fit where fits),
-    -- Those who wait without need are looked at again.
-    again as (
-      insert into hourbell.wakes (at, kind, key)
-      select distinct p_now + interval '10 milliseconds', 4::smallint, u.key from candidates as c join used as u on u.key = (c.r).key
-      where not c.holding and (c.r).id not in (select id from fit where fits)
-        and u.n + (select count(*) from fit as f where f.key = u.key and f.fits) < c.most)
-    select array_agg(r) into staying from candidates
-    where not holding and (r).id not in (select id from fit where fits);
-    if staying is not null then
-      going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
-      perform hourbell.park(4::smallint, staying, p_priority, p_now, p_pass);
-      perform hourbell.move_on(4::smallint, staying, p_now);
-    end if;
-  end if;
-
   foreach blocker in array array[3, 2, 1]::smallint[] loop
     with candidates as materialized (
       select r, hourbell.scope(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
@@ -355,6 +368,7 @@ begin
     where (c.r).id not in (select id from fit where fits);
     continue when staying is null;
     going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
+    staying := staying || hourbell.behind(blocker, staying, p_priority);
     perform hourbell.park(blocker, staying, p_priority, p_now, p_pass);
     perform hourbell.move_on(blocker, staying, p_now);
   end loop;
@@ -391,6 +405,33 @@ begin
   from (select count(*) from spent) as written,
     unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
   return coalesce(going, '{}');
+end $$;
+
+-- Some have come to the head of one line only to be stopped by another blocker. Those behind them in the first line whom
+-- the same blocker would stop come along at once: one by one, a million of them would keep the gate busy for hours.
+create or replace function hourbell.behind(p_kind smallint, p_rows hourbell.due[], p_priority smallint) returns hourbell.due[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare followers hourbell.due[];
+begin
+  with lines as materialized (
+    select distinct (checks >> 4)::smallint as kind, hourbell.scope((checks >> 4)::smallint, queue, tenant, target, key) as key,
+      hourbell.scope(p_kind, queue, tenant, target, key) as blocked
+    from unnest(p_rows) where checks >> 4 > p_kind and checks >> 4 < 4),
+  picked as materialized (
+    select p.row, e.executions as e, l.kind
+    from lines as l
+    cross join lateral (
+      select ctid as row, id from hourbell.parked as p where p.kind = l.kind and p.key = l.key and p.priority = p_priority
+      order by p.rank, p.id limit 1000 for update skip locked) as p
+    cross join lateral (select e as executions from hourbell.executions as e where e.id = p.id offset 0) as e
+    where hourbell.scope(p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key) = l.blocked),
+  gone as (delete from hourbell.parked where ctid = any (array(select row from picked)) returning id)
+  select array_agg(row((e).run_at, (e).id, (e).tenant, (e).queue, (e).priority,
+      ((e).overlap > 0)::int + 2 * ((e).crashes > 1)::int + 16 * kind, (e).target, (e).key)::hourbell.due)
+  into followers from picked where exists (select from gone where gone.id = (e).id);
+  return coalesce(followers, '{}');
 end $$;
 
 -- After parking: a rate limit wakes what waits for it when its next token comes. And whoever was counted in at a limit, and
@@ -460,7 +501,8 @@ language sql volatile as $$
   select not exists (
     select from (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
-    where l.max_concurrency < (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key)
+    where hourbell.is_uncounted(l.kind, l.key)
+      or l.max_concurrency < (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key)
       or l.burst < (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key)
       or (l.max_concurrency is not null and not exists (
         select from hourbell.holds as h where h.id = e.id and h.kind + 0 = l.kind offset 0))
@@ -514,16 +556,17 @@ declare
   come_to float8;
 begin
   if not exists (select from hourbell.stretches) then
-    select * into this from hourbell.reweighings order by id limit 1 for update skip locked;
+    -- A client may stand in the middle of changing a tenant: nobody waits for him.
+    select r.* into this from (select * from hourbell.reweighings order by id offset 0) as r cross join lateral (
+      select from hourbell.tenants as t where t.id = r.tenant for no key update skip locked) as t
+    limit 1;
     if not found then return false; end if;
-    -- A client may stand in the middle of changing the tenant: nobody waits for him.
-    select weight into old from hourbell.tenants where id = this.tenant for no key update skip locked;
-    if not found then return true; end if;
+    select weight into old from hourbell.tenants where id = this.tenant;
     delete from hourbell.reweighings where id = this.id;
     update hourbell.tenants set weight = this.weight where id = this.tenant;
     if old <> this.weight then
       insert into hourbell.stretches (space, priority, tenant, factor, v, last, upto)
-      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then b.v else l.last end
+      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then b.v else 'infinity' end
       from (
         select distinct on (b.space, b.priority) b.space, b.priority, b.tenants, b.lasts, coalesce(
           (select v from hourbell.virtual_time as v where v.queue = b.space and v.priority = b.priority order by pass desc limit 1),
@@ -539,14 +582,19 @@ begin
   if not found then return exists (select from hourbell.reweighings); end if;
 
   if s.space < hourbell.space(1::smallint, 0) then
+    -- Nothing may come to lie below the virtual time, which has moved since the stretch began.
+    if s.factor < 1 then
+      s.v := greatest(s.v, (
+        select v from hourbell.virtual_time as v where v.queue = s.space and v.priority = s.priority order by pass desc limit 1));
+    end if;
     with next as materialized (
       (select tag, id, ctid as row from hourbell.ready
        where s.factor < 1 and queue = s.space and priority = s.priority and tag > s.upto and tag <= s.last
-       order by tag limit p_limit)
+       order by tag fetch first p_limit rows with ties)
       union all
       (select tag, id, ctid from hourbell.ready
-       where s.factor > 1 and queue = s.space and priority = s.priority and tag > s.v and tag <= s.upto
-       order by tag desc limit p_limit)),
+       where s.factor > 1 and queue = s.space and priority = s.priority and tag > s.v and tag <= s.last and tag < s.upto
+       order by tag desc fetch first p_limit rows with ties)),
     moved as (
       delete from hourbell.ready where ctid = any (array(
         select ctid from hourbell.ready where ctid = any (array(
@@ -563,12 +611,12 @@ begin
       (select rank, id, ctid as row from hourbell.parked
        where s.factor < 1 and kind = s.space >> 56 and key = s.space - ((s.space >> 56) << 56) and priority = s.priority
          and rank > s.upto and rank <= s.last
-       order by rank limit p_limit)
+       order by rank fetch first p_limit rows with ties)
       union all
       (select rank, id, ctid from hourbell.parked
        where s.factor > 1 and kind = s.space >> 56 and key = s.space - ((s.space >> 56) << 56) and priority = s.priority
-         and rank > s.v and rank <= s.upto
-       order by rank desc limit p_limit)),
+         and rank > s.v and rank <= s.last and rank < s.upto
+       order by rank desc fetch first p_limit rows with ties)),
     moved as (
       delete from hourbell.parked where ctid = any (array(
         select ctid from hourbell.parked where ctid = any (array(
@@ -582,7 +630,7 @@ begin
     select count(*), case when s.factor < 1 then max(rank) else min(rank) end into seen, come_to from next;
   end if;
 
-  if seen = p_limit and come_to <> s.upto then
+  if seen >= p_limit then
     update hourbell.stretches set upto = come_to
     where space = s.space and priority = s.priority and tenant = s.tenant;
     return true;

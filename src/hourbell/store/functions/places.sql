@@ -45,7 +45,7 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 #variable_conflict use_column
 declare
   freed bigint[];
-  queues smallint[]; tenants int[]; targets int[];
+  queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
   with gone as (
     delete from hourbell.executions as e using unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason)
@@ -63,9 +63,11 @@ begin
       priority, origin, status, reason, spec, history
     from gone)
   select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
-    array_agg(distinct target)
-  into freed, queues, tenants, targets from gone;
+    array_agg(distinct target), array_agg(distinct key) filter (where key is not null)
+  into freed, queues, tenants, targets, keys from gone;
   if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
   perform hourbell.let_go(p_ids, true, p_now);
-  if exists (select from hourbell.limits) then perform hourbell.wake_limits(queues, tenants, targets, p_now); end if;
+  if keys is not null or exists (select from hourbell.limits) then
+    perform hourbell.wake_others(queues, tenants, targets, keys, p_now);
+  end if;
 end $$;

@@ -53,7 +53,7 @@ create index due_by_key on hourbell.due (key, run_at, id) where key is not null;
 -- The hosts that jobs of before call.
 create function pg_temp.host(p_spec text) returns text language sql immutable
 return rtrim(lower(trim(both '[]' from
-  substring(p_spec::json -> 'action' ->> 'url' from '^https?://(\[[0-9A-Fa-f:.]+\]|[^/:?#]+)'))), '.');
+  substring(p_spec::json -> 'action' ->> 'url' from '(?i)^https?://(\[[0-9A-Fa-f:.]+\]|[^/:?#]+)'))), '.');
 insert into hourbell.targets (host, created_at)
 select distinct host, hourbell.clock() from (
   select pg_temp.host(spec) as host from hourbell.jobs
