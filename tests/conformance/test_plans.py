@@ -212,8 +212,8 @@ def _(s: Scene) -> Case:
         "insert into hourbell.wakes (at, kind, key) select $1, 5, job from unnest($2::bigint[]) as job",
         [s.now, s.parked_jobs],
     )
-    args = [s.now, 2_500, 1]
-    statement = "select hourbell.unpark($1, $2, $3)"
+    args = [s.now, 2_500, False, 1]
+    statement = "select hourbell.unpark($1, $2, $3, $4)"
     return Case(statement, args, rows=1_000, buffers=12_000, before=[news])
 
 
