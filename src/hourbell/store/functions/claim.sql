@@ -147,9 +147,11 @@ begin
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from found;
 
   if more is not null then
-    older := hourbell.recall(array(select unnest(more) intersect select unnest(stale)), p_now);
-    recalled := older <> '{}';
-    more := array(select unnest(more) except select unnest(older));
+    if stale <> '{}' then
+      older := hourbell.recall(array(select id from unnest(more) as m(id) where id = any (stale)), p_now);
+      recalled := older <> '{}';
+      more := array(select id from unnest(more) with ordinality as m(id, pos) where not id = any (older) order by pos);
+    end if;
     perform hourbell.set_aside(p_session, p_claim, more, held, p_now, least_fence, solo);
   end if;
   if held <> '{}' then
