@@ -301,14 +301,21 @@ begin
     select key, (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = k.key) as n,
       exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
       d.run_at as next_at, d.id as next_id
-    from (select distinct (r).key as key from candidates where not holding) as k
-    -- Who is due and not yet here. Nobody waits for one whom a client has locked: he may never let go.
+    from (
+      select distinct on ((r).key) (r).key as key, (r).run_at as first_at, (r).id as first_id
+      from candidates where not holding order by (r).key, (r).run_at, (r).id) as k
+    -- Who is due and not yet here.
     left join lateral (
       select run_at, id from hourbell.due as d where d.key = k.key and d.run_at <= p_now
       order by run_at, id limit 1) as found on true
+    -- Nobody waits for an earlier one whom a client has locked: he may never let go.
     left join lateral (
-      select run_at, id from hourbell.due as d where d.key = k.key and d.run_at <= p_now and found.id is not null
-      order by run_at, id limit 1 for update skip locked) as d on true),
+      select run_at, id from hourbell.due as d
+      where d.key = k.key and d.run_at <= p_now and (found.run_at, found.id) < (k.first_at, k.first_id)
+      order by run_at, id limit 1 for update skip locked) as earlier on true
+    cross join lateral (
+      select case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.run_at else found.run_at end as run_at,
+        case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.id else found.id end as id) as d),
   fit as (
     select (r).id, u.key, bool_and(
         u.n + place <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
@@ -322,9 +329,10 @@ begin
   -- Those who wait without need are looked at again.
   again as (
     insert into hourbell.wakes (at, kind, key)
-    select distinct p_now + interval '10 milliseconds', 4::smallint, u.key from candidates as c join used as u on u.key = (c.r).key
-    where not c.holding and (c.r).id not in (select id from fit where fits)
-      and u.n + (select count(*) from fit as f where f.key = u.key and f.fits) < c.most)
+    select distinct p_now + interval '10 milliseconds', 4::smallint, u.key
+    from candidates as c join used as u on u.key = (c.r).key
+    left join (select key, count(*) as n from fit where fits group by key) as f on f.key = u.key
+    where not c.holding and (c.r).id not in (select id from fit where fits) and u.n + coalesce(f.n, 0) < c.most)
   select array_agg(r) into staying from candidates
   where not holding and (r).id not in (select id from fit where fits);
   if staying is null then return p_rows; end if;
@@ -374,20 +382,20 @@ begin
   end loop;
 
   -- What goes on takes what it needs.
-  with limited as materialized (
+  with known as materialized (
+    select l as limit, l.kind, l.key
+    from (
+      select distinct 1::smallint as kind, queue::bigint as key from unnest(going)
+      union all select distinct 2::smallint, tenant from unnest(going)
+      union all select distinct 3::smallint, target from unnest(going) where target is not null) as s
+    cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l),
+  limited as materialized (
     select l.limit, s.id
     from (
       select 1::smallint as kind, queue::bigint as key, id from unnest(going)
       union all select 2::smallint, tenant, id from unnest(going)
       union all select 3::smallint, target, id from unnest(going) where target is not null) as s
-    join (
-      select l as limit, l.kind, l.key
-      from (
-        select distinct 1::smallint as kind, queue::bigint as key from unnest(going)
-        union all select distinct 2::smallint, tenant from unnest(going)
-        union all select distinct 3::smallint, target from unnest(going) where target is not null) as s
-      cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
-      ) as l on l.kind = s.kind and l.key = s.key),
+    join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
     insert into hourbell.holds (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).max_concurrency is not null),
@@ -456,43 +464,49 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
--- A limit was set: what runs under it is counted from now on. A claim that was under way may not have seen the limit, so this
+-- Limits were set: what runs under them is counted from now on. A claim that was under way may not have seen a limit, so this
 -- is repeated until everything that was has ended. What is ready is looked at by its claim (`may_start`).
 create or replace function hourbell.count_in(p_now timestamptz) returns void
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  this hourbell.countings;
-  found_some boolean;
+  these hourbell.countings[];
+  found_some hourbell.countings[];
+  over bigint[];
 begin
-  for this in
-    select * from hourbell.countings
+  these := array(
+    select c from hourbell.countings as c
     -- More and more rarely: somebody's transaction may stand open for hours.
     where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
-    order by id limit 4 for update skip locked
-  loop
-    with counted as (
-      update hourbell.leased set held = true where ctid = any (array(
-        select l.row from hourbell.sessions as s cross join lateral (
-          select ctid as row, id from hourbell.leased as l where l.session = s.id for update skip locked) as l
-        cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
-        where this.key = hourbell.scope(this.kind, e.queue, e.tenant, e.target, null)
-          and not exists (select from hourbell.holds as h where h.id = l.id and h.kind + 0 = this.kind offset 0)
-          and exists (
-            select from hourbell.limits as m where m.kind = this.kind and m.key = this.key and m.max_concurrency is not null)))
-      returning id),
-    noted as (insert into hourbell.holds (kind, key, id) select this.kind, this.key, id from counted returning id)
-    select exists (select from noted) into found_some;
-    if this.ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not found_some then
-      delete from hourbell.countings where id = this.id;
-      insert into hourbell.wakes (at, kind, key) values (p_now, this.kind, this.key);
-    else
-      update hourbell.countings
-      set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now, looks = looks + 1
-      where id = this.id;
-    end if;
-  end loop;
+    order by looked_at nulls first, id limit 1000 for update skip locked);
+  if these = '{}' then return; end if;
+  with running as materialized (
+    select l.row, e.id, s.kind, s.key
+    from hourbell.sessions
+    cross join lateral (
+      select ctid as row, id from hourbell.leased as l where l.session = sessions.id for update skip locked) as l
+    cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
+    cross join lateral (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)),
+  limited as materialized (
+    select distinct c.kind, c.key from unnest(these) as c cross join lateral (
+      select from hourbell.limits as m where m.kind = c.kind and m.key = c.key and m.max_concurrency is not null offset 0) as m),
+  uncounted as materialized (
+    select r.* from limited as l join running as r on r.kind = l.kind and r.key = l.key
+    where not exists (select from hourbell.holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
+  counted as (update hourbell.leased set held = true where ctid = any (array(select row from uncounted))),
+  noted as (insert into hourbell.holds (kind, key, id) select kind, key, id from uncounted)
+  select array_agg(c) into found_some from unnest(these) as c
+  where exists (select from uncounted as u where u.kind = c.kind and u.key = c.key);
+  over := array(
+    select id from unnest(these) as c
+    where ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not exists (
+      select from unnest(found_some) as f where f.id = c.id));
+  insert into hourbell.wakes (at, kind, key) select p_now, kind, key from unnest(these) where id = any (over);
+  delete from hourbell.countings where id = any (over);
+  update hourbell.countings
+  set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now, looks = looks + 1
+  where id = any (array(select id from unnest(these)));
 end $$;
 
 -- Whether an execution that was made ready some time ago has all that the limits of now ask for, and they are kept.
