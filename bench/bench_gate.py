@@ -7,8 +7,11 @@ the medians of their rounds are compared.
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from statistics import median
+from urllib.parse import urlsplit
 
 import uvloop
 from support import engine, per_second, report, server
@@ -23,6 +26,7 @@ from hourbell.engine.writes import Write
 from hourbell.model.jobs import JobType, NewJob, TaskAction
 from hourbell.model.limits import QueueSettings, TenantSettings
 from hourbell.model.schedules import Once
+from hourbell.store.migrations import migrate
 
 ROUND = 20_000
 BATCH = 1_000
@@ -162,21 +166,37 @@ async def keyed(made: Engine, gate: Gate) -> dict[str, object]:
 
 
 async def beside_what_is_blocked(made: Engine, gate: Gate) -> dict[str, object]:
-    """The same work before and after a tenant, then a queue, then a key of a million rows is blocked beside it."""
+    """The same work in turns, where a tenant, then a queue, then a key of a million rows is blocked, and where nothing is."""
     found: dict[str, object] = {}
-    for blocker in ("tenant", "queue", "key"):
-        alone = [sum(await gate.round(97)) for _ in range(TURNS)]
-        await block(made, blocker)
-        parking = await gate.admit_all()
-        if blocker == "key":
-            await gate.claim_all()  # the one that has the key, and keeps it
-        await vacuum(made)  # else it would come in the middle
-        await gate.round(97)
-        beside = [sum(await gate.round(97)) for _ in range(TURNS)]
-        found[f"beside_a_blocked_{blocker}_of_a_million"] = round(median(beside) / median(alone), 3)
-        found[f"parked_by_{blocker}_per_second"] = per_second(BLOCKED, parking)
-        await unblock(made)
+    async with a_second_database(made) as plain:
+        without = await Gate.open(plain)
+        for blocker in ("tenant", "queue", "key"):
+            await block(made, blocker)
+            parking = await gate.admit_all()
+            if blocker == "key":
+                await gate.claim_all()  # the one that has the key, and keeps it
+            await vacuum(made)  # else it would come in the middle
+            for one in (gate, without):
+                await one.round(97)
+            alone, beside = [], []
+            for _ in range(TURNS):
+                alone.append(sum(await without.round(97)))
+                beside.append(sum(await gate.round(97)))
+            found[f"beside_a_blocked_{blocker}_of_a_million"] = compared(alone, beside)
+            found[f"parked_by_{blocker}_per_second"] = per_second(BLOCKED, parking)
+            await unblock(made)
     return found
+
+
+@asynccontextmanager
+async def a_second_database(made: Engine) -> AsyncIterator[Engine]:
+    async with made.database.connection() as connection:
+        await connection.execute("create database plain", timeout=60)
+    dsn = urlsplit(made.database.dsn)._replace(path="/plain").geturl()
+    await migrate(dsn)
+    async with engine(dsn) as plain:
+        plain.times = made.times
+        yield plain
 
 
 async def block(made: Engine, blocker: str) -> None:

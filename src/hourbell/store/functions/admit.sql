@@ -198,8 +198,8 @@ begin
   if p_rows is null or p_rows = '{}' then return 0; end if;
   -- Overlap is decided once; what has waited for something else since is the earlier run.
   rows := hourbell.without_overlap(p_rows, 0, p_now);
-  if not exists (select from hourbell.limits)
-      and not exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (p_served)) then
+  if not exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (p_served))
+      and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
@@ -207,6 +207,17 @@ begin
   perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & 8 = 0);
 end $$;
+
+-- Whether a limit applies to one of these rows: where there are limits, most of what passes is often none of their business.
+create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
+language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+  select exists (
+    select from (
+      select distinct 1::smallint as kind, queue::bigint as key from unnest(p_rows)
+      union all select distinct 2::smallint, tenant from unnest(p_rows)
+      union all select distinct 3::smallint, target from unnest(p_rows) where target is not null) as s
+    cross join lateral (select from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l)
+$$;
 
 -- Those of these rows that their jobs' overlap policies let go on; looked at are those that come from a place, 0 or 5.
 create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_from int, p_now timestamptz)
