@@ -219,7 +219,7 @@ async def fill(engine: Engine, number: int, document: Mapping[str, object] | Non
     """So many one-time jobs that are due, made at once."""
     now = await engine.clock.now()
     new = parse_new_job(document or one_time(), now, 1)
-    tenant, queue = await engine.tenant("default", now), await engine.queue("default", now)
+    tenant, queue = await engine.tenant(new.tenant_id, now), await engine.queue(new.queue, now)
     spec = encode_job(new).decode()
     await engine.database.value(_FILL, now, tenant, queue, spec, number)
 

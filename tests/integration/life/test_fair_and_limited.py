@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hourbell.actions.task import Context
 from hourbell.dispatch import Settlement
 from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
@@ -39,6 +40,8 @@ from integration.life.support import (
     eventually,
     expire_session,
     fates,
+    fill,
+    one_time,
     open_engine,
     places,
     plan_all,
@@ -125,6 +128,19 @@ async def test_each_of_ten_thousand_tenants_gets_its_turn_beside_a_loud_one(
         await hand.succeed(claimed)
     assert len(served) == 10_001
     assert served["loud"] < 1_500
+
+
+async def test_queues_share_a_worker_by_their_own_virtual_times(engine: Engine) -> None:
+    hand = await Hand.opened(engine, ["old", "new"])
+    await fill(engine, 500, one_time(queue="old"))
+    await admit_all(engine)
+    await hand.succeed(await hand.claim(500))  # the tags of the one are far ahead of the other's
+    for queue in ("old", "new"):
+        await fill(engine, 100, one_time(queue=queue))
+    await admit_all(engine)
+    claimed = await hand.claim(100)
+    served = Counter(json.loads(one.spec)["queue"] for one in claimed)
+    assert served == {"old": pytest.approx(50, abs=2), "new": pytest.approx(50, abs=2)}
 
 
 async def test_a_worker_keeps_slots_for_what_is_critical(engine: Engine) -> None:
@@ -368,6 +384,39 @@ union all
 select 'key', e.key::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
 where e.key is not null group by e.key having count(*) > 1
 """
+
+
+async def test_a_limit_that_is_set_changed_or_removed_acts_within_a_second(engine: Engine) -> None:
+    """With the scheduler and the worker that ship, while executions take a tenth of a second each."""
+    running, most = 0, 0
+
+    async def work(payload: object, context: Context) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.1)
+        running -= 1
+
+    async def running_at_most(number: int) -> None:
+        nonlocal most
+        await asyncio.sleep(1.0)  # what a limit is given to act; then it has to hold
+        most = running
+        await asyncio.sleep(0.5)
+        assert most <= number
+
+    await fill(engine, 3_000, one_time("work"))
+    async with scheduling(engine), working(engine, {"work": work}, slots=40):
+        await eventually(lambda: _is(lambda: running >= 20))
+        await set_queue(engine, "default", QueueSettings(max_concurrency=4), Write())
+        await running_at_most(4)
+        await set_queue(engine, "default", QueueSettings(max_concurrency=0), Write())
+        await running_at_most(0)
+        await set_queue(engine, "default", QueueSettings(), Write())
+        await eventually(lambda: _is(lambda: running >= 20), seconds=1.0)
+
+
+async def _is(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 async def test_limits_hold_while_workers_are_killed_and_no_place_is_lost(

@@ -333,6 +333,30 @@ async def test_explain_names_what_blocks_and_who_has_it(still: Engine) -> None:
     assert (blocked.code, blocked.until) == ("tenant_rate", START + 10 * SECOND)
 
 
+@pytest.mark.parametrize("what", ["queue", "tenant", "target"])
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [({"max_concurrency": 1}, "concurrency"), ({"rate_limit": RateLimit(0.1)}, "rate")],
+)
+async def test_explain_has_a_code_for_every_limit(
+    still: Engine, what: str, limits: dict[str, Any], code: str
+) -> None:
+    if what == "queue":
+        await limit_queue(still, **limits)
+    elif what == "tenant":
+        await limit_tenant(still, "default", **limits)
+    else:
+        await set_target(still, "h", Limits(**limits), Write())
+    first, second = await queued(still, 2, action={"type": "WEBHOOK", "url": "http://h/"})
+    await claimed(still, await Hand.opened(still))
+    blocked = await explain_execution(still, second)
+    assert blocked.code == f"{what}_{code}"
+    if code == "rate":
+        assert blocked.until == START + 10 * SECOND
+    else:
+        assert blocked.execution_id == first
+
+
 # Quotas and bounds.
 
 

@@ -364,6 +364,7 @@ language plpgsql as $$
 declare
   recalled boolean;
 begin
+  -- If all that it got may not start any more, it clears the way and tries again: others wait behind that.
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, recalled
     from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_now, p_patience,
