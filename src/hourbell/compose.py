@@ -1,6 +1,7 @@
 """The composition root: wires the concrete classes of one process, starts them in order, stops them in reverse.
 
 `hourbell up` is everything in one process: the embedded PostgreSQL (or HOURBELL_DATABASE_URL), scheduler, worker, API.
+`hourbell api`, `scheduler` and `worker` are one of these roles each, any number of them on one database.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
 from uuid import uuid4
 
 import structlog
@@ -18,21 +20,21 @@ from hourbell import failpoints
 from hourbell.actions import Actions
 from hourbell.actions.task import Handler, TaskRunner
 from hourbell.actions.webhook import WebhookRunner
-from hourbell.api.app import create_app
+from hourbell.api.app import create_app, create_health_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import CHANNEL, Engine, Times
 from hourbell.engine.loops import Loop
 from hourbell.engine.retain import make_partitions
 from hourbell.engine.scheduler import Scheduler
-from hourbell.model.errors import StoreUnavailable
+from hourbell.model.errors import ConfigurationError, StoreUnavailable
 from hourbell.model.jobs import TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
 from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer
-from hourbell.store.migrations import migrate
+from hourbell.store.migrations import is_migrated, migrate
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 log = structlog.get_logger()
@@ -43,10 +45,21 @@ _REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
 API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
 
 
-class Everything:
-    """One process with all roles, and whether it is ready."""
+class Role(StrEnum):
+    """What a process can be, alone or together with the others."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, worker: Worker) -> None:
+    API = "api"
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+
+
+ALL_ROLES = frozenset(Role)
+
+
+class Running:
+    """The roles of this process, and whether they do their work."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler | None, worker: Worker | None) -> None:
         self.engine = engine
         self.scheduler = scheduler
         self.worker = worker
@@ -56,14 +69,20 @@ class Everything:
         try:
             async with asyncio.timeout(2):
                 await self.engine.clock.now()
-            database = True
+            checks = {"database": True}
         except (StoreUnavailable, TimeoutError):
-            database = False
-        return {
-            "database": database,
-            "scheduler": self.scheduler.makes_progress(),
-            "worker": self.worker.session is not None,
-        }
+            checks = {"database": False}
+        if self.scheduler is not None:
+            checks["scheduler"] = self.scheduler.makes_progress()
+        if self.worker is not None:
+            checks["worker"] = self.worker.session is not None
+        return checks
+
+    def wake(self) -> None:
+        """Something may have fallen due."""
+        for part in (self.scheduler, self.worker):
+            if part is not None:
+                part.wake()
 
 
 @asynccontextmanager
@@ -109,39 +128,96 @@ async def engine_on(
 
 
 @asynccontextmanager
-async def everything(
-    settings: Settings, handlers: Mapping[str, Handler]
-) -> AsyncIterator[Everything]:
-    """All roles in this process, running."""
-    failpoints.configure(settings.failpoints)
-    async with (
-        database_of(settings) as dsn,
-        engine_on(dsn, settings) as engine,
-        # Users wait for each other's locks; the leader and the worker must not wait for users.
-        engine_on(dsn, settings, API_PATIENCE_SECONDS) as for_users,
-        _actions(handlers, settings) as actions,
-    ):
+async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> AsyncIterator[Running]:
+    """The database and all roles in this process, running."""
+    async with database_of(settings) as dsn:
         await migrate(dsn)
+        async with running(dsn, settings, ALL_ROLES, handlers) as parts:
+            yield parts
+
+
+@asynccontextmanager
+async def role(
+    settings: Settings, which: Role, handlers: Mapping[str, Handler]
+) -> AsyncIterator[Running]:
+    """One role in this process, on a database that others share and that `hourbell migrate` has prepared."""
+    dsn = shared_database(settings)
+    if not await is_migrated(dsn):
+        raise ConfigurationError(
+            "The database is older than this program. Run `hourbell migrate` once, then start again."
+        )
+    async with running(dsn, settings, {which}, handlers) as parts:
+        yield parts
+
+
+def shared_database(settings: Settings) -> str:
+    """The user's database; a process that is a part of several cannot do with one of its own."""
+    if settings.database_url is None:
+        raise ConfigurationError(
+            "HOURBELL_DATABASE_URL is not set. A process on its own needs the PostgreSQL that the others "
+            "use; `hourbell up` runs everything in one process, with a PostgreSQL of its own."
+        )
+    return settings.database_url
+
+
+@asynccontextmanager
+async def running(
+    dsn: str, settings: Settings, roles: Set[Role], handlers: Mapping[str, Handler]
+) -> AsyncIterator[Running]:
+    """These roles in this process, on a database that is migrated."""
+    failpoints.configure(settings.failpoints)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(engine_on(dsn, settings))
+        scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
+        worker = None
+        if Role.WORKER in roles:
+            actions = await stack.enter_async_context(_actions(handlers, settings))
+            worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
+        parts = Running(engine, scheduler, worker)
+        app = create_health_app(parts)
+        if Role.API in roles:
+            # Users wait for each other's locks; the leader and the worker must not wait for users.
+            for_users = await stack.enter_async_context(
+                engine_on(dsn, settings, API_PATIENCE_SECONDS)
+            )
+            app = create_app(for_users, parts)
         await make_partitions(engine, await engine.clock.now())
         clock = DatabaseClock(engine.database)
-        watch = asyncio.create_task(Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS).run())
-        scheduler = Scheduler(engine)
-        worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
-        roles = Everything(engine, scheduler, worker)
-        server = ApiServer(create_app(for_users, roles), settings.host, settings.port)
-        async with _woken(engine, scheduler, worker):
-            await server.start()
+        watch = Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS)
+        await stack.enter_async_context(_in_background(watch))
+        await stack.enter_async_context(_woken(parts))
+        # Stopped in reverse: nothing new comes in, then what runs ends, then somebody else may lead.
+        if scheduler is not None:
             scheduler.start()
-            working = asyncio.create_task(worker.run())
-            try:
-                yield roles
-            finally:
-                # Nothing new comes in, then what runs ends, then somebody else may lead.
-                await server.stop()
-                worker.stop()
-                await working
-                await scheduler.stop()
-                watch.cancel()
+            stack.push_async_callback(scheduler.stop)
+        if worker is not None:
+            await stack.enter_async_context(_working(worker))
+        server = ApiServer(app, settings.host, settings.port)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        yield parts
+
+
+@asynccontextmanager
+async def _working(worker: Worker) -> AsyncIterator[None]:
+    """A worker that works, and drains at the end."""
+    working = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
+
+
+@asynccontextmanager
+async def _in_background(loop: Loop) -> AsyncIterator[None]:
+    task = asyncio.create_task(loop.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
@@ -166,25 +242,18 @@ async def _actions(handlers: Mapping[str, Handler], settings: Settings) -> Async
 
 
 @asynccontextmanager
-async def _woken(engine: Engine, scheduler: Scheduler, worker: Worker) -> AsyncIterator[None]:
+async def _woken(parts: Running) -> AsyncIterator[None]:
     """Notifications wake the scheduler and the worker; the listener comes back after an outage."""
-
-    def heard() -> None:
-        scheduler.wake()
-        worker.wake()
-
-    listener = await engine.database.listen(CHANNEL, heard)
+    database = parts.engine.database
+    listener = await database.listen(CHANNEL, parts.wake)
 
     async def renew() -> bool:
-        if not engine.database.pooled:
+        if not database.pooled:
             await listener.renew()
         return False
 
-    task = asyncio.create_task(Loop("listen", renew, _LISTENER_SECONDS).run())
     try:
-        yield
+        async with _in_background(Loop("listen", renew, _LISTENER_SECONDS)):
+            yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
         await listener.close()

@@ -456,6 +456,16 @@ async def test_one_leads_until_the_lease_runs_out_or_is_given_back(world: World)
     assert again.epoch > taken.epoch
 
 
+async def test_a_term_that_ran_out_is_over_also_if_nobody_has_followed(world: World) -> None:
+    leadership = Leadership(world.engine)
+    led = await leadership.step()
+    await world.clock.advance(timedelta(seconds=11))
+    again = await leadership.step()
+    assert led is not None
+    assert again is not None
+    assert again.epoch > led.epoch
+
+
 async def test_nobody_commits_under_an_epoch_that_is_over(world: World) -> None:
     leadership = Leadership(world.engine)
     zombie = await leadership.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from litestar import Litestar, Response
@@ -10,7 +11,9 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
-from hourbell.api import executions, health, jobs
+from hourbell.api import executions, jobs
+from hourbell.api.health import ROUTES as HEALTH_ROUTES
+from hourbell.api.health import Health
 from hourbell.api.openapi import describe
 from hourbell.api.problems import on_exception, on_framework_error, on_hourbell_error
 from hourbell.api.requests import MAX_BODY_BYTES
@@ -18,21 +21,34 @@ from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
 from hourbell.model.errors import HourbellError
 
-ROUTES = (*health.ROUTES, *jobs.ROUTES, *executions.ROUTES)
+ROUTES = (*HEALTH_ROUTES, *jobs.ROUTES, *executions.ROUTES)
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-def create_app(engine: Engine, health: health.Health) -> Litestar:
+def create_app(engine: Engine, health: Health) -> Litestar:
     """An application that serves this engine."""
     document = msgspec.json.encode(describe(ROUTES))
+    return _app(ROUTES, health, {"engine": engine, "openapi": document})
+
+
+def create_health_app(health: Health) -> Litestar:
+    """An application of a process that serves no API: only whether it is alive, and ready."""
+    return _app(
+        [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")], health, {}
+    )
+
+
+def _app(routes: Sequence[Route], health: Health, needed: Mapping[str, object]) -> Litestar:
+    provided = {"health": health, **needed}
     return Litestar(
         # Options first: where there are none yet, the framework adds its own.
-        route_handlers=[*map(_options_handler, {r.path for r in ROUTES}), *map(_handler, ROUTES)],
+        route_handlers=[
+            *(_options_handler(path, routes) for path in {route.path for route in routes}),
+            *map(_handler, routes),
+        ],
         dependencies={
-            "engine": Provide(lambda: engine, sync_to_thread=False),
-            "health": Provide(lambda: health, sync_to_thread=False),
-            "openapi": Provide(lambda: document, sync_to_thread=False),
+            name: Provide(_giving(value), sync_to_thread=False) for name, value in provided.items()
         },
         exception_handlers={
             HourbellError: on_hourbell_error,
@@ -45,15 +61,19 @@ def create_app(engine: Engine, health: health.Health) -> Litestar:
     )
 
 
+def _giving(value: object) -> Callable[[], object]:
+    return lambda: value
+
+
 def _handler(route: Route) -> HTTPRouteHandler:
     status = min(route.answers)
     made = HTTPRouteHandler(_typed(route.path), http_method=[route.method], status_code=status)
     return made(route.handler)
 
 
-def _options_handler(path: str) -> HTTPRouteHandler:
+def _options_handler(path: str, routes: Sequence[Route]) -> HTTPRouteHandler:
     """Tells all methods of a path; the framework's own tells those of the first of its handlers."""
-    methods = sorted({"OPTIONS", *(route.method for route in ROUTES if route.path == path)})
+    methods = sorted({"OPTIONS", *(route.method for route in routes if route.path == path)})
 
     async def options() -> Response[None]:
         return Response(None, status_code=204, headers={"Allow": ", ".join(methods)})

@@ -11,8 +11,12 @@ import click
 from hourbell import __version__
 
 COMMANDS = {
+    "api": "hourbell.cli.roles:api_command",
+    "migrate": "hourbell.cli.migrate:migrate_command",
     "next": "hourbell.cli.next:next_command",
+    "scheduler": "hourbell.cli.roles:scheduler_command",
     "up": "hourbell.cli.up:up_command",
+    "worker": "hourbell.cli.roles:worker_command",
 }
 
 

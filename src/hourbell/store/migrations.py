@@ -15,6 +15,8 @@ from importlib import resources
 import asyncpg
 import msgspec
 
+from hourbell.store.database import translated
+
 _LOCK = 4_716_200_311  # any constant; the same in every version
 
 
@@ -34,9 +36,23 @@ def sql_files(folder: str) -> Iterator[SqlFile]:
 
 async def migrate(dsn: str) -> None:
     """Bring the schema `hourbell` of this database to the present version."""
-    connection = await asyncpg.connect(dsn, statement_cache_size=0)
+    with translated():
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
         await migrate_connection(connection)
+    finally:
+        await connection.close()
+
+
+async def is_migrated(dsn: str) -> bool:
+    """Whether the database has every migration that this version needs; it may have more."""
+    with translated():
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+    try:
+        if await connection.fetchval("select to_regclass('hourbell.migrations') is null"):
+            return False
+        applied = await connection.fetch("select name from hourbell.migrations")
+        return {file.name for file in sql_files("migrations")} <= {row["name"] for row in applied}
     finally:
         await connection.close()
 

@@ -111,6 +111,20 @@ async def test_claimers_take_different_rows_while_another_claim_has_not_committe
     assert not taken[0] & taken[1]
 
 
+async def test_nobody_waits_for_a_claim_that_has_not_committed(engine: Engine) -> None:
+    await fill(engine, 150)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    async with in_transaction(engine) as somebody:
+        # As a claim does it, which cannot be held open: it commits by itself.
+        await somebody.database.fetch(
+            "delete from hourbell.ready where id = any (array("
+            "select id from hourbell.ready order by tag limit 100 for update skip locked)) returning id"
+        )
+        async with asyncio.timeout(5):
+            assert len(await hand.claim(100)) == 50
+
+
 async def test_every_claim_of_an_execution_has_a_higher_fence(engine: Engine) -> None:
     await create(engine, one_time())
     fences = []

@@ -130,6 +130,22 @@ async def test_one_who_resigns_is_followed_at_once(engine: Engine) -> None:
     assert (await second.step()) == Term(second.node, 2)
 
 
+async def test_a_leader_trusts_no_silence_across_a_step_of_the_clock(engine: Engine) -> None:
+    engine.times = replace(TIMES, lease_seconds=0.3, leader_lease_seconds=30)
+    leadership = Leadership(engine)
+
+    async def trusts_silence() -> bool:
+        await leadership.step()
+        return leadership.may_reap(await engine.clock.now())
+
+    await eventually(trusts_silence)
+    await leadership.step()
+    now = await engine.clock.now()
+    assert leadership.may_reap(now)
+    assert not leadership.may_reap(now + timedelta(seconds=10))
+    assert not leadership.may_reap(now - timedelta(seconds=10))
+
+
 @pytest.mark.parametrize("verb", [plan, expire, reap, end_memberships, keep_house])
 async def test_every_verb_of_a_leader_whose_epoch_is_over_is_refused(
     engine: Engine, verb: Any

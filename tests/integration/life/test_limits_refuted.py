@@ -302,14 +302,28 @@ async def test_a_rate_that_is_set_again_as_it_was_costs_nothing(still: Engine) -
 async def test_a_caller_with_an_old_time_gains_no_tokens(still: Engine) -> None:
     await limit_queue(still, rate_limit=RateLimit(1.0, burst=5))
     hand = await Hand.opened(still)
-    await queued(still, 40)
+    await queued(still, 2)
     later = START + 60 * SECOND
     await travel(still, later)
-    assert len(await claimed(still, hand)) == 5
+    assert len(await claimed(still, hand)) == 2
+    [long_due] = await queued(still, 1, schedule={"at": START.isoformat()})
+    await admit(still, later - 30 * SECOND)
+    assert [run.execution_id for run in await hand.claim()] == [long_due]
+    await queued(still, 10)
+    assert len(await claimed(still, hand)) == 2
     for _ in range(3):
         await admit(still, later - 30 * SECOND)
         await admit(still, later)
     assert await claimed(still, hand) == []
+
+
+async def test_what_was_offered_and_is_cancelled_gives_its_token_back(still: Engine) -> None:
+    await limit_queue(still, rate_limit=RateLimit(0.001))
+    hand = await Hand.opened(still)
+    first, second = await queued(still, 2)
+    await admit_all(still)
+    await cancel_execution(still, first, Write())
+    assert [run.execution_id for run in await in_time(still, hand)] == [second]
 
 
 async def test_a_clock_that_is_set_back_stops_no_limit(still: Engine) -> None:

@@ -18,6 +18,7 @@ from hourbell.engine.read import get_execution, get_job, list_executions
 from hourbell.engine.reap import expire, reap
 from hourbell.engine.request import cancel_execution, run_now
 from hourbell.engine.writes import Write
+from hourbell.failpoints import held
 from hourbell.model.errors import Conflict, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import JobStatus
@@ -31,6 +32,7 @@ from integration.life.support import (
     every,
     expire_session,
     fill,
+    history,
     one_time,
     open_engine,
     place_of,
@@ -361,6 +363,41 @@ async def test_what_is_taken_back_while_it_is_being_moved_is_taken_back(
     await taking
     assert (await get_job(still, job.job_id)).status is JobStatus.CANCELLED
     assert await place_of(still, job.job_id) == []
+
+
+async def test_a_claim_by_an_old_time_is_recorded_by_the_clock(still: Engine) -> None:
+    """As the rig found it with seed 53: the claim stood while a job was created, fell due and became ready."""
+    hand = await Hand.opened(still)
+    with held("claim.before_commit") as claiming:
+        claim = asyncio.create_task(hand.claim())  # by the time of now
+        await claiming.reached()
+        await travel(still, START + MINUTE)
+        job = await create(still, one_time(schedule={"delay_seconds": 0}))
+        await admit_all(still)
+        claiming.release()
+    await hand.succeed(await claim)
+    ran = await get_execution(still, job.job_id)
+    assert ran.started_at == ran.scheduled_for
+
+
+async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring("*/10 * * * * *"))
+    await plan_all(still)
+    ahead = START + timedelta(seconds=30)
+    number = await still.database.value(
+        "select id from hourbell.executions where occurrence = $1", ahead
+    )
+    await cancel_execution(still, number, Write())
+    same_times = {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}
+    await update_job(still, job.job_id, same_times, Write())
+    await plan_all(still)
+    await travel(still, START + timedelta(minutes=1))
+    await (await Hand.opened(still)).run_all()
+    fates = [(fate.occurrence, fate.status) for fate in await history(still, job.job_id)]
+    tens = [START + timedelta(seconds=seconds) for seconds in range(10, 70, 10)]
+    assert fates == [(ten, "CANCELLED" if ten == ahead else "SUCCEEDED") for ten in tens]
 
 
 async def test_resume_leaves_what_was_asked_for_during_the_pause(still: Engine) -> None:

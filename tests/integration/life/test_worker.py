@@ -130,6 +130,26 @@ async def test_a_worker_renews_its_session_three_times_a_lease(database: str) ->
     assert gaps[len(gaps) // 2] < 0.3
 
 
+async def test_a_worker_whose_lease_may_have_run_out_starts_nothing(engine: Engine) -> None:
+    work = Work()
+    await create(engine, one_time("work"))
+    await admit_all(engine)
+    with held("heartbeat.before_commit") as beat, held("claim.after_commit") as claim:
+        async with working(engine, {"work": work.run}):
+            await claim.reached()
+            await beat.reached()
+            reached = time.monotonic()
+            lease = engine.times.lease_seconds
+            await eventually(lambda: _async(time.monotonic() - reached > lease))
+            claim.release()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await work.has_started()
+            beat.release()
+            await work.has_started()
+            work.let_go.set()
+
+
 async def test_a_handler_over_its_timeout_is_stopped_and_its_attempt_failed(
     engine: Engine,
 ) -> None:
@@ -207,6 +227,30 @@ async def test_a_lost_session_cancels_all_its_work_and_another_takes_it_up(
     assert work.started[0].execution_id == work.started[1].execution_id
     assert execution.status is ExecutionStatus.SUCCEEDED
     assert [attempt.kind for attempt in execution.attempts] == ["lost", None]
+
+
+async def test_an_attempt_that_was_lost_counts_among_the_retries(engine: Engine) -> None:
+    started: list[int] = []
+
+    async def fail_at_last(payload: object, context: Context) -> None:
+        started.append(context.attempt)
+        if context.attempt == 1:
+            await asyncio.Event().wait()
+        raise RuntimeError("it did not work")
+
+    policy = {"backoff": "FIXED", "initial_delay_seconds": 1, "max_retries": 1}
+    job = await create(engine, one_time("work", retry_policy=policy))
+    await admit_all(engine)
+    async with working(engine, {"work": fail_at_last}) as worker:
+        await eventually(lambda: _async(started == [1]))
+        assert worker.session is not None
+        await take_session(engine, worker.session)
+        run = await ended(engine, job.job_id)
+    assert (run.status, run.reason, run.attempt) == (
+        ExecutionStatus.DEAD,
+        Reason.RETRIES_EXHAUSTED,
+        2,
+    )
 
 
 async def test_a_lost_lease_cancels_that_handler_and_no_other(engine: Engine) -> None:

@@ -28,6 +28,7 @@ declare
   takes_long boolean;
   solo boolean := false;
   wishes boolean;
+  at timestamptz;
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
@@ -121,6 +122,8 @@ begin
   end if;
   if cardinality(popped) = 0 then return; end if;
 
+  -- When it is, by the clock: the caller may have come with a time before what it takes was due, or even there.
+  at := greatest(p_now, hourbell.clock());
   wishes := exists (select from hourbell.cancellations);
   with found as materialized (
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, coalesce(e.spec, j.spec) as spec,
@@ -138,7 +141,7 @@ begin
     left join hourbell.jobs as j on j.id = e.job),
   kept as (
     insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
-    select p_session, id, fence, p_now, p_claim, version, solo, held <> '{}' and id = any (held) from found where plain)
+    select p_session, id, fence, at, p_claim, version, solo, held <> '{}' and id = any (held) from found where plain)
   select array_agg(id) filter (where plain), array_agg(coalesce(job, id)) filter (where plain),
     array_agg(tenant) filter (where plain), array_agg(attempt + 1) filter (where plain),
     array_agg(fence) filter (where plain), array_agg(occurrence) filter (where plain),
@@ -215,7 +218,7 @@ begin
       end if;
       if fate is null then
         insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
-        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), p_now, p_claim, coalesce(j.version, e.version), p_solo,
+        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), greatest(p_now, hourbell.clock()), p_claim, coalesce(j.version, e.version), p_solo,
           e.id = any (p_held));
       else
         insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);

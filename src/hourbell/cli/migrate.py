@@ -1,0 +1,33 @@
+"""`hourbell migrate`: bring the database to the version of this program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+
+from hourbell.cli.process import NO_DATABASE, why_no_database
+from hourbell.compose import shared_database
+from hourbell.model.errors import ConfigurationError, HourbellError
+from hourbell.settings import from_environment
+from hourbell.store.migrations import migrate
+
+
+@click.command("migrate")
+def migrate_command() -> None:
+    """Bring the database of HOURBELL_DATABASE_URL to this version; forward only, and safe to repeat."""
+    try:
+        asyncio.run(_migrate(shared_database(from_environment(os.environ))))
+    except HourbellError as error:
+        click.echo(f"hourbell: {error.message}", err=True)
+        sys.exit(2)
+    click.echo("The database is up to date.")
+
+
+async def _migrate(dsn: str) -> None:
+    try:
+        await migrate(dsn)
+    except NO_DATABASE as error:
+        raise ConfigurationError(why_no_database(error)) from error

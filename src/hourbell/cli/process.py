@@ -1,0 +1,87 @@
+"""What the commands that run until they are told to stop have in common: settings, logs, signals, the last words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+
+import asyncpg
+import click
+import uvloop
+
+from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
+from hourbell.observe.logs import configure_logs
+from hourbell.settings import Settings, from_environment
+from hourbell.store.embedded import stop_at_once
+
+# It does not answer, it is not there, or we may not use it.
+NO_DATABASE = (
+    StoreUnavailable,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+
+
+def run_process(
+    compose: Callable[[Settings], AbstractAsyncContextManager[object]],
+    greet: Callable[[Settings], str],
+) -> None:
+    """Run what is composed until a signal, drain, and end; a second signal ends at once."""
+    try:
+        settings = from_environment(os.environ)
+        configure_logs(settings.log_level)
+        uvloop.run(_run(settings, compose, greet))
+    except HourbellError as error:
+        click.echo(f"hourbell: {error.message}", err=True)
+        sys.exit(2)
+
+
+async def _run(
+    settings: Settings,
+    compose: Callable[[Settings], AbstractAsyncContextManager[object]],
+    greet: Callable[[Settings], str],
+) -> None:
+    stop = asyncio.Event()
+    _on_signals(stop.set)
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(compose(settings))
+        except NO_DATABASE as error:
+            if settings.database_url is None:
+                raise
+            raise ConfigurationError(why_no_database(error)) from error
+        click.echo(greet(settings))
+        await stop.wait()
+        click.echo("Draining; Ctrl-C again stops at once what runs, and it will run again.")
+        _on_signals(partial(_stop_now, settings))
+    click.echo("Stopped.")
+
+
+def _on_signals(act: Callable[[], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, act)
+
+
+def _stop_now(settings: Settings) -> None:
+    """End here, whatever still runs; only the server, which is a process of its own, has to be told."""
+    try:
+        if settings.database_url is None:
+            stop_at_once(settings.data_dir)
+        click.echo("Stopped.")
+    finally:
+        os._exit(130)
+
+
+def why_no_database(error: Exception) -> str:
+    # What the database or the network said; our own words around it are about writes.
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    reason = str(cause).rstrip(".") or type(cause).__name__
+    return (
+        f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Correct the setting or "
+        f"what it names, or unset it to use the embedded PostgreSQL."
+    )
