@@ -1,4 +1,4 @@
-"""The servers that tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer.
+"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, a clock that can be bent.
 
 `python tests/services.py` (a part of `make test`) installs what is missing, if this is a Debian
 machine and we are root. What then still is missing is skipped aloud on a developer's machine and
@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 POSTGRES15_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+FAKETIME = "faketime/libfaketimeMT.so.1"  # below the folder of the machine's libraries
 START_SECONDS = 30.0
 
 
@@ -42,7 +43,14 @@ def _missing_packages() -> list[str]:
         missing.append("postgresql-15")
     if _pgbouncer_program() is None:
         missing.append("pgbouncer")
+    if faketime() is None:
+        missing.append("libfaketime")
     return missing
+
+
+def faketime() -> Path | None:
+    """The library that bends the clock of a process, if it is installed."""
+    return next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
 
 
 def _pgbouncer_program() -> str | None:

@@ -1,0 +1,123 @@
+"""What an asynchronous standby may cost.
+
+It does not have the last moments of a primary that dies: what was acknowledged in them may be gone,
+and what was done in them may be done again. Nobody can promise more, and nobody may take more. So
+
+- a call that was under way in those moments counts as one that was never answered;
+- an execution that arrived, was tried or ended in them is left out, and its occurrence is not asked
+  for: of a job that says how its runs may overlap or how many there may be, or that has only the
+  one, the whole job, as the rest of it cannot be told without that one;
+- everything else is judged as always: all other occurrences of recurring jobs up to the first of
+  their changes that is in doubt, and all one-time jobs that were quiet then.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from chaos.checks_promise import Document, Micros, Promise, Spans, micros
+from chaos.history import Alive, Call, Delivery, Ended, History
+
+Occurrence = tuple[str, Micros]  # of a job
+
+
+class Amnesty(msgspec.Struct, frozen=True):
+    history: History  # what is left of it
+    forgiven: frozenset[Occurrence]  # of which there need be no record
+
+
+def without_what_may_be_lost(history: History, promise: Promise) -> Amnesty:
+    """The whole of it if the standby is synchronous."""
+    if promise.standby_lag_seconds == 0:
+        return Amnesty(history, frozenset())
+    moments = _lost_moments(history, promise.standby_lag_seconds)
+    dump = history.dump
+    rows: list[Ended | Alive] = [*dump.ended, *dump.alive]
+    arrived = {d.execution_id for d in history.deliveries if _touches(moments, d)}
+    hit = [row for row in dump.ended if row.execution_id in arrived or _is_hit(moments, row)]
+    documents = _documents(history)
+    jobs = {row.job_id for row in hit} | {
+        alive.job_id for alive in dump.alive if alive.execution_id in arrived
+    }
+    whole = {job for job in jobs if not _is_plain(documents.get(job))}
+    gone = arrived | {row.execution_id for row in hit}
+    gone |= {row.execution_id for row in rows if row.job_id in whole}
+    return Amnesty(
+        msgspec.structs.replace(
+            history,
+            calls=[
+                _in_doubt(call) if _touches(moments, call) or _made(call, gone) else call
+                for call in history.calls
+                if _job(call) not in whole and call.execution_id not in gone
+            ],
+            deliveries=[d for d in history.deliveries if d.execution_id not in gone],
+            dump=msgspec.structs.replace(
+                dump,
+                jobs=[job for job in dump.jobs if job.job_id not in whole],
+                ended=[row for row in dump.ended if row.execution_id not in gone],
+                alive=[row for row in dump.alive if row.execution_id not in gone],
+                dead_letters=[letter for letter in dump.dead_letters if letter not in gone],
+            ),
+        ),
+        frozenset(
+            (row.job_id, micros(row.scheduled_for)) for row in rows if row.execution_id in gone
+        ),
+    )
+
+
+def _lost_moments(history: History, lag: float) -> Spans:
+    """A process that strays to the old primary is served by it until it is called back."""
+    spans = []
+    for fault in history.faults:
+        if fault.kind == "failover":
+            spans.append((fault.began_at - lag, fault.began_at + lag))
+        elif fault.kind == "old_primary_returns":
+            spans.append((fault.began_at - lag, fault.ended_at))
+    return Spans(spans)
+
+
+def _touches(moments: Spans, event: Call | Delivery) -> bool:
+    begun = event.asked_at if isinstance(event, Call) else event.at
+    return moments.touches(begun, event.answered_at or begun)
+
+
+def _is_hit(moments: Spans, row: Ended) -> bool:
+    """Whether one of its attempts, or its end, was in those moments."""
+    return moments.touches(row.recorded_at, row.recorded_at) or any(
+        moments.touches(attempt.started_at, attempt.finished_at) for attempt in row.attempts
+    )
+
+
+def _documents(history: History) -> dict[str, Document]:
+    """Of the jobs whose creation was answered."""
+    return {
+        call.answer["job_id"]: call.document
+        for call in history.calls
+        if call.operation == "create" and _job(call) is not None
+    }
+
+
+def _is_plain(document: Document | None) -> bool:
+    """Whether the occurrences of a job have nothing to do with each other."""
+    return (
+        document is not None
+        and document["type"] == "RECURRING"
+        and document.get("overlap_policy", "allow") == "allow"
+        and document.get("concurrency_key") is None
+        and document["schedule"].get("max_runs") is None
+    )
+
+
+def _job(call: Call) -> str | None:
+    if call.operation == "create" and isinstance(call.answer, dict):
+        return call.answer.get("job_id")
+    return call.job_id
+
+
+def _made(call: Call, executions: set[str]) -> bool:
+    made = call.answer.get("execution_ids", ()) if isinstance(call.answer, dict) else ()
+    return not executions.isdisjoint(made)
+
+
+def _in_doubt(call: Call) -> Call:
+    return msgspec.structs.replace(call, answered_at=None, status=None, answer=None)

@@ -1,0 +1,370 @@
+"""The evidence of a run, put in order: what is asked of it again and again, by the keys by which it
+is asked.
+
+Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from chaos.amnesty import Occurrence
+from chaos.checks_faults import RECEIVER, Strike, strike
+from chaos.checks_promise import SCHEDULE, Lists, Micros, Promise, Spans, micros, succeeded
+from chaos.checks_stories import Intent, Story, Teller, intents
+from chaos.history import Alive, Delivery, Ended, Fault, History, JobRow, Seconds
+
+# What the database has in the end.
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dump has of one execution: that it ended, or where it is."""
+
+    execution_id: str
+    job_id: str
+    origin: int
+    at: Micros
+    scheduled_for: Seconds
+    ended: Ended | None = None
+    alive: Alive | None = None
+
+    @property
+    def state(self) -> str:
+        if self.ended is not None:
+            why = f"({self.ended.reason})" if self.ended.reason else ""
+            return f"{self.ended.status}{why}"
+        assert self.alive is not None
+        return f"alive ({self.alive.place})"
+
+    @property
+    def superseded(self) -> bool:
+        return self.ended is not None and self.ended.status == "SUPERSEDED"
+
+
+class Start(NamedTuple):
+    """The first start of an execution that had to wait for nobody."""
+
+    row: Row
+    story: Story
+    due_at: Seconds  # its time, or when it was answered that it should run, if that was later
+    started_at: Seconds
+
+    @property
+    def late(self) -> float:
+        return self.started_at - self.due_at
+
+    @property
+    def priority(self) -> int:
+        return self.row.ended.priority if self.row.ended else self.story.priority
+
+
+class Case:
+    """A history, indexed."""
+
+    def __init__(
+        self, history: History, promise: Promise, forgiven: frozenset[Occurrence] = frozenset()
+    ) -> None:
+        self.history = history
+        self.promise = promise
+        self.forgiven = forgiven
+        self.dump = history.dump
+        self._flights: dict[int, int] = {}
+        self.phases: dict[str, Seconds] = {}
+        for phase in history.phases:
+            self.phases.setdefault(phase.name, phase.at)
+
+    # Faults.
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """Those that break something, in order."""
+        harmful = [f for f in self.history.faults if f.kind not in self.promise.no_excuse]
+        return sorted(harmful, key=lambda fault: fault.began_at)
+
+    @cached_property
+    def strikes(self) -> list[Strike]:
+        """The same, by whom they hit."""
+        return [strike(fault) for fault in self.faults]
+
+    @cached_property
+    def _broken(self) -> Spans:
+        """When something was broken on the way from the database to the receiver."""
+        return Spans((s.fault.began_at, s.fault.ended_at) for s in self.strikes if s.delays_starts)
+
+    @cached_property
+    def unrest(self) -> Spans:
+        """When anything was, and until what has piled up is worked off: else, all is calm."""
+        after = self.promise.aftermath_seconds
+        return Spans((fault.began_at, fault.ended_at + after) for fault in self.faults)
+
+    def allowed(self, since: Seconds, until: Seconds) -> float:
+        """How late something may be that waited from one moment to the other.
+
+        As long as something was broken at a stretch, and not all that was broken meanwhile: between
+        two faults there is time to start it. While all is well, there is no failover either.
+        """
+        if not self.unrest.touches(since, until):
+            return self.promise.late_seconds
+        return min(self.explained(since, until), self.promise.most_late_seconds)
+
+    def explained(self, since: Seconds, until: Seconds) -> float:
+        """The same for who is not there to be started: a stretch that nobody planned."""
+        return self._broken.longest(since, until) + self.promise.aftermath_seconds
+
+    def in_flight(self, number: int) -> int:
+        """How many executions were with workers at a fault, by the ledger and the receiver."""
+        if number not in self._flights:
+            fault = self.faults[number]
+            until = fault.ended_at + self.promise.late_seconds
+            held = {
+                row.execution_id
+                for row in self.rows
+                for attempt in (row.ended.attempts if row.ended else ())
+                if attempt.started_at <= until and attempt.finished_at >= fault.began_at
+            }
+            held |= {d.execution_id for d in self.deliveries if fault.began_at <= d.at <= until}
+            self._flights[number] = len(held)
+        return self._flights[number]
+
+    def obeys_by(self, since: Seconds, until: Seconds) -> Seconds:
+        """Until when something may arrive that was on its way when it was taken back.
+
+        A worker that was stopped or cut off, or a broken way to the receiver, may hold it up.
+        """
+        promise = self.promise
+        held_up = any(
+            (struck.hits_workers or RECEIVER in struck.hit)
+            and struck.fault.began_at <= until
+            and struck.fault.ended_at + promise.late_seconds >= since
+            for struck in self.strikes
+        )
+        return since + promise.obey_seconds + (promise.reaped_seconds if held_up else 0.0)
+
+    # What was asked.
+
+    @cached_property
+    def intents(self) -> list[Intent]:
+        return intents(self.history.calls)
+
+    @cached_property
+    def creates(self) -> list[Intent]:
+        return [intent for intent in self.intents if intent.operation == "create"]
+
+    @cached_property
+    def doubtful_creates(self) -> dict[str, Intent]:
+        """By the name of the job, which is another one for every create."""
+        return {intent.document["name"]: intent for intent in self.creates if intent.doubtful}
+
+    @cached_property
+    def stories(self) -> dict[str, Story]:
+        """By job: all whose creation was acknowledged."""
+        changes, runs = Lists[str, Intent](), Lists[str, Intent]()
+        for intent in self.intents:
+            if intent.operation in ("update", "pause", "resume", "delete"):
+                changes.add(intent.job_id or "", intent)
+            elif intent.operation in ("run", "backfill") and intent.possible:
+                runs.add(intent.job_id or "", intent)
+        found: dict[str, Story] = {}
+        for create in self.creates:
+            if create.granted and create.answer["job_id"] not in found:
+                job = create.answer["job_id"]
+                found[job] = Teller(create, changes[job], self.promise, self.dump.at).tell()
+                found[job].runs = runs[job]
+        return found
+
+    @cached_property
+    def cancels(self) -> Lists[str, Intent]:
+        """By execution: granted or in doubt."""
+        found = Lists[str, Intent]()
+        for intent in self.intents:
+            if intent.operation == "cancel" and intent.possible and intent.execution_id:
+                found.add(intent.execution_id, intent)
+        return found
+
+    # What arrived.
+
+    @cached_property
+    def deliveries(self) -> list[Delivery]:
+        """In the order of arrival. Each is written when it comes, and again when it is over."""
+        merged: dict[tuple[str, int, int, float], Delivery] = {}
+        for delivery in self.history.deliveries:
+            key = (delivery.execution_id, delivery.fence, delivery.attempt, delivery.at)
+            if key not in merged or merged[key].status is None:
+                merged[key] = delivery
+        return sorted(merged.values(), key=lambda delivery: delivery.at)
+
+    @cached_property
+    def delivered(self) -> Lists[str, Delivery]:
+        """By execution."""
+        found = Lists[str, Delivery]()
+        for delivery in self.deliveries:
+            found.add(delivery.execution_id, delivery)
+        return found
+
+    @cached_property
+    def _receiver_is_gone(self) -> Spans:
+        gone = (fault for fault in self.faults if fault.victim.startswith("receiver"))
+        return Spans((fault.began_at, fault.ended_at) for fault in gone)
+
+    def may_have_succeeded(self, delivery: Delivery) -> bool:
+        """A 2xx; or the receiver was killed, maybe between answering and writing that down."""
+        if delivery.status is not None:
+            return succeeded(delivery)
+        return self._receiver_is_gone.touches(delivery.at, delivery.at + self.promise.late_seconds)
+
+    # What there is in the end.
+
+    @cached_property
+    def job_rows(self) -> dict[str, JobRow]:
+        return {job.job_id: job for job in self.dump.jobs}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Without the missed stretches, which stand for many."""
+        found = [
+            Row(
+                execution_id=ended.execution_id,
+                job_id=ended.job_id,
+                origin=ended.origin,
+                at=micros(ended.scheduled_for),
+                scheduled_for=ended.scheduled_for,
+                ended=ended,
+            )
+            for ended in self.dump.ended
+            if ended.missed is None
+        ]
+        found += [
+            Row(
+                execution_id=alive.execution_id,
+                job_id=alive.job_id,
+                origin=alive.origin,
+                at=micros(alive.scheduled_for),
+                scheduled_for=alive.scheduled_for,
+                alive=alive,
+            )
+            for alive in self.dump.alive
+        ]
+        return found
+
+    @cached_property
+    def rows_of_execution(self) -> Lists[str, Row]:
+        found = Lists[str, Row]()
+        for row in self.rows:
+            found.add(row.execution_id, row)
+        return found
+
+    @cached_property
+    def rows_of_job(self) -> Lists[str, Row]:
+        found = Lists[str, Row]()
+        for row in self.rows:
+            found.add(row.job_id, row)
+        return found
+
+    @cached_property
+    def rows_of_occurrence(self) -> Lists[tuple[str, Micros], Row]:
+        """The scheduled ones."""
+        found = Lists[tuple[str, Micros], Row]()
+        for row in self.rows:
+            if row.origin == SCHEDULE:
+                found.add((row.job_id, row.at), row)
+        return found
+
+    @cached_property
+    def missed(self) -> Lists[str, Ended]:
+        """By job: stretches of occurrences that were recorded as missed."""
+        found = Lists[str, Ended]()
+        for ended in self.dump.ended:
+            if ended.missed is not None:
+                found.add(ended.job_id, ended)
+        return found
+
+    def row(self, execution_id: str) -> Row | None:
+        return next(iter(self.rows_of_execution[execution_id]), None)
+
+    # Starts.
+
+    @cached_property
+    def starts(self) -> list[Start]:
+        """Of all that had to wait for nothing but its time."""
+        found = []
+        for row in self.rows:
+            story = self.stories.get(row.job_id)
+            if story is None or story.restricted:
+                continue
+            due_at, started_at = self._due_at(row, story), self.started_at(row)
+            if started_at is None and self._should_have_started(row):
+                started_at = self.dump.at
+            if due_at is not None and started_at is not None and due_at <= self.dump.at:
+                found.append(Start(row, story, due_at, started_at))
+        return found
+
+    def _should_have_started(self, row: Row) -> bool:
+        """Whether it is there, and neither held by a pause nor back from a worker that was lost."""
+        alive = row.alive
+        if alive is None or alive.place == "held":
+            return False
+        return alive.run_at <= row.scheduled_for + self.promise.clock_seconds
+
+    def started_at(self, row: Row) -> Seconds | None:
+        """The first delivery; of a first attempt that never arrived, what the ledger says."""
+        first = [d.at for d in self.delivered[row.execution_id] if d.attempt == 1]
+        if first:
+            return first[0]
+        return row.ended.started_at if row.ended else None
+
+    def _due_at(self, row: Row, story: Story) -> Seconds | None:
+        if row.origin != SCHEDULE:
+            request = story.requested(row.execution_id)
+            return request.answered_at if request else None
+        if row.scheduled_for >= story.certain_until:
+            return None
+        if story.recurring:
+            stretch = story.stretch_of(row.at)
+            return max(row.scheduled_for, stretch.known_at) if stretch else None
+        answers = [story.create.answered_at, *(change.answered_at for change in story.changes)]
+        return max(row.scheduled_for, *(at for at in answers if at is not None))
+
+    @cached_property
+    def herds(self) -> dict[tuple[str, int], Spans]:
+        """By tenant and priority: when many of one tenant waited at once."""
+        waits = Lists[tuple[str, int], tuple[Seconds, Seconds]]()
+        for start in self.starts:
+            if start.story.is_herd:
+                waits.add((start.story.tenant, start.priority), (start.due_at, start.started_at))
+        return {whose: Spans(pairs) for whose, pairs in waits.items()}
+
+    def herds_met(self, start: Start) -> list[tuple[str, int]]:
+        """Those that were waiting while this one was; its own is not one of them."""
+        return [
+            whose
+            for whose, spans in self.herds.items()
+            if spans.touches(start.due_at, max(start.started_at, start.due_at))
+        ]
+
+    def herd_delay(self, since: Seconds, until: Seconds) -> float:
+        """How much longer something may wait of which nobody knows whether a herd was before it."""
+        met = any(spans.touches(since, until) for spans in self.herds.values())
+        return self.promise.herd_seconds if met else 0.0
+
+    # Words.
+
+    def when(self, at: Seconds) -> str:
+        """As it is in the files, and counted from the beginning of the run."""
+        return f"{at:.3f} (+{at - self.phases.get('loaded', 0.0):.3f} s)"
+
+    def what(self, row: Row) -> str:
+        story = self.stories.get(row.job_id)
+        name = story.name if story else self.job_name(row.job_id) or "?"
+        return f"{row.execution_id} of {row.job_id} ({name}) for {self.when(row.scheduled_for)}"
+
+    def job_name(self, job_id: str) -> str | None:
+        """Of a job whose creation was never answered: what the dump or its deliveries call it."""
+        if job_id in self.job_rows:
+            return self.job_rows[job_id].name
+        for row in self.rows_of_job[job_id]:
+            for delivery in self.delivered[row.execution_id]:
+                return delivery.job
+        return None

@@ -1,0 +1,99 @@
+"""Whom a fault can have hit: an excuse is for those, and for nobody else.
+
+A fault is known by its kind and its victim, a process or a connection. What it strikes is named
+here as the processes themselves are, or as all of a role: `workers`, `schedulers`. The API and its
+clients are no part of the way from the database to the receiver, which is what starts go by.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chaos.history import Fault
+
+WORKERS, SCHEDULERS, API, RECEIVER, DATABASE = (
+    "workers",
+    "schedulers",
+    "api",
+    "receiver",
+    "database",
+)
+ALL = frozenset({WORKERS, SCHEDULERS, API})
+_BY_BACKENDS = {
+    "worker-%": frozenset({WORKERS}),
+    "scheduler-%": frozenset({SCHEDULERS}),
+    "api-%": frozenset({API}),
+}
+# They kill or stop their victim twice: once to start it as they need it, once to hit it.
+_TWO_BLOWS = ("kill_at_failpoint", "stop_at_failpoint", "clock_skew", "clock_step")
+# They hit the process itself. One that has only lost the database goes on with what it has begun.
+_PROCESS_KINDS = ("kill", "stop", "clock", "rolling_restart", "poison")
+
+
+class Strike(NamedTuple):
+    """A fault, by whom it hits."""
+
+    fault: Fault
+    hit: frozenset[str]
+
+    @property
+    def hits_workers(self) -> bool:
+        return self.workers(1) > 0
+
+    def hits(self, worker: str | None) -> bool:
+        """Whether it hits this worker; or any, if nobody knows which one it was."""
+        return self.hits_workers if worker is None else bool(self.hit & {WORKERS, worker})
+
+    @property
+    def hits_worker_processes(self) -> bool:
+        """Not only their connections to the database."""
+        return (
+            self.hits_workers
+            and self.fault.kind.startswith(_PROCESS_KINDS)
+            and "→" not in self.fault.victim
+            and not self.fault.victim.startswith("postgres")
+        )
+
+    def workers(self, of: int) -> int:
+        """How many it hits, of so many."""
+        if WORKERS in self.hit:
+            return of
+        return sum(name.startswith("worker-") for name in self.hit)
+
+    @property
+    def delays_starts(self) -> bool:
+        return bool(self.hit - {API})
+
+    @property
+    def blows(self) -> int:
+        return 2 if self.fault.kind in _TWO_BLOWS else 1
+
+
+def strike(fault: Fault) -> Strike:
+    return Strike(fault, _hit(fault))
+
+
+def _hit(fault: Fault) -> frozenset[str]:
+    whole = fault.victim.startswith("postgres") or fault.victim == "everything"
+    match fault.kind:
+        case "poison":
+            return frozenset({WORKERS})
+        case "migrate_under_load":
+            return frozenset({DATABASE})  # it holds up for a moment, and ends nothing
+        case "old_primary_returns":
+            return ALL  # a failover came first, whoever then strays
+        case "clog" if "links" in fault.detail:
+            return frozenset().union(*map(_of_link, fault.detail["links"]))
+        case "terminate_backends":
+            return _BY_BACKENDS.get(fault.detail.get("whose", ""), ALL)
+    return ALL if whole else _of_link(fault.victim)
+
+
+def _of_link(name: str) -> frozenset[str]:
+    """Of a connection, who opens it; `workers→receiver` and the clients' are of where they lead."""
+    process = name.split("→")[0]
+    if process == "workers":
+        return frozenset({RECEIVER})
+    if process == "client" or process.startswith("api"):
+        return frozenset({API})
+    return frozenset({process})

@@ -1,0 +1,306 @@
+"""The clients of a run: people and programs that use the API while everything around it breaks.
+
+Every request is written down with what was heard of it. One that was not answered is repeated under its key until it is,
+as a good client does: what is still in doubt at the end cannot be judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from chaos.history import Call, Log
+from chaos.worker import POISON
+
+TENANTS = ("acme", "globex", "initech")
+PRIORITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
+MOODS = (
+    "well",
+    "well",
+    "well",
+    "slow",
+    "fails_once",
+    "flaky",
+    "resets",
+    "huge",
+    "trickles",
+    "garbage",
+    "fails",
+    "hangs",
+)
+RETRIES = (
+    {"delays_seconds": [1, 2]},
+    {"backoff": "FIXED", "initial_delay_seconds": 1, "max_retries": 2},
+    {"backoff": "LINEAR", "initial_delay_seconds": 1, "max_retries": 2},
+    {"backoff": "EXPONENTIAL_WITH_JITTER", "initial_delay_seconds": 1, "max_retries": 3},
+)
+# What some of the one-time jobs ask for besides.
+WISHES: tuple[dict[str, object], ...] = (
+    {},
+    {},
+    {},
+    {"start_deadline_seconds": 20},
+    {"deadline_seconds": 40},
+    {"concurrency_key": "one"},
+    {"concurrency_key": "two", "concurrency_limit": 2},
+)
+ANSWER_SECONDS = 6.0
+REPEAT_SECONDS = 0.4
+RECURRING_JOBS = 12
+_PAGE = 500
+
+Answer = dict[str, Any]
+
+
+class Clients:
+    """All clients together; `stop` lets each finish what it has begun."""
+
+    def __init__(self, api_port: int, receiver_port: int, log: Log, seed: int) -> None:
+        self._api = f"http://127.0.0.1:{api_port}"
+        self._receiver = f"http://127.0.0.1:{receiver_port}"
+        self._log = log
+        self._chosen = random.Random(seed)
+        self._numbers = iter(range(1, 10**9))
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
+        roles: tuple[Callable[[], Awaitable[None]], ...] = (self._once, self._again)
+        self._tasks = [asyncio.create_task(self._for_ever(role)) for role in roles]
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def close(self) -> None:
+        assert self._http is not None
+        await self._http.close()
+        self._log.close()
+
+    async def count(self) -> None:
+        """What the API says of how many jobs there are; after `stop`."""
+        for tenant in TENANTS:
+            asked_at, counted, token = time.time(), Counter[str](), None
+            while True:
+                query = {"tenant_id": tenant, "page_size": str(_PAGE)}
+                page = await self._ask(
+                    "GET", "/api/v1/jobs", query | ({"page_token": token} if token else {})
+                )
+                assert page is not None
+                assert page[0] == 200
+                counted.update(job["status"] for job in page[1]["items"])
+                token = page[1]["next_page_token"]
+                if token is None:
+                    break
+            self._log.add(
+                Call(
+                    operation="count",
+                    key=None,
+                    tenant=tenant,
+                    job_id=None,
+                    execution_id=None,
+                    document=None,
+                    asked_at=asked_at,
+                    answered_at=time.time(),
+                    status=200,
+                    answer={"jobs": dict(counted)},
+                )
+            )
+
+    async def herd(self, size: int) -> None:
+        """Many jobs of one tenant, all due at one moment; beside them a few of another, and a few that are urgent."""
+        tenant, other = self._chosen.sample(TENANTS, 2)
+        schedule = {"at": datetime.fromtimestamp(time.time() + 5, UTC).isoformat()}
+        few = asyncio.Semaphore(8)
+
+        async def one(kind: str, whose: str, priority: str) -> None:
+            async with few:
+                await self._create(kind, whose, schedule, "well", priority=priority)
+
+        await asyncio.gather(
+            *(one("herd", tenant, "LOW") for _ in range(size)),
+            *(one("beside", other, "LOW") for _ in range(5)),
+            *(one("urgent", tenant, "CRITICAL") for _ in range(5)),
+        )
+
+    async def poison(self) -> str:
+        """A job that kills every worker it runs in; its id."""
+        tenant = self._chosen.choice(TENANTS)
+        document = {
+            "name": f"poison-{next(self._numbers)}",
+            "tenant_id": tenant,
+            "type": "ONE_TIME",
+            "schedule": {"delay_seconds": 0},
+            "action": {"type": "TASK", "name": POISON},
+        }
+        _, made = await self._call("create", tenant, "POST", "/jobs", document)
+        job: str = made["job_id"]
+        return job
+
+    async def has_died(self, job: str) -> bool:
+        """Whether the API says that the system has given a one-time job up."""
+        heard = await self._ask("GET", f"/api/v1/jobs/{job}/executions", {})
+        return bool(heard and heard[0] == 200 and heard[1]["items"][0]["status"] == "DEAD")
+
+    # What they do.
+
+    async def _once(self) -> None:
+        """One-time jobs of every kind, to targets of every mood; some are taken back."""
+        delivery: dict[str, object] = {"retry_policy": self._chosen.choice(RETRIES)}
+        if self._chosen.random() < 0.15:
+            delivery = {"delivery": "at_most_once"}
+        delay = self._chosen.choice((0, 0, 1, 3, 8))
+        made = await self._create(
+            "once",
+            self._chosen.choice(TENANTS),
+            {"delay_seconds": delay},
+            self._chosen.choice(MOODS),
+            priority=self._chosen.choice(PRIORITIES),
+            **delivery | self._chosen.choice(WISHES),
+        )
+        if delay == 8 and self._chosen.random() < 0.3:
+            job = made["job_id"]
+            await self._call("delete", made["tenant_id"], "DELETE", f"/jobs/{job}", None, job)
+        await self._rest(0.2)
+
+    async def _again(self) -> None:
+        """Recurring jobs, which are then changed, paused, run by hand and deleted."""
+        jobs = [await self._recurring(number) for number in range(RECURRING_JOBS)]
+        while not self._stopping.is_set():
+            await self._rest(self._chosen.uniform(0.3, 1.0))
+            number = self._chosen.randrange(RECURRING_JOBS)
+            if self._chosen.random() < 0.03:
+                job, tenant = jobs[number]
+                await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
+                jobs[number] = await self._recurring(number)
+            await self._change(*jobs[number])
+
+    async def _recurring(self, number: int) -> tuple[str, str]:
+        """A job for one of the places, each of which has a kind of its own; its id and tenant."""
+        schedule: Answer = {"every_seconds": self._chosen.choice((1, 2, 3, 5))}
+        if number % 5 == 0:
+            zone = self._chosen.choice(("UTC", "Asia/Kolkata", "Europe/Berlin"))
+            schedule = {"cron": self._chosen.choice(("* * * * *", "*/2 * * * *")), "timezone": zone}
+        if number == 7:
+            schedule["max_runs"] = 40
+        if number == 8:
+            schedule["ends_at"] = datetime.fromtimestamp(time.time() + 200, UTC).isoformat()
+        overlap = self._chosen.choice(("forbid", "replace", "queue_one"))
+        made = await self._create(
+            "again",
+            self._chosen.choice(TENANTS),
+            schedule,
+            self._chosen.choice(("well", "slow", "trickles")),
+            **({"overlap_policy": overlap} if number % 4 == 1 else {}),
+        )
+        return made["job_id"], made["tenant_id"]
+
+    async def _change(self, job: str, tenant: str) -> None:
+        match self._chosen.choice(
+            ("pause", "resume", "resume", "run", "cancel", "schedule", "priority")
+        ):
+            case "schedule":
+                change = {"schedule": {"every_seconds": self._chosen.choice((1, 2, 3, 4))}}
+                await self._call("update", tenant, "PATCH", f"/jobs/{job}", change, job)
+            case "priority":
+                urgency = {"priority": self._chosen.choice(PRIORITIES)}
+                await self._call("update", tenant, "PATCH", f"/jobs/{job}", urgency, job)
+            case "cancel":
+                _, made = await self._call("run", tenant, "POST", f"/jobs/{job}/run", None, job)
+                for run in made.get("execution_ids", []):
+                    path = f"/executions/{run}/cancel"
+                    await self._call("cancel", tenant, "POST", path, None, None, run)
+            case operation:
+                await self._call(operation, tenant, "POST", f"/jobs/{job}/{operation}", None, job)
+
+    async def _create(
+        self, kind: str, tenant: str, schedule: Answer, mood: str, **fields: object
+    ) -> Answer:
+        name = f"{kind}-{next(self._numbers)}"
+        once = "at" in schedule or "delay_seconds" in schedule
+        document = {
+            "name": name,
+            "tenant_id": tenant,
+            "type": "ONE_TIME" if once else "RECURRING",
+            "schedule": schedule,
+            "action": {"type": "WEBHOOK", "url": f"{self._receiver}/{name}/{mood}"},
+            "timeout_seconds": 5,
+        } | fields
+        status, made = await self._call("create", tenant, "POST", "/jobs", document)
+        assert status == 201, made
+        return made
+
+    # How they do it.
+
+    async def _for_ever(self, role: Callable[[], Awaitable[None]]) -> None:
+        while not self._stopping.is_set():
+            await role()
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _call(
+        self,
+        operation: str,
+        tenant: str,
+        method: str,
+        path: str,
+        document: Answer | None,
+        job: str | None = None,
+        execution: str | None = None,
+    ) -> tuple[int, Answer]:
+        """Ask until there is an answer that is one."""
+        key = f"{operation}-{next(self._numbers)}"
+        while True:
+            asked_at = time.time()
+            heard = await self._ask(method, f"/api/v1{path}", {}, key, document)
+            status, answer = heard or (None, None)
+            self._log.add(
+                Call(
+                    operation=operation,
+                    key=key,
+                    tenant=tenant,
+                    job_id=job,
+                    execution_id=execution,
+                    document=document,
+                    asked_at=asked_at,
+                    answered_at=time.time() if heard else None,
+                    status=status,
+                    answer=answer,
+                )
+            )
+            if status is not None and status < 500:
+                return status, answer or {}
+            await asyncio.sleep(REPEAT_SECONDS)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        key: str | None = None,
+        body: object = None,
+    ) -> tuple[int, Any] | None:
+        """Status and answer; None if there was none."""
+        assert self._http is not None
+        headers = {"Idempotency-Key": key} if key else {}
+        try:
+            async with self._http.request(
+                method, self._api + path, params=query, headers=headers, json=body
+            ) as response:
+                return response.status, await response.json()
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None

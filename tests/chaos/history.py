@@ -1,0 +1,212 @@
+"""What the rig records of a run, and what it reads of the system when the run is over.
+
+Three sources, none of which asks the system how it thinks it is doing: the client writes what it asked for and what it was
+answered, the webhook receiver writes what reached it, the rig writes what it broke and what the operating system says of
+the processes. All of them on one machine and by one clock (seconds since the epoch, as `time.time()` of a process whose
+clock nobody bends), each into its own file of JSON lines, only appended. The database is read once, at the end: the dump.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Seconds = float  # since the epoch
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """One line of a file."""
+
+
+class Call(Event, frozen=True, kw_only=True, tag="call"):
+    """One request of the client to the API. A call that is repeated under its key is written each time.
+
+    `status` None: no answer came (refused, reset, timed out); it may or may not have had its effect.
+    """
+
+    operation: str  # create, update, pause, resume, delete, run, cancel, count
+    key: str | None  # Idempotency-Key
+    tenant: str
+    job_id: str | None  # what it was about, if it was not a create
+    execution_id: str | None  # of a cancel
+    document: Any  # what was sent
+    asked_at: Seconds
+    answered_at: Seconds | None
+    status: int | None
+    answer: Any
+
+
+class Delivery(Event, frozen=True, kw_only=True, tag="delivery"):
+    """One webhook as it reached the receiver."""
+
+    at: Seconds
+    execution_id: str
+    job: str  # the name of the job, as its url says it
+    fence: int
+    attempt: int
+    scheduled_for: Seconds
+    mood: str  # what the receiver did about it: see receiver.MOODS
+    answered_at: Seconds | None  # None: it was never answered
+    status: int | None
+
+
+class Stray(Event, frozen=True, kw_only=True, tag="stray"):
+    """A request that reached the receiver and is no webhook as it should be."""
+
+    at: Seconds
+    what: str
+
+
+class Fault(Event, frozen=True, kw_only=True, tag="fault"):
+    """Something that the rig broke, from when to when. A kill ends when the process that takes its place has started."""
+
+    kind: str  # see faults.KINDS
+    victim: str  # a name of a process, "worker-2", or of a connection, "worker-2→postgres"
+    began_at: Seconds
+    ended_at: Seconds
+    detail: dict[str, Any] = {}
+
+
+class Sample(Event, frozen=True, kw_only=True, tag="sample"):
+    """What the operating system says of a process of ours."""
+
+    at: Seconds
+    process: str
+    pid: int
+    rss_kb: int
+    descriptors: int
+
+
+class Backends(Event, frozen=True, kw_only=True, tag="backends"):
+    """What PostgreSQL says of its connections, by the name of the process behind them."""
+
+    at: Seconds
+    connections: dict[str, int]
+    idle_in_transaction_seconds: float  # the longest
+
+
+class Phase(Event, frozen=True, kw_only=True, tag="phase"):
+    """`loaded`: the clients begin; `healed`: the last fault is over; `quiet`: the clients have stopped; `ended`."""
+
+    at: Seconds
+    name: str
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One ended attempt, as the ledger tells it."""
+
+    attempt: int
+    fence: int
+    started_at: Seconds
+    finished_at: Seconds
+    reason: str | None
+    session: int | None = None
+    worker: str | None = None  # the process that claimed it; None if nobody noted that
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the ledger."""
+
+    execution_id: str
+    job_id: str
+    tenant: str
+    priority: int  # 0 CRITICAL … 3 LOW
+    origin: int  # 0 schedule, 1 run now, 2 backfill
+    scheduled_for: Seconds
+    status: str  # SUCCEEDED DEAD CANCELLED SUPERSEDED SKIPPED
+    reason: str | None
+    recorded_at: Seconds
+    started_at: Seconds | None  # of the first attempt
+    attempts: list[Attempt]  # the last one included
+    missed: int | None  # of a stretch that was missed: how many occurrences …
+    missed_through: Seconds | None  # … from scheduled_for up to this
+
+
+class Alive(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution that has not ended."""
+
+    execution_id: str
+    job_id: str
+    origin: int
+    scheduled_for: Seconds
+    place: str  # due, parked, held, ready, suspects, leased, nowhere
+    run_at: Seconds
+    planned_ahead: bool  # its time has not come
+    lease_until: Seconds | None = None  # of the session that holds it; None if that is not known
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: str
+    name: str
+    tenant: str
+    status: str
+    type: str
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """One leadership, by the database's time."""
+
+    epoch: int
+    node: str
+    began_at: Seconds
+    ended_at: (
+        Seconds  # the last moment up to which its lease was good, or at which it was given back
+    )
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a leader wrote under its epoch."""
+
+    epoch: int
+    at: Seconds
+
+
+class Dump(msgspec.Struct, frozen=True, kw_only=True):
+    """The database when the run is over."""
+
+    at: Seconds
+    jobs: list[JobRow]
+    ended: list[Ended]
+    alive: list[Alive]
+    dead_letters: list[str]  # execution ids
+    terms: list[Term]
+    written: list[Written]
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run, as the checker gets it."""
+
+    seed: int
+    calls: list[Call]
+    deliveries: list[Delivery]
+    faults: list[Fault]
+    samples: list[Sample]
+    backends: list[Backends]
+    phases: list[Phase]
+    dump: Dump
+    strays: list[Stray] = []
+
+
+AnyEvent = Call | Delivery | Stray | Fault | Sample | Backends | Phase
+
+
+class Log:
+    """A file of events; each line is written whole, so that a process that is killed leaves at most one that is cut."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def add(self, event: AnyEvent) -> None:
+        self._file.write(msgspec.json.encode(event) + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_log(path: Path) -> list[AnyEvent]:
+    """The events of a file; a last line that was cut short by a kill is passed over."""
+    lines = path.read_bytes().split(b"\n")
+    decoder = msgspec.json.Decoder(AnyEvent)
+    return [decoder.decode(line) for line in lines[:-1]]

@@ -1,0 +1,51 @@
+"""A smoke of the chaos rig: every part of it, for a short time. `make chaos` runs it for long."""
+
+import os
+
+import pytest
+
+import services
+from chaos.faults import KINDS, POINTS, possible, schedule
+from chaos.rig import chaos
+from hourbell.failpoints import NAMES
+
+SECONDS = 20.0
+SETTLE_SECONDS = 15.0
+# What takes longer than a smoke has: these wait for a process to come to a certain point, or restart them all.
+LONG = {
+    "poison",
+    "kill_at_failpoint",
+    "stop_at_failpoint",
+    "stop_in_statement",
+    "rolling_restart",
+    "clock_skew",
+    "clock_step",
+}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", [11, 12, 13])
+async def test_whatever_breaks_the_promises_are_kept(seed: int) -> None:
+    kinds = [kind for kind in possible() if kind not in LONG]
+    with services.private_folder() as folder:
+        judged = await chaos(folder, seed, SECONDS, kinds, settle_seconds=SETTLE_SECONDS)
+    assert judged.violations == []
+    assert judged.figures.deliveries > 50
+    assert sum(judged.figures.faults.values()) >= 2
+
+
+def test_faults_name_points_that_exist() -> None:
+    assert {point for points in POINTS.values() for point in points} <= set(NAMES)
+
+
+def test_a_seed_is_a_schedule() -> None:
+    names = ["receiver", "api-1", "scheduler-1", "worker-1"]
+    first, again = (schedule(7, list(KINDS), names) for _ in range(2))
+    assert first == again
+    assert first != schedule(8, list(KINDS), names)
+    assert {planned.kind for planned in first[: len(KINDS)]} == set(KINDS)
+
+
+def test_in_ci_nothing_is_left_out() -> None:
+    if os.environ.get("CI") == "true":
+        assert possible() == list(KINDS)
