@@ -4,7 +4,7 @@ BIN := .venv/bin
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix bench sim python runtime dev services
+.PHONY: help up test check fix bench sim chaos mutants python runtime dev services
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -29,6 +29,13 @@ bench: dev ## Run the benchmarks; each prints one JSON line
 
 sim: dev ## Simulate weeks of life with crashes everywhere; SEED= and DAYS= choose which and how long
 	SIM_SEED=$(SEED) SIM_DAYS=$(DAYS) $(BIN)/python -m pytest tests/simulation -q
+
+chaos: dev services ## Break real processes for a while and judge what they did; SEED=, MINUTES=, FAULTS= choose what
+	PYTHONPATH=tests $(BIN)/python -m chaos.rig $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(FAULTS),--faults $(FAULTS)) $(if $(STANDBY),--standby $(STANDBY))
+
+mutants: dev services ## Break the product on purpose, one thing at a time, and see the tests turn red
+	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
 # The rest serves the targets above.
 

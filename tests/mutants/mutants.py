@@ -1,0 +1,971 @@
+"""Mutants: the product broken on purpose, one thing at a time, to show that the suite turns red on each.
+
+    python tests/mutants/mutants.py            all of them (`make mutants`)
+    python tests/mutants/mutants.py NAME …     only these
+
+A mutant replaces one piece of text in one file and names the tests that must turn red. It is a promise taken back, and it
+still runs: text that no database and no interpreter would accept proves nothing about the tests. For each one `src` and
+`tests` are copied, changed there, and tested there; the repository is never touched.
+
+First all the named tests run on an unchanged copy, where they have to be green: a test that is red anyway kills nobody.
+The exit code is 0 if every mutant was killed, and 1 if one survived or could not be judged.
+
+Whoever changes a line that a mutant replaces is told by `test_mutants.py` and moves the mutant along.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import psutil
+
+ROOT = Path(__file__).parent.parent.parent
+COPIED = ("src", "tests", "pyproject.toml")
+MOST_SECONDS = 600.0  # of one run; a test of its own has the 120 seconds of --timeout
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One thing broken."""
+
+    name: str
+    file: str  # relative to the repository
+    old: str  # occurs exactly once in the file
+    new: str
+    killed_by: tuple[str, ...]  # files or node ids: the fewest that turn red
+    why: str  # which promise it breaks
+
+
+ADMIT = "src/hourbell/store/functions/admit.sql"
+CLAIM = "src/hourbell/store/functions/claim.sql"
+JOIN = "src/hourbell/store/functions/join.sql"
+LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
+LIMITS = "src/hourbell/store/functions/limits.sql"
+PLACES = "src/hourbell/store/functions/places.sql"
+PLAN = "src/hourbell/store/functions/plan.sql"
+PRODUCE = "src/hourbell/store/functions/produce.sql"
+REAP = "src/hourbell/store/functions/reap.sql"
+SESSIONS = "src/hourbell/store/functions/sessions.sql"
+SETTLE = "src/hourbell/store/functions/settle.sql"
+CHANGE = "src/hourbell/engine/change.py"
+DATABASE = "src/hourbell/store/database.py"
+DISPATCH = "src/hourbell/dispatch/postgres.py"
+LEADER = "src/hourbell/engine/leader.py"
+SETTINGS = "src/hourbell/engine/limits.py"
+SETTLING = "src/hourbell/worker/settling.py"
+WORKER = "src/hourbell/worker/runtime.py"
+WRITES = "src/hourbell/engine/writes.py"
+
+_LIFE = "tests/integration/life"
+CLAIMS_TEST = f"{_LIFE}/test_claims.py"
+FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
+FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
+FOUND_TEST = "tests/simulation/test_found.py"
+GATE_TEST = f"{_LIFE}/test_gate.py"
+LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
+LIMITS_TEST = f"{_LIFE}/test_limits.py"
+LIMITS_REFUTED_TEST = f"{_LIFE}/test_limits_refuted.py"
+LOST_TEST = f"{_LIFE}/test_lost_answers.py"
+OUTAGE_TEST = f"{_LIFE}/test_outage.py"
+POISON_TEST = f"{_LIFE}/test_poison.py"
+POLICIES_TEST = f"{_LIFE}/test_policies.py"
+REFUTED_TEST = f"{_LIFE}/test_refuted.py"
+REQUESTS_TEST = f"{_LIFE}/test_requests.py"
+WORKER_TEST = f"{_LIFE}/test_worker.py"
+DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
+ENGINE_TEST = "tests/conformance/test_engine.py"
+TIMELINE_TEST = "tests/chaos/test_timeline.py"
+
+MUTANTS = [
+    # Fences, sessions, leases.
+    Mutant(
+        "success_without_fence",
+        SETTLE,
+        "l.id = any (ending) and o.id = l.id and o.fence = l.fence",
+        "l.id = any (ending) and o.id = l.id",
+        (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[0--1]",),
+        "An outcome under a stale fence changes nothing, and here it ends the execution.",
+    ),
+    Mutant(
+        "retry_without_fence",
+        SETTLE,
+        "l.id = any (p_ids) and o.id = l.id and o.fence = l.fence",
+        "l.id = any (p_ids) and o.id = l.id",
+        (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
+        "A failure under a stale fence changes nothing, and here it takes the lease away.",
+    ),
+    Mutant(
+        "settle_without_token",
+        SETTLE,
+        "perform from hourbell.sessions where id = p_session and token = p_token for key share;",
+        "perform from hourbell.sessions where id = p_session for key share;",
+        (f"{CLAIMS_TEST}::test_a_session_with_the_wrong_token_is_no_session",),
+        "Only whoever opened a session settles by it.",
+    ),
+    Mutant(
+        "claim_without_session_lock",
+        CLAIM,
+        "where id = p_session and token = p_token for key share;",
+        "where id = p_session and token = p_token;",
+        (f"{CLAIMS_TEST}::test_a_claim_that_meets_the_reaper_at_work_finds_its_session_gone",),
+        "What is claimed belongs to a session that lives, and here the reaper may be ending it.",
+    ),
+    Mutant(
+        "claim_without_token",
+        CLAIM,
+        "where id = p_session and token = p_token for key share;",
+        "where id = p_session for key share;",
+        (f"{CLAIMS_TEST}::test_a_session_with_the_wrong_token_is_no_session",),
+        "Only whoever opened a session claims by it.",
+    ),
+    Mutant(
+        "reaper_without_session_lock",
+        REAP,
+        "where expires_at <= p_now order by expires_at limit 16 for update skip locked",
+        "where expires_at <= p_now order by expires_at limit 16",
+        (
+            f"{CLAIMS_TEST}::test_claims_and_settles_racing_the_reaper_lose_and_double_nothing",
+            f"{CLAIMS_TEST}::test_a_settle_under_way_keeps_the_reaper_off_its_session",
+        ),
+        "A session is ended by one who has it for himself, and here in the middle of a settle.",
+    ),
+    Mutant(
+        "fence_that_does_not_rise",
+        CLAIM,
+        "greatest(e.fence + 1, least_fence) as fence",
+        "greatest(e.fence, 1) as fence",
+        (f"{CLAIMS_TEST}::test_every_claim_of_an_execution_has_a_higher_fence",),
+        "Every claim of an execution has a higher fence than the one before.",
+    ),
+    Mutant(
+        "fence_by_the_clock_alone",
+        CLAIM,
+        "greatest(e.fence + 1, least_fence) as fence",
+        "least_fence as fence",
+        (f"{CLAIMS_TEST}::test_a_fence_rises_even_if_the_clock_was_set_back",),
+        "A fence rises also when the clock was set back.",
+    ),
+    Mutant(
+        "claims_in_line",
+        CLAIM,
+        "order by r.tag limit q.share for update skip locked) as r)",
+        "order by r.tag limit q.share for update) as r)",
+        (f"{CLAIMS_TEST}::test_nobody_waits_for_a_claim_that_has_not_committed",),
+        "Nobody waits for a claim that has not committed, and everybody gets rows of his own.",
+    ),
+    Mutant(
+        "repeated_claim_gets_more",
+        CLAIM,
+        "if p_repeated and exists (",
+        "if false and exists (",
+        (f"{LOST_TEST}::test_a_claim_repeated_under_its_number_gives_the_same_rows",),
+        "A claim whose answer was lost gives the same rows again.",
+    ),
+    Mutant(
+        "forgotten_claims_kept",
+        SESSIONS,
+        "if cardinality(forgotten) > 0 then",
+        "if false then",
+        (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
+        "What a worker does not know that it has comes back with its next heartbeat.",
+    ),
+    Mutant(
+        "give_back_burns_an_attempt",
+        SESSIONS,
+        "set fence = gone.fence, run_at = p_now from gone",
+        "set fence = gone.fence, run_at = p_now, attempt = e.attempt + 1 from gone",
+        (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
+        "What was not started burns no attempt.",
+    ),
+    Mutant(
+        "give_back_keeps_the_old_fence",
+        SESSIONS,
+        "set fence = gone.fence, run_at = p_now from gone",
+        "set run_at = p_now from gone",
+        (f"{DISPATCH_TEST}::test_every_claim_of_an_execution_has_a_higher_fence[embedded]",),
+        "The fence of a claim that was given back counts, however little time has passed.",
+    ),
+    Mutant(
+        "session_opened_by_the_local_clock",
+        DISPATCH,
+        "_OPEN, now, self._engine.times.lease,",
+        "_OPEN, __import__('datetime').datetime.now().astimezone(), self._engine.times.lease,",
+        (f"{DISPATCH_TEST}::test_heartbeats_keep_a_session_alive[embedded]",),
+        "Only the database says what time it is, and here a lease begins by a node's own clock.",
+    ),
+    Mutant(
+        "session_renewed_by_the_local_clock",
+        DISPATCH,
+        "                _HEARTBEAT,\n"
+        "                session.id,\n"
+        "                session.token,\n"
+        "                now,\n",
+        "                _HEARTBEAT,\n"
+        "                session.id,\n"
+        "                session.token,\n"
+        "                __import__('datetime').datetime.now().astimezone(),\n",
+        (f"{DISPATCH_TEST}::test_heartbeats_keep_a_session_alive[embedded]",),
+        "Only the database says what time it is, and here a lease is renewed by a node's own clock.",
+    ),
+    Mutant(
+        "lost_session_works_on",
+        WORKER,
+        "        for one in held.values():\n            self._stop(one, _LOST)\n",
+        "",
+        (f"{WORKER_TEST}::test_a_lost_session_cancels_all_its_work_and_another_takes_it_up",),
+        "A worker that has lost its session stops all its work: others have been given it.",
+    ),
+    Mutant(
+        "worker_without_doubt",
+        WORKER,
+        "return time.monotonic() - self._renewed_at > self._settings.lease_seconds",
+        "return False",
+        (f"{WORKER_TEST}::test_a_worker_whose_lease_may_have_run_out_starts_nothing",),
+        "A worker whose lease may have run out starts nothing.",
+    ),
+    # Reaping and poison.
+    Mutant(
+        "every_silence_is_death",
+        LEADER,
+        '        """Whether a session\'s silence until now means that its worker is gone."""\n',
+        "        return True\n",
+        (
+            f"{OUTAGE_TEST}::test_a_database_that_hangs_for_more_than_two_leases_doubles_nothing[long]",
+        ),
+        "An outage, which silences everybody, doubles nothing that runs.",
+    ),
+    Mutant(
+        "reaper_without_its_wait",
+        LEADER,
+        "        return renewed_for >= self._engine.times.lease_seconds\n",
+        "        return renewed_for >= 0\n",
+        (
+            f"{OUTAGE_TEST}::test_a_database_that_hangs_for_more_than_two_leases_doubles_nothing[short]",
+        ),
+        "After an outage nobody's silence means death before a whole lease has passed.",
+    ),
+    Mutant(
+        "reaper_that_trusts_a_broken_silence",
+        LEADER,
+        "if self.term is None or self._unbroken_since is None or self._is_broken(now):",
+        "if self.term is None or self._unbroken_since is None:",
+        (f"{LEADERSHIP_TEST}::test_a_leader_trusts_no_silence_across_a_step_of_the_clock",),
+        "A step of the database's clock is not the death of every worker.",
+    ),
+    Mutant(
+        "at_most_once_retried_when_lost",
+        REAP,
+        "          when e.at_most_once then 1\n",
+        "",
+        (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
+        "What may run at most once is never started a second time.",
+    ),
+    Mutant(
+        "lost_attempt_not_counted",
+        REAP,
+        "set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,",
+        "set fence = j.fence, crashes = e.crashes + 1, run_at = p_now,",
+        (f"{CLAIMS_TEST}::test_an_expired_sessions_work_returns_with_its_attempt_counted",),
+        "Attempts have no holes, and a lost worker's is one of them.",
+    ),
+    Mutant(
+        "crashes_not_counted",
+        REAP,
+        "set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,",
+        "set fence = j.fence, attempt = e.attempt + 1, run_at = p_now,",
+        (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
+        "What kills its workers is found out.",
+    ),
+    Mutant(
+        "quarantine_dropped",
+        PLACES,
+        "(overlap > 0)::int + 2 * (crashes > 1)::int, target, key",
+        "(overlap > 0)::int, target, key",
+        (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
+        "What was lost twice runs with nothing beside it.",
+    ),
+    Mutant(
+        "suspect_beside_others",
+        CLAIM,
+        "      if in_hand then return; end if;\n",
+        "",
+        (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
+        "A session in quarantine runs a suspect only with empty hands.",
+    ),
+    # Leadership and failover.
+    Mutant(
+        "epoch_not_checked",
+        LEADERSHIP,
+        "  if not found then\n    raise exception 'epoch % is over'",
+        "  if false then\n    raise exception 'epoch % is over'",
+        (f"{ENGINE_TEST}::test_nobody_commits_under_an_epoch_that_is_over[embedded]",),
+        "A leader that was stopped and wakes in somebody else's term commits nothing.",
+    ),
+    Mutant(
+        "epoch_not_locked",
+        LEADERSHIP,
+        "expires_at > hourbell.clock() for share;",
+        "expires_at > hourbell.clock();",
+        (
+            f"{LEADERSHIP_TEST}::test_no_epoch_begins_while_a_verb_of_the_last_one_has_not_committed",
+        ),
+        "No epoch begins while a verb of the last one has not committed.",
+    ),
+    Mutant(
+        "campaign_against_a_leader",
+        LEADERSHIP,
+        "where l.expires_at <= hourbell.clock() or l.renewed_at >",
+        "where true or l.renewed_at >",
+        (f"{ENGINE_TEST}::test_one_leads_until_the_lease_runs_out_or_is_given_back[embedded]",),
+        "There is one leader at a time, for as long as its lease lasts.",
+    ),
+    Mutant(
+        "renewal_of_an_expired_term",
+        LEADERSHIP,
+        "where epoch = p_epoch and node = p_node and expires_at > hourbell.clock()\n    returning 1",
+        "where epoch = p_epoch and node = p_node\n    returning 1",
+        (f"{ENGINE_TEST}::test_a_term_that_ran_out_is_over_also_if_nobody_has_followed[embedded]",),
+        "A term that ran out is over, also if nobody has followed.",
+    ),
+    Mutant(
+        "timeline_not_checked",
+        DATABASE,
+        "        if timeline < self._highest:\n",
+        "        if timeline < 0:\n",
+        (f"{TIMELINE_TEST}::test_a_server_of_an_older_timeline_is_refused",),
+        "An old primary that comes back is not taken for the database.",
+    ),
+    # The gate.
+    Mutant(
+        "gate_without_lock",
+        ADMIT,
+        "if not pg_try_advisory_xact_lock(hashtext('hourbell.gate')) then",
+        "if false then",
+        (
+            f"{GATE_TEST}::test_the_gate_run_twice_at_once_is_busy_the_second_time_and_doubles_nothing",
+        ),
+        "One pass of the gate at a time: what it counts is exact.",
+    ),
+    Mutant(
+        "overlap_not_checked",
+        ADMIT,
+        "  rows := hourbell.without_overlap(p_rows, 0, p_now);\n",
+        "  rows := p_rows;\n",
+        (f"{GATE_TEST}::test_forbid_skips_the_later_run",),
+        "A job that forbids overlap never runs twice at once.",
+    ),
+    Mutant(
+        "sweep_dropped",
+        ADMIT,
+        "if not found or swept <= p_now - interval '1 second' or swept > p_now then",
+        "if not found then",
+        (f"{GATE_TEST}::test_what_is_committed_with_a_time_long_past_is_found",),
+        "What is committed below the gate's mark is found by a sweep.",
+    ),
+    Mutant(
+        "admitted_early",
+        ADMIT,
+        "where priority = p and run_at >= low and run_at <= p_now\n",
+        "where priority = p and run_at >= low and run_at <= p_now + interval '1 second'\n",
+        (f"{GATE_TEST}::test_what_is_not_due_is_not_admitted",),
+        "Nothing starts before its time.",
+    ),
+    Mutant(
+        "lanes_forgotten",
+        ADMIT,
+        "coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag",
+        "floor + 1 as tag",
+        (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
+        "Who waits is served by weight, and here by who came first.",
+    ),
+    Mutant(
+        "weights_ignored",
+        ADMIT,
+        "select t.id as tenant, 1 / t.weight as step",
+        "select t.id as tenant, 1 as step",
+        (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
+        "A tenant of three times the weight gets three times the share.",
+    ),
+    Mutant(
+        "virtual_time_moved_by_claimers",
+        CLAIM,
+        "  if cardinality(popped) = 0 then return; end if;\n",
+        "  perform hourbell.move_virtual_time(nextval('hourbell.passes'));\n"
+        "  if cardinality(popped) = 0 then return; end if;\n",
+        (f"{LIMITS_REFUTED_TEST}::test_limits_that_change_under_load_leave_nothing_behind",),
+        "Nothing ready lies below V, and here it does when the gate commits after a claim.",
+    ),
+    Mutant(
+        "unserved_queue_admitted",
+        ADMIT,
+        "as r where r.key is not null or not r.queue = any (p_served))",
+        "as r where r.key is not null)",
+        (f"{LIMITS_TEST}::test_nothing_is_admitted_to_a_queue_that_nobody_serves",),
+        "Nothing is made ready for a queue without a worker.",
+    ),
+    # Claims.
+    Mutant(
+        "urgent_last",
+        CLAIM,
+        "case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end",
+        "case when p_from_below then '{3,2,1,0}' else '{3,2,1,0}' end",
+        (f"{DISPATCH_TEST}::test_the_most_urgent_are_claimed_first[embedded]",),
+        "The more urgent is served first.",
+    ),
+    Mutant(
+        "low_starves",
+        CLAIM,
+        "case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end",
+        "case when p_from_below then '{0,1,2,3}' else '{0,1,2,3}' end",
+        (f"{FAIR_TEST}::test_a_claim_from_below_begins_with_the_least_urgent",),
+        "LOW goes on, however much there is of what is more urgent.",
+    ),
+    Mutant(
+        "start_deadline_ignored_at_claim",
+        CLAIM,
+        "        and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)\n",
+        "",
+        (f"{POLICIES_TEST}::test_what_has_not_started_in_time_is_skipped_wherever_it_waits",),
+        "What has not started in time does not start at all.",
+    ),
+    Mutant(
+        "deadline_ignored_at_claim",
+        CLAIM,
+        "        and (e.finish_by is null or e.finish_by >= p_now)\n",
+        "",
+        (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
+        "What should have ended by now is not begun.",
+    ),
+    Mutant(
+        "cancellation_ignored_at_claim",
+        CLAIM,
+        "        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))\n",
+        "",
+        (f"{REQUESTS_TEST}::test_what_is_ready_is_cancelled_when_somebody_claims_it",),
+        "What was cancelled before it is claimed never starts.",
+    ),
+    Mutant(
+        "outdated_version_runs",
+        CLAIM,
+        "(e.job is null or (e.version >= j.valid_from and j.max_runs is null))",
+        "(e.job is null or j.max_runs is null)",
+        (f"{ENGINE_TEST}::test_what_is_queued_when_its_job_is_paused_is_superseded[embedded]",),
+        "What is queued when its job is paused does not start.",
+    ),
+    Mutant(
+        "runs_not_counted",
+        CLAIM,
+        "where id = j.id and runs < max_runs;",
+        "where id = j.id;",
+        (f"{POLICIES_TEST}::test_runs_that_are_due_together_do_not_exceed_the_number_of_runs",),
+        "A job has no more runs than it may have.",
+    ),
+    # Settling.
+    Mutant(
+        "retry_delay_ignored",
+        SETTLE,
+        "case when t.kind = 1 then make_interval(secs => t.delay) else '0' end",
+        "'0'",
+        (f"{DISPATCH_TEST}::test_a_retry_comes_after_its_delay_as_the_next_attempt[embedded]",),
+        "A retry comes after its delay.",
+    ),
+    Mutant(
+        "no_dead_letters",
+        SETTLE,
+        "from ended as e join taken as t using (id) where t.kind = 2)",
+        "from ended as e join taken as t using (id) where false)",
+        (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
+        "What has exhausted its tries is kept whole.",
+    ),
+    Mutant(
+        "no_dead_letters_of_the_lost",
+        REAP,
+        "from gone as e join judged as j using (id) where j.fate = 1)",
+        "from gone as e join judged as j using (id) where false)",
+        (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
+        "What is dead because its worker was lost is kept whole too.",
+    ),
+    Mutant(
+        "no_dead_letters_of_the_late",
+        PLACES,
+        "to_jsonb(gone) - 'status' - 'reason' from gone where status = 1)",
+        "to_jsonb(gone) - 'status' - 'reason' from gone where false)",
+        (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
+        "What is dead because it missed its deadline is kept whole too.",
+    ),
+    Mutant(
+        "end_wakes_no_successor",
+        SETTLE,
+        "if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;",
+        "if jobs is not null then freed := true; end if;",
+        (f"{GATE_TEST}::test_queue_one_lets_one_wait_and_skips_the_rest",),
+        "What waits for an earlier run goes when that has ended.",
+    ),
+    Mutant(
+        "unrecorded_outcome_forgotten",
+        SETTLING,
+        '                complain("settling", error)\n'
+        "                await backoff.wait()\n"
+        "                continue\n"
+        "            except (\n",
+        '                complain("settling", error)\n'
+        "                return None\n"
+        "            except (\n",
+        (f"{LOST_TEST}::test_a_worker_that_loses_answers_runs_everything_once",),
+        "An outcome is settled until the database has said so, and here one error is enough.",
+    ),
+    # Limits.
+    Mutant(
+        "holds_kept_at_a_retry",
+        SETTLE,
+        "if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;",
+        "",
+        (f"{LIMITS_TEST}::test_whatever_becomes_of_a_run_its_place_is_free_again[retry]",),
+        "An execution that waits for its retry takes nobody's place.",
+    ),
+    Mutant(
+        "key_let_go_at_a_retry",
+        SETTLE,
+        "perform hourbell.let_go(holding, false, p_now); freed := true; end if;",
+        "perform hourbell.let_go(holding, true, p_now); freed := true; end if;",
+        (f"{LIMITS_TEST}::test_a_retrying_head_keeps_its_key",),
+        "What shares a key goes in order, and a retrying head keeps it.",
+    ),
+    Mutant(
+        "wakes_lost",
+        LIMITS,
+        "  select distinct p_now, kind, key, 0 from held union all\n",
+        "  select distinct p_now, kind, key, 0 from held where false union all\n",
+        (f"{LIMITS_TEST}::test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass",),
+        "What waits for a place goes when one is free.",
+    ),
+    Mutant(
+        "holds_not_counted",
+        LIMITS,
+        "l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),",
+        "l.max_concurrency,",
+        (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
+        "A limit counts what runs already.",
+    ),
+    Mutant(
+        "bucket_ignores_offers",
+        LIMITS,
+        "    p_burst - (select count(*) from hourbell.offers as o where o.kind = p_kind and o.key = p_key)\n",
+        "    p_burst\n",
+        (f"{FAIR_TEST}::test_a_rate_holds_while_schedulers_and_workers_are_killed",),
+        "In any T seconds no more start than rate x T + burst.",
+    ),
+    Mutant(
+        "bucket_never_written",
+        LIMITS,
+        "(l.limit).burst, p_now) - count(*), p_now, p_pass)",
+        "(l.limit).burst, p_now), p_now, p_pass)",
+        (f"{LIMITS_TEST}::test_a_rate_outlives_whoever_runs_the_gate",),
+        "A token is spent once.",
+    ),
+    Mutant(
+        "tokens_of_the_unclaimed_lost",
+        LIMITS,
+        "select p_now, kind, key, -count(*) from offered group by kind, key",
+        "select p_now, kind, key, 0 from offered group by kind, key",
+        (f"{LIMITS_REFUTED_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
+        "What was offered and not claimed gives its token back.",
+    ),
+    Mutant(
+        "bucket_by_an_old_time",
+        LIMITS,
+        "(select greatest(at, p_at) from old where at < p_at + interval '1 minute'), p_at), p_pass",
+        "(select p_at from old where at < p_at + interval '1 minute'), p_at), p_pass",
+        (f"{LIMITS_REFUTED_TEST}::test_a_caller_with_an_old_time_gains_no_tokens",),
+        "A rate is kept by the clock, whatever time a caller comes with.",
+    ),
+    Mutant(
+        "limit_before_counting",
+        LIMITS,
+        "select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
+        "select false",
+        (
+            f"{LIMITS_REFUTED_TEST}::test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for",
+        ),
+        "A limit lets nobody on before what runs under it was counted.",
+    ),
+    Mutant(
+        "weight_below_virtual_time",
+        LIMITS,
+        "    if s.factor < 1 then\n",
+        "    if false then\n",
+        (f"{LIMITS_REFUTED_TEST}::test_a_weight_that_is_raised_leaves_nothing_behind[priority]",),
+        "What is ready never comes to lie where no claim looks.",
+    ),
+    Mutant(
+        "key_kept_by_what_was_taken_back",
+        CLAIM,
+        "  perform hourbell.let_go(taken, true, p_now);\n",
+        "",
+        (
+            f"{LIMITS_REFUTED_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",
+        ),
+        "A key is free when the execution that has it is gone.",
+    ),
+    Mutant(
+        "limits_not_reviewed",
+        SETTINGS,
+        "        if changed is not None:\n"
+        '            await connection.execute(_Q["look_again"], kind, key)\n',
+        "",
+        (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
+        "A limit acts on what is ready and on what runs already.",
+    ),
+    Mutant(
+        "claim_under_older_limits",
+        CLAIM,
+        "        and not (e.id = any (stale) and hourbell.is_limited(e)) as plain\n",
+        "        as plain\n",
+        (
+            f"{LIMITS_TEST}::test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_seen_it",
+        ),
+        "What was made ready under older limits starts under those of now.",
+    ),
+    Mutant(
+        "running_not_counted_in",
+        ADMIT,
+        "  if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;\n",
+        "",
+        (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
+        "A limit that is set counts what runs.",
+    ),
+    Mutant(
+        "left_queue_keeps_its_holds",
+        LIMITS,
+        "  if p_queues = '{}' then return; end if;\n",
+        "  return;\n",
+        (
+            f"{LIMITS_REFUTED_TEST}::test_a_queue_that_loses_its_last_worker_lets_go_of_what_it_holds",
+        ),
+        "A queue that nobody serves any more is in nobody's way.",
+    ),
+    Mutant(
+        "unserved_charged",
+        ADMIT,
+        "  if exists (select from hourbell.refunds) then perform hourbell.refund(p_batch, this_pass); end if;\n",
+        "",
+        (f"{LIMITS_REFUTED_TEST}::test_what_left_without_being_served_is_not_charged",),
+        "A tenant is not charged for what left without having been served.",
+    ),
+    # Planning and joining.
+    Mutant(
+        "unconditional_advance",
+        PLAN,
+        "where t.id = a.id and t.next_fire_at = a.expected",
+        "where t.id = a.id",
+        (f"{FAN_OUT_TEST}::test_two_planners_that_saw_one_fire_open_it_once",),
+        "Two planners that saw one fire open it once.",
+    ),
+    Mutant(
+        "fire_reaches_who_has_not_joined",
+        PLAN,
+        "        and joined_through < fire.fire_at and (until is null",
+        "        and coalesce(joined_through, active_since) < fire.fire_at and (until is null",
+        (
+            "tests/property/engine/test_interleavings.py::test_every_occurrence_is_produced_once_whatever_comes_between",
+        ),
+        "A member that has not joined is left to its join.",
+    ),
+    Mutant(
+        "joined_through_ignored",
+        PRODUCE,
+        "where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null",
+        "where o.at > m.active_since and (m.until is null",
+        (
+            f"{REFUTED_TEST}::test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule",
+        ),
+        "An occurrence has one producer: what the join has produced no fire produces again.",
+    ),
+    Mutant(
+        "joined_through_ignored_when_late",
+        PRODUCE,
+        "width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first",
+        "width_bucket(m.active_since, p_occurrences) + 1 as first",
+        (f"{FAN_OUT_TEST}::test_a_storm_of_changes_beside_three_planners_doubles_nothing",),
+        "An occurrence has one producer, also when it is late.",
+    ),
+    Mutant(
+        "late_joiner_missed",
+        JOIN,
+        "array(select at from unnest(p_occurrences) as at where at <= planned order by at),",
+        "array(select at from unnest(p_occurrences) as at where at < p_now order by at),",
+        (
+            f"{ENGINE_TEST}::test_a_job_that_comes_after_its_fire_was_planned_gets_its_run_too[embedded]",
+        ),
+        "A job that joins after its fire was planned gets its run too.",
+    ),
+    Mutant(
+        "late_joiner_counted_twice",
+        JOIN,
+        "set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)",
+        "set joined_through = m.active_since",
+        (
+            f"{FAN_OUT_TEST}::test_a_join_left_over_from_before_an_outage_completes_during_the_late_fire",
+        ),
+        "What a join has produced no open fire produces again.",
+    ),
+    Mutant(
+        "run_again_by_an_update",
+        JOIN,
+        "where at <= greatest(planned, reaches[k]) and not hads[k] @> at order by at),",
+        "where at <= greatest(planned, reaches[k]) order by at),",
+        (
+            f"{FOUND_TEST}::test_a_run_that_was_cancelled_ahead_does_not_come_back_by_an_update[same]",
+        ),
+        "What a job has had is not run again because it was changed.",
+    ),
+    Mutant(
+        "join_without_timetable_lock",
+        JOIN,
+        "from hourbell.timetables where id = p_timetable for no key update;",
+        "from hourbell.timetables where id = p_timetable;",
+        (
+            f"{FAN_OUT_TEST}::test_a_change_that_commits_inside_a_chunk_leaves_one_execution_at_most[update]",
+        ),
+        "A join learns how far planning has come while planning stands.",
+    ),
+    Mutant(
+        "joined_through_ignored_by_a_fire",
+        PLAN,
+        "      select m from hourbell.members as m\n"
+        "      where timetable = fire.timetable\n"
+        "        and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)\n"
+        "        and joined_through < fire.fire_at and",
+        "      select jsonb_populate_record(m, jsonb_build_object('joined_through', active_since))\n"
+        "      from hourbell.members as m\n"
+        "      where timetable = fire.timetable\n"
+        "        and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)\n"
+        "        and joined_through is not null and",
+        (
+            f"{FAN_OUT_TEST}::test_a_join_left_over_from_before_an_outage_completes_during_the_late_fire",
+        ),
+        "An occurrence has one producer: the join up to joined_through, fires afterwards.",
+    ),
+    # Writes.
+    Mutant(
+        "commit_error_swallowed",
+        WRITES,
+        "                raise Conflict(_IN_USE) from error\n            raise\n",
+        "                raise Conflict(_IN_USE) from error\n            return answer\n",
+        (
+            f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
+        ),
+        "What is acknowledged is committed, and here also what was rolled back.",
+    ),
+    Mutant(
+        "answer_not_kept",
+        WRITES,
+        "                if write.key is not None:\n",
+        "                if write.key is not None and write.key == '':\n",
+        (
+            f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[after-one_time]",
+        ),
+        "A write that is repeated under its key gets its first answer.",
+    ),
+    Mutant(
+        "key_means_any_request",
+        WRITES,
+        '    if known["fingerprint"] != write.fingerprint:\n',
+        "    if False:\n",
+        (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
+        "The same key means the same request.",
+    ),
+    Mutant(
+        "pause_leaves_what_was_planned",
+        CHANGE,
+        '        await connection.execute(_Q["take_back"], seen.job_id, now)\n',
+        "",
+        (
+            f"{FAN_OUT_TEST}::test_a_job_paused_while_a_fire_is_fanned_out_does_not_run[planned_already]",
+        ),
+        "A paused job has nothing planned, and no trace of it.",
+    ),
+]
+
+
+# The runner.
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What came of testing a copy."""
+
+    red: list[tuple[str, str]]  # tests that failed, each with the first line of why
+    trouble: str | None  # why nothing can be said, if that is so
+    seconds: float
+
+
+# A mutant that fails with one of these is no program, and its tests would kill anything.
+NO_PROGRAM = (
+    "SyntaxError",
+    "NameError",
+    "ImportError",
+    "IndentationError",
+    "UnboundLocalError",
+    "UndefinedColumnError",
+    "UndefinedFunctionError",
+    "UndefinedTableError",
+    "AmbiguousColumnError",
+    "DatatypeMismatchError",
+    "IndeterminateDatatypeError",
+)
+# Within the process that tests: the code of the copy is what is imported there.
+TESTING = """
+import sys, hourbell, pytest
+assert hourbell.__file__ == sys.argv[1], f"{hourbell.__file__} was imported"
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+def main(names: Sequence[str]) -> int:
+    unknown = set(names) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        say(f"no such mutant: {', '.join(sorted(unknown))}")
+        return 2
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hourbell-mutants-") as folder:
+        unchanged = Path(folder) / "unchanged"
+        copy(ROOT, unchanged)
+        if not is_green(unchanged, sorted({test for one in chosen for test in one.killed_by})):
+            return 1
+        killed = [is_killed(mutant, unchanged, Path(folder)) for mutant in chosen]
+    alive = [mutant.name for mutant, dead in zip(chosen, killed, strict=True) if not dead]
+    say(f"{sum(killed)} of {len(chosen)} mutants killed in {time.monotonic() - began:.0f} s")
+    if alive:
+        say(f"not killed: {', '.join(alive)}")
+    return 1 if alive else 0
+
+
+def is_green(unchanged: Path, tests: Sequence[str]) -> bool:
+    """Whether the tests pass where nothing is broken, all in one run."""
+    verdict = tested(unchanged, tests, "--maxfail=5")
+    for name, why in verdict.red:
+        say(f"RED WITHOUT A MUTANT  {name}: {why}")
+    if verdict.trouble is not None:
+        say(f"NOT RUN  the tests of the unchanged copy: {verdict.trouble}")
+    green = not verdict.red and verdict.trouble is None
+    if green:
+        say(f"unchanged: green in {verdict.seconds:.0f} s")
+    return green
+
+
+def is_killed(mutant: Mutant, unchanged: Path, folder: Path) -> bool:
+    """Break a copy, test it, and say what came of it."""
+    with changed(mutant, unchanged, folder) as broken:
+        verdict = tested(broken, mutant.killed_by, "-x")
+    after = f"{verdict.seconds:5.1f} s"
+    if verdict.trouble is not None:
+        say(f"{'NOT RUN':8}  {after}  {mutant.name}: {verdict.trouble}")
+    elif not verdict.red:
+        say(f"{'SURVIVED':8}  {after}  {mutant.name}: {mutant.why}")
+    else:
+        name, why = verdict.red[0]
+        say(f"{'killed':8}  {after}  {mutant.name} by {name}: {why}")
+    return verdict.trouble is None and bool(verdict.red)
+
+
+@contextmanager
+def changed(mutant: Mutant, unchanged: Path, folder: Path) -> Iterator[Path]:
+    """A copy in which this one thing is broken."""
+    broken = folder / mutant.name
+    copy(unchanged, broken)  # with its compiled files: they are found to be up to date, but for one
+    path = broken / mutant.file
+    text = path.read_text("utf-8")
+    assert text.count(mutant.old) == 1, f"{mutant.name}: its text is not there exactly once"
+    path.write_text(text.replace(mutant.old, mutant.new), "utf-8")
+    try:
+        yield broken
+    finally:
+        shutil.rmtree(broken)
+
+
+def copy(source: Path, target: Path) -> None:
+    target.mkdir()
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name)
+        else:
+            shutil.copy2(source / name, target / name)
+
+
+def tested(folder: Path, tests: Sequence[str], stop: str) -> Verdict:
+    """Run these tests of a copy on the code of that copy."""
+    report = folder / "report.xml"
+    code = folder / "src" / "hourbell" / "__init__.py"
+    options = [stop, "-q", "-p", "no:cacheprovider", "--timeout=120", f"--junitxml={report}"]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TESTING, str(code), *options, *tests],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        output, _ = process.communicate(timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        end_with_children(process)
+        return Verdict([], f"no end within {MOST_SECONDS:g} s", time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if process.returncode not in (0, 1) or not report.exists():
+        last = output.decode(errors="replace").strip().splitlines()[-1:]
+        return Verdict([], f"pytest ended with {process.returncode}: {' '.join(last)}", seconds)
+    return judged(report, seconds)
+
+
+def judged(report: Path, seconds: float) -> Verdict:
+    """The verdict from what pytest has reported."""
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    red = problems(cases, "failure")
+    broken = [why for _, why in red if why.split(":")[0].endswith(NO_PROGRAM)]
+    errors = problems(cases, "error")  # of a fixture, not of a test
+    trouble = None
+    if broken:
+        trouble = f"it is no program: {broken[0]}"
+    elif errors and not red:
+        trouble = f"before or after {errors[0][0]}: {errors[0][1]}"
+    elif all(case.find("skipped") is not None for case in cases):
+        trouble = "no test has run"
+    return Verdict(red, trouble, seconds)
+
+
+def problems(cases: Sequence[ElementTree.Element], kind: str) -> list[tuple[str, str]]:
+    """Tests that have one of this kind, each with the first line of what it says."""
+    return [
+        (str(case.get("name")), str(problem.get("message")).partition("\n")[0][:160])
+        for case in cases
+        for problem in case.iter(kind)
+    ]
+
+
+def end_with_children(process: subprocess.Popen[bytes]) -> None:
+    """A run that hangs takes with it what it has started: its servers have sessions of their own."""
+    everybody = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for one in everybody:
+        one.kill()
+    psutil.wait_procs(everybody, timeout=10)
+    process.communicate()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
