@@ -401,7 +401,9 @@ MUTANTS = [
         "  if cardinality(popped) = 0 then return; end if;\n",
         "  perform hourbell.move_virtual_time(nextval('hourbell.passes'));\n"
         "  if cardinality(popped) = 0 then return; end if;\n",
-        (f"{LIMITS_REFUTED_TEST}::test_limits_that_change_under_load_leave_nothing_behind",),
+        (
+            f"{GATE_TEST}::test_a_claim_while_the_gate_has_not_committed_does_not_leave_its_rows_behind",
+        ),
         "Nothing ready lies below V, and here it does when the gate commits after a claim.",
     ),
     Mutant(
@@ -695,8 +697,8 @@ MUTANTS = [
         PRODUCE,
         "width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first",
         "width_bucket(m.active_since, p_occurrences) + 1 as first",
-        (f"{FAN_OUT_TEST}::test_a_storm_of_changes_beside_three_planners_doubles_nothing",),
-        "An occurrence has one producer, also when it is late.",
+        (f"{REFUTED_TEST}::test_what_the_job_has_had_is_not_among_what_it_missed",),
+        "An occurrence has one fate, also when it is late.",
     ),
     Mutant(
         "late_joiner_missed",

@@ -44,6 +44,24 @@ async def test_the_gate_run_twice_at_once_is_busy_the_second_time_and_doubles_no
     await check_sound(engine)
 
 
+async def test_a_claim_while_the_gate_has_not_committed_does_not_leave_its_rows_behind(
+    engine: Engine,
+) -> None:
+    # Virtual time is the gate's: whoever moved it by what he sees would pass over what is about to appear below.
+    await fill(engine, 10, one_time(tenant_id="early"))
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    await fill(engine, 1, one_time(tenant_id="late"))
+    now = await engine.clock.now()
+    async with in_transaction(engine) as gate:
+        assert (await admit(gate, now)).admitted == 1
+        assert len(await hand.claim(5)) == 5
+    (first, *rest) = await hand.claim()
+    assert first.tenant_id == "late"
+    assert len(rest) == 5
+    await check_sound(engine)
+
+
 async def test_a_pass_whose_caller_stands_before_its_commit_holds_up_nobody(
     engine: Engine,
 ) -> None:

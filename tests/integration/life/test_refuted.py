@@ -400,6 +400,28 @@ async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_ne
     assert fates == [(ten, "CANCELLED" if ten == ahead else "SUCCEEDED") for ten in tens]
 
 
+async def test_what_the_job_has_had_is_not_among_what_it_missed(still: Engine) -> None:
+    job = await create(still, recurring("*/10 * * * * *"))
+    await plan_all(still)
+    ahead = START + timedelta(seconds=30)
+    number = await still.database.value(
+        "select id from hourbell.executions where occurrence = $1", ahead
+    )
+    await cancel_execution(still, number, Write())
+    await update_job(
+        still, job.job_id, {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}, Write()
+    )
+    await travel(still, START + timedelta(minutes=5, seconds=5))
+    await plan_all(still)
+    await (await Hand.opened(still)).run_all()
+    missed = await still.database.fetch(
+        "select scheduled_for, missed from hourbell.ledger where job = $1 and reason = 'misfire'",
+        job.job_id,
+    )
+    # It came as far as 0:30 by its old schedule. The latest, of 5:00, is made up; so 0:40 to 4:50 are missed.
+    assert [tuple(row) for row in missed] == [(ahead + timedelta(seconds=10), 26)]
+
+
 async def test_resume_leaves_what_was_asked_for_during_the_pause(still: Engine) -> None:
     job = await create(still, recurring())
     await pause_job(still, job.job_id, Write())
