@@ -66,13 +66,15 @@ def without_what_may_be_lost(history: History, promise: Promise) -> Amnesty:
 
 
 def _lost_moments(history: History, lag: float) -> Spans:
-    """A process that strays to the old primary is served by it until it is called back."""
+    """From what the standby had when it was promoted, or a lag before, whichever is earlier. An old primary that lives on
+    serves whoever is connected to it, and one that returns whoever strays to it, until it is called back."""
     spans = []
     for fault in history.faults:
-        if fault.kind == "failover":
-            spans.append((fault.began_at - lag, fault.began_at + lag))
-        elif fault.kind == "old_primary_returns":
-            spans.append((fault.began_at - lag, fault.ended_at))
+        if fault.kind not in ("failover", "old_primary_returns"):
+            continue
+        begins = min(fault.began_at - lag, fault.detail.get("standby_had", fault.began_at))
+        lives_on = fault.kind == "old_primary_returns" or fault.detail.get("old") == "alive"
+        spans.append((begins, fault.ended_at if lives_on else fault.began_at + lag))
     return Spans(spans)
 
 

@@ -275,15 +275,15 @@ async def failover(rig: Rig, victim: str, chosen: random.Random) -> dict[str, ob
     """To the standby; the old primary then comes back and follows. Or it lives on, with all who are connected to it: their
     commits wait for a standby that it has no more."""
     how = chosen.choice(("stopped", "killed", "alive"))
-    await rig.pair.failover(kill=how == "killed", leave_old_alive=how == "alive")
+    had = await rig.pair.failover(kill=how == "killed", leave_old_alive=how == "alive")
     rig.follow_primary()
     await asyncio.sleep(chosen.uniform(0, 2))
-    return {"old": how, "back": await rig.pair.rejoin()}
+    return {"old": how, "standby_had": had, "back": await rig.pair.rejoin()}
 
 
 async def old_primary_returns(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
     """After a failover somebody starts the old primary as if nothing had been, and one process still finds it."""
-    await rig.pair.failover(kill=True)
+    had = await rig.pair.failover(kill=True)
     rig.follow_primary()
     await rig.pair.resurrect_old_primary()
     stray = rig.proxies[f"{victim}→postgres"]
@@ -292,7 +292,7 @@ async def old_primary_returns(rig: Rig, victim: str, chosen: random.Random) -> d
     await asyncio.sleep(rig.lease_seconds)
     rig.follow_primary()
     await stray.switch(Reset())
-    return {"stray": victim, "back": await rig.pair.rejoin()}
+    return {"stray": victim, "standby_had": had, "back": await rig.pair.rejoin()}
 
 
 async def disk_full(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:

@@ -169,13 +169,20 @@ class Pair:
         )
         return int(number)
 
-    async def failover(self, *, kill: bool, leave_old_alive: bool = False) -> None:
-        """Make the standby the primary, on the port that it has; it takes writes when it returns."""
+    async def failover(self, *, kill: bool, leave_old_alive: bool = False) -> float:
+        """Make the standby the primary, on the port that it has; it takes writes when it returns.
+
+        Returns when the last transaction was committed that it has of the old one.
+        """
         if not leave_old_alive:
             await (self._primary.kill() if kill else self._primary.stop("fast"))
         await self._standby.promote()
+        had = await self._standby.value(
+            "select extract(epoch from pg_last_xact_replay_timestamp())::float8"
+        )
         await self._standby.make_slot()
         self._primary, self._standby = self._standby, self._primary
+        return float(had)
 
     async def rejoin(self) -> Literal["rewound", "copied"]:
         """After a failover, make the old primary a standby of the new; they replicate when it returns.

@@ -2617,9 +2617,15 @@ def test_a_long_run_is_judged_quickly() -> None:
 ASYNCHRONOUS = msgspec.structs.replace(PROMISE, standby_lag_seconds=1.0)
 
 
-def fail_over(history: History, at: float) -> None:
+def fail_over(history: History, at: float, **detail: object) -> None:
     history.faults.append(
-        Fault(kind="failover", victim="postgres", began_at=BASE + at, ended_at=BASE + at + 2)
+        Fault(
+            kind="failover",
+            victim="postgres",
+            began_at=BASE + at,
+            ended_at=BASE + at + 2,
+            detail=detail,
+        )
     )
 
 
@@ -2642,6 +2648,27 @@ def test_only_the_last_moments_before_a_failover_may_be_lost(
     found = check(history, msgspec.structs.replace(PROMISE, standby_lag_seconds=lag))
     assert ([violation.invariant for violation in found] == []) == forgiven
     assert forgiven or any("job_once" in violation.sentence for violation in found)
+
+
+@pytest.mark.parametrize(
+    ("failover", "detail", "forgiven"),
+    [
+        (12.0, {}, False),
+        (12.0, {"standby_had": BASE + 8.1}, False),
+        (12.0, {"standby_had": BASE + 7.9}, True),  # it lagged behind by four seconds
+        (6.5, {"old": "killed"}, False),
+        (6.5, {"old": "alive"}, True),  # it answered until the failover was over
+    ],
+)
+def test_what_the_standby_had_and_whom_the_old_primary_still_served_is_looked_at(
+    failover: float, detail: dict[str, object], forgiven: bool
+) -> None:
+    """`once` was asked for at 8.0 and answered at 8.03. In a failover of two seconds."""
+    history = good()
+    lose_job(history, "once")
+    fail_over(history, failover, **detail)
+    found = check(history, ASYNCHRONOUS)
+    assert any("job_once" in violation.sentence for violation in found) != forgiven
 
 
 def test_what_was_done_in_those_moments_may_be_done_again() -> None:
