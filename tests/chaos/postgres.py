@@ -178,7 +178,7 @@ class Pair:
             await (self._primary.kill() if kill else self._primary.stop("fast"))
         await self._standby.promote()
         had = await self._standby.value(
-            "select extract(epoch from pg_last_xact_replay_timestamp())::float8"
+            "select extract(epoch from coalesce(pg_last_xact_replay_timestamp(), clock_timestamp()))::float8"
         )
         await self._standby.make_slot()
         self._primary, self._standby = self._standby, self._primary
