@@ -91,14 +91,21 @@ def processes(folder: Path) -> list[psutil.Process]:
     first = [
         process
         for process in psutil.process_iter()
-        if process.name() == "postgres" and any(str(folder) in word for word in words_of(process))
+        if any(str(folder) in word for word in words_of(process))
     ]
-    return first + [child for process in first for child in process.children(recursive=True)]
+    return first + [child for process in first for child in children_of(process)]
 
 
 def words_of(process: psutil.Process) -> list[str]:
+    """The command of a server; of what is none, or has just ended, nothing."""
     with contextlib.suppress(psutil.Error):
-        return process.cmdline()
+        return process.cmdline() if process.name() == "postgres" else []
+    return []
+
+
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return process.children(recursive=True)
     return []
 
 
