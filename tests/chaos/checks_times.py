@@ -66,6 +66,16 @@ def _are_prompt(
         )
 
 
+def _are_not_kept(
+    case: Case, invariant: str, starts: list[Start], where: str
+) -> Iterator[Violation]:
+    """By a herd: they are as late as what was broken explains, and no later."""
+    for start in starts:
+        allowed = case.allowed(start.due_at, start.started_at)
+        if start.late > allowed:
+            yield Violation(invariant, f"{where}: {_says_late(case, start, allowed)}")
+
+
 def _says_late(case: Case, start: Start, allowed: float) -> str:
     return (
         f"{case.what(start.row)} could run from {case.when(start.due_at)} and was started at"
@@ -179,10 +189,7 @@ def _is_silent(case: Case, story: Story, since: float, until: float) -> Iterator
 def tenants_are_served_fairly(case: Case) -> Iterator[Violation]:
     """A herd of one tenant does not keep those of others that are as urgent."""
     waited = neighbours(case)
-    for start in waited:
-        allowed = case.allowed(start.due_at, start.started_at)
-        if start.late > allowed:
-            yield Violation("I13", f"beside a herd: {_says_late(case, start, allowed)}")
+    yield from _are_not_kept(case, "I13", waited, "beside a herd")
     calm = [start for start in waited if _is_calm(case, start)]
     yield from _are_prompt(case, "I13", calm, "beside a herd of another tenant")
 
@@ -207,10 +214,7 @@ def _is_a_neighbour(case: Case, start: Start) -> bool:
 def priorities_are_respected(case: Case) -> Iterator[Violation]:
     """CRITICAL does not wait behind what is less urgent, and LOW gets its turn too."""
     met = urgent(case)
-    for start in met:
-        allowed = case.allowed(start.due_at, start.started_at)
-        if start.late > allowed:
-            yield Violation("I16", f"CRITICAL behind a herd: {_says_late(case, start, allowed)}")
+    yield from _are_not_kept(case, "I16", met, "CRITICAL behind a herd")
     calm = [start for start in met if _is_calm(case, start)]
     yield from _are_prompt(case, "I16", calm, "that are CRITICAL, behind a herd,")
     for row in case.rows:

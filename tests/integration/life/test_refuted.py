@@ -21,7 +21,7 @@ from hourbell.engine.writes import Write
 from hourbell.failpoints import held
 from hourbell.model.errors import Conflict, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
-from hourbell.model.jobs import JobStatus
+from hourbell.model.jobs import Job, JobStatus
 from hourbell.store.queries import queries
 from integration.life.support import (
     START,
@@ -380,9 +380,8 @@ async def test_a_claim_by_an_old_time_is_recorded_by_the_clock(still: Engine) ->
     assert ran.started_at == ran.scheduled_for
 
 
-async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule(
-    still: Engine,
-) -> None:
+async def cancelled_ahead(still: Engine) -> tuple[Job, datetime]:
+    """A job of every ten seconds, planned ahead, whose run of 0:30 somebody has cancelled."""
     job = await create(still, recurring("*/10 * * * * *"))
     await plan_all(still)
     ahead = START + timedelta(seconds=30)
@@ -390,6 +389,13 @@ async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_ne
         "select id from hourbell.executions where occurrence = $1", ahead
     )
     await cancel_execution(still, number, Write())
+    return job, ahead
+
+
+async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule(
+    still: Engine,
+) -> None:
+    job, ahead = await cancelled_ahead(still)
     same_times = {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}
     await update_job(still, job.job_id, same_times, Write())
     await plan_all(still)
@@ -401,13 +407,7 @@ async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_ne
 
 
 async def test_what_the_job_has_had_is_not_among_what_it_missed(still: Engine) -> None:
-    job = await create(still, recurring("*/10 * * * * *"))
-    await plan_all(still)
-    ahead = START + timedelta(seconds=30)
-    number = await still.database.value(
-        "select id from hourbell.executions where occurrence = $1", ahead
-    )
-    await cancel_execution(still, number, Write())
+    job, ahead = await cancelled_ahead(still)
     await update_job(
         still, job.job_id, {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}, Write()
     )
