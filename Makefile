@@ -4,7 +4,7 @@ BIN := .venv/bin
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix bench sim chaos mutants python runtime dev services
+.PHONY: help up test check audit fix bench sim chaos mutants python runtime dev services
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -15,10 +15,14 @@ up: runtime ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C 
 test: check services ## Lint, types, and all tests, on servers of their own
 	$(BIN)/python -m pytest
 
-check: dev ## Lint, formatting and types
+check: dev ## Lint, formatting, types, and what bandit knows of unsafe code
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+
+audit: dev ## Look up known holes in what we depend on; needs the internet
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
 fix: dev ## Repair what lint and formatting can repair by themselves
 	$(BIN)/ruff check --fix

@@ -12,23 +12,33 @@ import os
 from collections.abc import AsyncIterator, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import structlog
 
 from hourbell import failpoints
 from hourbell.actions import Actions
+from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.task import Handler, TaskRunner
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.api.app import create_app, create_health_app
+from hourbell.api.auth import is_local
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
+from hourbell.engine.health import check_database
+from hourbell.engine.keys import has_admin, is_keyless
 from hourbell.engine.loops import Loop
 from hourbell.engine.retain import make_partitions
 from hourbell.engine.scheduler import Scheduler
-from hourbell.model.errors import ConfigurationError, StoreUnavailable
+from hourbell.engine.secrets import StoredSecrets
+from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.model.errors import ConfigurationError
 from hourbell.model.jobs import TaskAction, WebhookAction
+from hourbell.model.sealing import KeyRing
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
 from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
@@ -45,6 +55,16 @@ _REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
 API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
 
 
+_NOT_MIGRATED = (
+    "The database is older than this program. Run `hourbell migrate` once, then start again."
+)
+_NO_KEYS = (
+    "The API would listen on {host}, where others can reach it, and there is no API key yet, so that anybody could do "
+    "anything. Make an administrator's key first, with `hourbell keys create --role admin --name NAME`, or listen on "
+    "127.0.0.1."
+)
+
+
 class Role(StrEnum):
     """What a process can be, alone or together with the others."""
 
@@ -59,28 +79,32 @@ ALL_ROLES = frozenset(Role)
 class Running:
     """The roles of this process, and whether they do their work."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler | None, worker: Worker | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        scheduler: Scheduler | None,
+        worker: Worker | None,
+    ) -> None:
+        self.asks_for_keys = True
         self.engine = engine
         self.scheduler = scheduler
         self.worker = worker
+        self.remote: RemoteWorkers | None = None  # workers who speak through our API
 
     async def ready(self) -> dict[str, bool]:
         """What has to hold for this process to be of use, each with its truth."""
-        try:
-            async with asyncio.timeout(2):
-                await self.engine.clock.now()
-            checks = {"database": True}
-        except (StoreUnavailable, TimeoutError):
-            checks = {"database": False}
+        checks = await check_database(self.engine)
+        if self.scheduler is None:
+            checks.pop("leader", None)  # jobs can be created, and what is ready run, without
         if self.scheduler is not None:
             checks["scheduler"] = self.scheduler.makes_progress()
         if self.worker is not None:
-            checks["worker"] = self.worker.session is not None
+            checks["worker"] = self.worker.is_working
         return checks
 
     def wake(self) -> None:
         """Something may have fallen due."""
-        for part in (self.scheduler, self.worker):
+        for part in (self.scheduler, self.worker, self.remote):
             if part is not None:
                 part.wake()
 
@@ -128,12 +152,55 @@ async def engine_on(
 
 
 @asynccontextmanager
+async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
+    """An engine for a command that does one thing and ends: on the shared database, or on the embedded one if nobody uses it."""
+    async with database_of(settings) as dsn:
+        if settings.database_url is None:
+            await migrate(dsn)
+        elif not await is_migrated(dsn):
+            raise ConfigurationError(_NOT_MIGRATED)
+        async with engine_on(dsn, settings) as engine:
+            yield engine
+
+
+@asynccontextmanager
 async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> AsyncIterator[Running]:
-    """The database and all roles in this process, running."""
+    """The database and all roles in this process, running. Webhooks may go to this machine, which is whose user runs it."""
+    allowed = ",".join(filter(None, (settings.egress_allow, *LOOPBACK)))
     async with database_of(settings) as dsn:
         await migrate(dsn)
+        keys = settings.secret_keys or await asyncio.to_thread(_own_secret_keys, settings.data_dir)
+        settings = msgspec.structs.replace(settings, egress_allow=allowed, secret_keys=keys)
         async with running(dsn, settings, ALL_ROLES, handlers) as parts:
             yield parts
+
+
+def key_ring_of(settings: Settings) -> KeyRing:
+    """The keys of secrets: of the settings, or those that `hourbell up` keeps."""
+    if settings.secret_keys or settings.database_url is not None:
+        return KeyRing.parse(settings.secret_keys)
+    return KeyRing.parse(_own_secret_keys(settings.data_dir))
+
+
+def _own_secret_keys(folder: Path) -> str:
+    """The keys of secrets of a user who has named none: made once, and kept beside the data, for him alone."""
+    file = folder / "secret.keys"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not file.exists():
+            draft = file.with_suffix(f".{uuid4().hex}")
+            draft.touch(mode=0o600)
+            draft.write_text(KeyRing.generate())
+            # Not replaced if somebody else was first: what he sealed must open.
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, file)
+            draft.unlink()
+        return file.read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The keys of secrets cannot be kept in {file}: {error.strerror or error}. Let this user write there, "
+            f"or set HOURBELL_SECRET_KEYS."
+        ) from error
 
 
 @asynccontextmanager
@@ -143,9 +210,7 @@ async def role(
     """One role in this process, on a database that others share and that `hourbell migrate` has prepared."""
     dsn = shared_database(settings)
     if not await is_migrated(dsn):
-        raise ConfigurationError(
-            "The database is older than this program. Run `hourbell migrate` once, then start again."
-        )
+        raise ConfigurationError(_NOT_MIGRATED)
     async with running(dsn, settings, {which}, handlers) as parts:
         yield parts
 
@@ -168,10 +233,12 @@ async def running(
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(engine_on(dsn, settings))
+        clock = DatabaseClock(engine.database)
         scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
         worker = None
         if Role.WORKER in roles:
-            actions = await stack.enter_async_context(_actions(handlers, settings))
+            await clock.now()  # webhooks tell the time that it has heard
+            actions = await stack.enter_async_context(_actions(handlers, settings, engine, clock))
             worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
         parts = Running(engine, scheduler, worker)
         app = create_health_app(parts)
@@ -180,9 +247,14 @@ async def running(
             for_users = await stack.enter_async_context(
                 engine_on(dsn, settings, API_PATIENCE_SECONDS)
             )
-            app = create_app(for_users, parts)
+            local = is_local(settings.host)
+            if not local and not await has_admin(for_users):
+                raise ConfigurationError(_NO_KEYS.format(host=settings.host))
+            parts.asks_for_keys = not (local and await is_keyless(for_users))
+            parts.remote = RemoteWorkers(PostgresDispatch(for_users), settings.lease_seconds)
+            ring = KeyRing.parse(settings.secret_keys)
+            app = create_app(for_users, parts, ring, parts.remote, local)
         await make_partitions(engine, await engine.clock.now())
-        clock = DatabaseClock(engine.database)
         watch = Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS)
         await stack.enter_async_context(_in_background(watch))
         await stack.enter_async_context(_woken(parts))
@@ -195,6 +267,10 @@ async def running(
         server = ApiServer(app, settings.host, settings.port)
         await server.start()
         stack.push_async_callback(server.stop)
+        if parts.remote is not None:
+            stack.push_async_callback(
+                parts.remote.stop
+            )  # first: who asks for work is not waited for
         yield parts
 
 
@@ -223,6 +299,7 @@ async def _in_background(loop: Loop) -> AsyncIterator[None]:
 def worker_settings(settings: Settings) -> WorkerSettings:
     return WorkerSettings(
         name=f"{os.getpid()}-{uuid4().hex[:12]}",
+        queues=tuple(dict.fromkeys(settings.worker_queues.split(","))),
         slots=settings.worker_slots,
         critical_slots=min(settings.worker_critical_slots, settings.worker_slots - 1),
         low_share=settings.worker_low_share,
@@ -231,9 +308,13 @@ def worker_settings(settings: Settings) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def _actions(handlers: Mapping[str, Handler], settings: Settings) -> AsyncIterator[Actions]:
+async def _actions(
+    handlers: Mapping[str, Handler], settings: Settings, engine: Engine, clock: DatabaseClock
+) -> AsyncIterator[Actions]:
     tasks = TaskRunner(handlers)
-    webhooks = WebhookRunner.open(settings.worker_slots)
+    resolver = GuardedResolver(Egress.parse(settings.egress_allow))
+    secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
+    webhooks = WebhookRunner.open(settings.worker_slots, resolver, secrets, clock.lately)
     try:
         yield {TaskAction: tasks, WebhookAction: webhooks}
     finally:

@@ -6,7 +6,7 @@ is expected. `docs/configuration.md` has the table for readers; a test holds it 
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Meta
 
 from hourbell import failpoints
+from hourbell.model.egress import Egress
 from hourbell.model.errors import ConfigurationError
+from hourbell.model.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
 
@@ -23,6 +25,13 @@ LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds fro
 HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
 CriticalSlots = Annotated[int, Meta(ge=0, le=10_000, description="a number from 0 to 10000")]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
+Queues = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9._:-]{1,64}(,[A-Za-z0-9._:-]{1,64}){0,49}$",
+        description="names of queues, with commas between them",
+    ),
+]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
 Folder = Annotated[Path, Meta(description="a path")]
@@ -34,6 +43,10 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     Meta(description="one of debug, info, warning, error"),
 ]
+EgressAllow = Annotated[
+    str, Meta(description="networks and hosts with ports, with commas between them")
+]
+SecretKeys = Annotated[str, Meta(description="name:key,name:key, each key 32 bytes in base64")]
 Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 
 
@@ -42,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
+    egress_allow: EgressAllow = ""  # where webhooks may go besides the internet
     failpoints: Failpoints = ""
     horizon_seconds: HorizonSeconds = 60  # how far ahead executions are planned
     host: Host = "127.0.0.1"
@@ -49,11 +63,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     log_level: LogLevel = "info"
     port: Port = 8080
+    secret_keys: SecretKeys = ""  # that secrets are sealed with, the newest first
     worker_critical_slots: CriticalSlots = (
         5  # of the slots, kept for CRITICAL; one is left to the rest
     )
     worker_low_share: Share = 0.05  # of the claims, begin with the least urgent
+    worker_queues: Queues = "default,notifications"
     worker_slots: Slots = 100
+
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "egress_allow": Egress.parse,
+    "failpoints": failpoints.parse,
+    "secret_keys": KeyRing.parse,
+}
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
@@ -76,10 +99,11 @@ def from_environment(env: Mapping[str, str]) -> Settings:
             )
         except msgspec.ValidationError:
             problems.append(_wrong(name, value, field))
-    try:
-        failpoints.parse(values.get("failpoints", ""))
-    except ConfigurationError as error:
-        problems.append(f"{PREFIX}FAILPOINTS: {error.message}")
+    for field_name, parse in _PARSERS.items():
+        try:
+            parse(values.get(field_name, ""))
+        except ConfigurationError as error:
+            problems.append(f"{variable_name(field_name)}: {error.message}")
     if problems:
         raise ConfigurationError("\n".join(problems))
     return Settings(**values)

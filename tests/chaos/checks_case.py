@@ -92,13 +92,19 @@ class Case:
     @cached_property
     def _broken(self) -> Spans:
         """When something was broken on the way from the database to the receiver."""
-        return Spans((s.fault.began_at, s.fault.ended_at) for s in self.strikes if s.delays_starts)
+        return Spans(
+            (s.fault.began_at, s.fault.ended_at + s.echo_seconds)
+            for s in self.strikes
+            if s.delays_starts
+        )
 
     @cached_property
     def unrest(self) -> Spans:
         """When anything was, and until what has piled up is worked off: else, all is calm."""
         after = self.promise.aftermath_seconds
-        return Spans((fault.began_at, fault.ended_at + after) for fault in self.faults)
+        return Spans(
+            (s.fault.began_at, s.fault.ended_at + s.echo_seconds + after) for s in self.strikes
+        )
 
     def allowed(self, since: Seconds, until: Seconds) -> float:
         """How late something may be that waited from one moment to the other.

@@ -65,6 +65,13 @@ class Strike(NamedTuple):
         return bool(self.hit - {API})
 
     @property
+    def echo_seconds(self) -> float:
+        """For how long it is felt when it is over: workers leave a target alone that fails, each time for twice as long, and come
+        back within half of that more."""
+        length = self.fault.ended_at - self.fault.began_at
+        return 1.5 * (length + 1.0) if RECEIVER in self.hit else 0.0
+
+    @property
     def blows(self) -> int:
         return 2 if self.fault.kind in _TWO_BLOWS else 1
 

@@ -132,6 +132,7 @@ class Rig:
             "HOURBELL_LEASE_SECONDS": str(LEASE_SECONDS),
             "HOURBELL_LEADER_LEASE_SECONDS": str(LEASE_SECONDS),
             "HOURBELL_WORKER_SLOTS": str(SLOTS),
+            "HOURBELL_EGRESS_ALLOW": "127.0.0.0/8",  # where the receiver is
         }
         self._add(name, (sys.executable, *command), environment)
         self._health[name] = port

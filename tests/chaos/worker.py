@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from hourbell.actions.task import Context
 from hourbell.cli.process import run_process
-from hourbell.compose import Role, role
+from hourbell.compose import Role, Running, role
 from hourbell.settings import Settings
 
 POISON = "poison"
@@ -21,9 +21,9 @@ async def poison(payload: object, context: Context) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def compose(settings: Settings) -> AbstractAsyncContextManager[object]:
+def compose(settings: Settings) -> AbstractAsyncContextManager[Running]:
     return role(settings, Role.WORKER, handlers={POISON: poison})
 
 
 if __name__ == "__main__":
-    run_process(compose, lambda settings: "a worker of the rig is up")
+    run_process(compose, lambda settings, parts: "a worker of the rig is up")

@@ -55,7 +55,7 @@ class PostgresStage:
             "delivery": (Delivery.AT_MOST_ONCE if at_most_once else Delivery.AT_LEAST_ONCE).value,
         }
         creating = (create_job(self._engine, document, Write()) for _ in range(count))
-        ids = [job.job_id for job in await asyncio.gather(*creating)]
+        ids = [created.job.job_id for created in await asyncio.gather(*creating)]
         await self._admit()
         return ids
 

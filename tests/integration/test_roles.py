@@ -17,22 +17,32 @@ from typing import Any
 import asyncpg
 import pytest
 
+import services
 from conftest import DatabaseMaker
+from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.migrations import migrate
 from integration.life.support import eventually
 
 PATIENCE_SECONDS = 60.0
 
 
-def hourbell(role: str, dsn: str | None, port: int = 1) -> subprocess.Popen[str]:
-    environment = os.environ | {
-        "HOURBELL_PORT": str(port),
-        "HOURBELL_LEASE_SECONDS": "2",
-        "HOURBELL_LEADER_LEASE_SECONDS": "2",
-    }
+def hourbell(
+    command: str, dsn: str | None, port: int = 1, **settings: str
+) -> subprocess.Popen[str]:
+    environment = (
+        os.environ
+        | settings
+        | {
+            "HOURBELL_PORT": str(port),
+            "HOURBELL_LEASE_SECONDS": "2",
+            "HOURBELL_LEADER_LEASE_SECONDS": "2",
+            "HOURBELL_EGRESS_ALLOW": "127.0.0.0/8",
+        }
+    )
     if dsn is not None:
         environment["HOURBELL_DATABASE_URL"] = dsn
     return subprocess.Popen(
-        [sys.executable, "-m", "hourbell", role],
+        [sys.executable, "-m", "hourbell", *command.split()],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -47,11 +57,12 @@ def free_port() -> int:
         return number
 
 
-def ask(port: int, path: str, body: object = None) -> Any:
+def ask(port: int, path: str, body: object = None, key: str | None = None) -> Any:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}",
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json", "Idempotency-Key": "first"},
+        headers={"Content-Type": "application/json", "Idempotency-Key": path}
+        | ({"Authorization": f"Bearer {key}"} if key else {}),
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
@@ -102,8 +113,11 @@ async def test_three_processes_are_a_system(postgres: str, new_database: Databas
                 return bool(found["items"][0]["status"] == "SUCCEEDED")
 
             await eventually(has_succeeded)
-            checks = (await asyncio.to_thread(ask, parts["worker"][1], "/readyz"))["checks"]
-            assert checks == {"database": True, "worker": True}
+            assert await asyncio.to_thread(checks, parts["worker"][1]) == {
+                "database": True,
+                "migrated": True,
+                "worker": True,
+            }
             for process, _ in parts.values():
                 process.send_signal(signal.SIGTERM)
             for role, (process, _) in parts.items():
@@ -144,3 +158,183 @@ def test_a_database_that_is_not_there_is_told_as_such(role: str) -> None:
     assert process.returncode == 2
     assert "cannot be used" in said
     assert "Traceback" not in said
+
+
+async def test_an_api_that_others_can_reach_starts_only_when_there_is_a_key(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+        port = free_port()
+        refused = hourbell("api", dsn, port, HOURBELL_HOST="0.0.0.0")
+        said, _ = await asyncio.to_thread(refused.communicate, timeout=60)
+        assert refused.returncode == 2
+        assert "hourbell keys create --role admin" in said
+
+        made = hourbell("keys create --role admin --name me", dsn)
+        said, _ = await asyncio.to_thread(made.communicate, timeout=60)
+        assert made.returncode == 0
+        key = said.splitlines()[-1]
+
+        api = hourbell("api", dsn, port, HOURBELL_HOST="0.0.0.0")
+        try:
+            await says(port, database=True, migrated=True)
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                await asyncio.to_thread(ask, port, "/api/v1/jobs")
+            assert await asyncio.to_thread(ask, port, "/api/v1/jobs", None, key) == {
+                "items": [],
+                "next_page_token": None,
+            }
+        finally:
+            api.terminate()
+            await asyncio.to_thread(api.communicate, timeout=30)
+
+
+async def test_keys_are_made_listed_and_revoked_at_the_terminal(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+
+        async def run(command: str) -> tuple[int, str]:
+            process = hourbell(command, dsn)
+            said, _ = await asyncio.to_thread(process.communicate, timeout=60)
+            return process.returncode, said
+
+        code, said = await run("keys create --role viewer --name first")
+        assert (code, "first key must be" in said) == (2, True)
+        await run("keys create --role admin --name root")
+        code, said = await run("keys create --role viewer --name reader --tenant acme")
+        assert code == 0
+        _, listed = await run("keys list")
+        (line,) = [line for line in listed.splitlines() if "reader" in line]
+        assert line.split()[1:3] == ["viewer", "acme"]
+        assert said.splitlines()[-1] not in listed
+        assert await run(f"keys revoke {line.split()[0]}") == (
+            0,
+            f"{line.split()[0]} is revoked.\n",
+        )
+        code, said = await run("keys revoke key_nonsense")
+        assert (code, "is not the id of any key" in said) == (2, True)
+        code, said = await run("secrets rotate")
+        assert (code, "HOURBELL_SECRET_KEYS" in said) == (2, True)
+        code, said = await run("secrets new-key")
+        assert code == 0
+        rotate = hourbell("secrets rotate", dsn, HOURBELL_SECRET_KEYS=said.strip())
+        said, _ = await asyncio.to_thread(rotate.communicate, timeout=60)
+        assert said.startswith("0 secrets were sealed anew")
+
+
+def checks(port: int) -> dict[str, bool]:
+    """What /readyz says, ready or not; empty if nobody answers."""
+    try:
+        answer = ask(port, "/readyz")
+    except urllib.error.HTTPError as error:
+        answer = json.load(error)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return {}
+    found: dict[str, bool] = answer["checks"]
+    return found
+
+
+async def says(port: int, **expected: bool) -> None:
+    async def does() -> bool:
+        return expected.items() <= (await asyncio.to_thread(checks, port)).items()
+
+    await eventually(does, PATIENCE_SECONDS)
+
+
+@pytest.mark.timeout(180)
+async def test_every_role_says_that_the_database_is_away_and_comes_back_with_it() -> None:
+    with services.private_folder() as folder:
+        server = EmbeddedServer(folder / "data", owner="tests")
+        dsn = await asyncio.to_thread(server.start)
+        try:
+            await migrate(dsn)
+            with running(dsn, "api", "scheduler", "worker") as parts:
+                ports = {role: port for role, (_, port) in parts.items()}
+                for port in ports.values():
+                    await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
+                await asyncio.to_thread(server.stop)
+                await says(ports["api"], database=False)
+                await says(ports["scheduler"], database=False, scheduler=False)
+                await says(ports["worker"], database=False, worker=False)
+                for port in ports.values():
+                    assert not await is_ready(port)
+                    alive = await asyncio.to_thread(ask, port, "/livez")
+                    assert alive == {"status": "alive"}
+                await asyncio.to_thread(server.start)
+                for port in ports.values():
+                    await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
+        finally:
+            await asyncio.to_thread(server.stop)
+
+
+@pytest.mark.timeout(180)
+async def test_an_api_is_ready_though_nobody_leads(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+        with running(dsn, "api") as parts:
+            api = parts["api"][1]
+            await eventually(lambda: is_ready(api), PATIENCE_SECONDS)
+            checks = (await asyncio.to_thread(ask, api, "/readyz"))["checks"]
+            assert checks == {"database": True, "migrated": True}
+
+
+@pytest.mark.timeout(180)
+async def test_a_scheduler_that_makes_no_progress_is_not_ready(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+        with running(dsn, "scheduler") as parts:
+            port = parts["scheduler"][1]
+            await eventually(lambda: is_ready(port), PATIENCE_SECONDS)
+            connection = await asyncpg.connect(dsn)
+            async with connection.transaction():
+                await connection.execute("lock table hourbell.fires in access exclusive mode")
+                await says(port, database=True, leader=True, scheduler=False)
+                assert not await is_ready(port)
+            await connection.close()
+            await eventually(lambda: is_ready(port), PATIENCE_SECONDS)
+
+
+@pytest.mark.timeout(180)
+async def test_a_notification_and_an_alert_arrive(
+    postgres: str, new_database: DatabaseMaker
+) -> None:
+    heard: list[dict[str, Any]] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].split("\r\n")[0])
+        heard.append(json.loads(await reader.readexactly(length)))
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def heard_events(*events: str) -> None:
+        async def has() -> bool:
+            return {*events} <= {body["event"] for body in heard}
+
+        await eventually(has, PATIENCE_SECONDS)
+
+    listener = await asyncio.start_server(hear, "127.0.0.1", 0)
+    here = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
+    async with listener, new_database(postgres) as dsn:
+        with running(dsn, "api", "scheduler", "worker") as parts:
+            for _, port in parts.values():
+                await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
+            api = parts["api"][1]
+            job = {
+                "name": "nightly",
+                "type": "RECURRING",
+                "schedule": {"every_seconds": 1},
+                "action": {"type": "TASK", "name": "nobody-knows-it"},
+                "retry_policy": {"max_retries": 0},
+                "notifications": [{"on": ["dead_letter"], "url": here}],
+            }
+            made = await asyncio.to_thread(ask, api, "/api/v1/jobs", job)
+            monitor = {"job_id": made["job_id"], "grace_seconds": 1, "url": here}
+            await asyncio.to_thread(ask, api, "/api/v1/monitors", monitor)
+            await heard_events("dead_letter", "missed")
+            alerts = [body for body in heard if body["event"] == "missed"]
+            assert [body["job_name"] for body in alerts] == ["nightly"]

@@ -64,6 +64,7 @@ SETTINGS = "src/hourbell/engine/limits.py"
 SETTLING = "src/hourbell/worker/settling.py"
 WORKER = "src/hourbell/worker/runtime.py"
 WRITES = "src/hourbell/engine/writes.py"
+CREATE = "src/hourbell/engine/create.py"
 
 _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
@@ -98,8 +99,8 @@ MUTANTS = [
     Mutant(
         "retry_without_fence",
         SETTLE,
-        "l.id = any (p_ids) and o.id = l.id and o.fence = l.fence",
-        "l.id = any (p_ids) and o.id = l.id",
+        "l.id = any (p_ids) and o.id = l.id and o.fence = l.fence\n      returning o.*, l.held,",
+        "l.id = any (p_ids) and o.id = l.id\n      returning o.*, l.held,",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
@@ -475,15 +476,15 @@ MUTANTS = [
     Mutant(
         "retry_delay_ignored",
         SETTLE,
-        "case when t.kind = 1 then make_interval(secs => t.delay) else '0' end",
-        "'0'",
+        "run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),",
+        "run_at = p_now,",
         (f"{DISPATCH_TEST}::test_a_retry_comes_after_its_delay_as_the_next_attempt[embedded]",),
         "A retry comes after its delay.",
     ),
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "from ended as e join taken as t using (id) where t.kind = 2)",
+        "from ended as e join taken as t using (id) where t.kind in (2, 6))",
         "from ended as e join taken as t using (id) where false)",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
@@ -499,8 +500,8 @@ MUTANTS = [
     Mutant(
         "no_dead_letters_of_the_late",
         PLACES,
-        "to_jsonb(gone) - 'status' - 'reason' from gone where status = 1)",
-        "to_jsonb(gone) - 'status' - 'reason' from gone where false)",
+        "    from gone where status = 1),\n",
+        "    from gone where false),\n",
         (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
         "What is dead because it missed its deadline is kept whole too.",
     ),
@@ -515,13 +516,8 @@ MUTANTS = [
     Mutant(
         "unrecorded_outcome_forgotten",
         SETTLING,
-        '                complain("settling", error)\n'
-        "                await backoff.wait()\n"
-        "                continue\n"
-        "            except (\n",
-        '                complain("settling", error)\n'
-        "                return None\n"
-        "            except (\n",
+        '                complain("settling", error)\n                await backoff.wait()\n',
+        '                complain("settling", error)\n                return []\n',
         (f"{LOST_TEST}::test_a_worker_that_loses_answers_runs_everything_once",),
         "An outcome is settled until the database has said so, and here one error is enough.",
     ),
@@ -759,12 +755,23 @@ MUTANTS = [
     ),
     # Writes.
     Mutant(
-        "commit_error_swallowed",
-        WRITES,
-        "                raise Conflict(_IN_USE) from error\n            raise\n",
-        "                raise Conflict(_IN_USE) from error\n            return answer\n",
+        "commit_error_of_a_create_swallowed",
+        CREATE,
+        "        if isinstance(error, StoreUnavailable) and not busy:\n            raise\n",
+        "        if isinstance(error, StoreUnavailable) and not busy:\n"
+        "            return [each.ask.answer(each.created) for each in group] and None\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
+        ),
+        "What is acknowledged is committed, and here also what was rolled back.",
+    ),
+    Mutant(
+        "commit_error_swallowed",
+        WRITES,
+        "                raise Conflict(IN_USE) from error\n            raise\n",
+        "                raise Conflict(IN_USE) from error\n            return answer\n",
+        (
+            f"{LOST_TEST}::test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated",
         ),
         "What is acknowledged is committed, and here also what was rolled back.",
     ),
@@ -773,17 +780,25 @@ MUTANTS = [
         WRITES,
         "                if write.key is not None:\n",
         "                if write.key is not None and write.key == '':\n",
-        (
-            f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[after-one_time]",
-        ),
+        (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[run]",),
         "A write that is repeated under its key gets its first answer.",
+    ),
+    Mutant(
+        "key_means_any_create",
+        CREATE,
+        "        if fingerprint != write.fingerprint:\n",
+        "        if False:\n",
+        (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
+        "The same key means the same request.",
     ),
     Mutant(
         "key_means_any_request",
         WRITES,
         '    if known["fingerprint"] != write.fingerprint:\n',
         "    if False:\n",
-        (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
+        (
+            "tests/integration/api/test_idempotency.py::test_another_operation_under_the_same_key_is_refused",
+        ),
         "The same key means the same request.",
     ),
     Mutant(

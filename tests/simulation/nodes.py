@@ -12,20 +12,20 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TypeVar
 
-from hourbell.dispatch import RELEASED, Session, SessionLost, Settlement
+from hourbell.dispatch import RELEASED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
 from hourbell.engine.join import join_left_over
 from hourbell.engine.leader import Leadership, Term
+from hourbell.engine.outcomes import settlement
 from hourbell.engine.plan import end_memberships, plan, retime
 from hourbell.engine.reap import expire, reap
 from hourbell.engine.retain import keep_house
-from hourbell.model.errors import NotLeader
+from hourbell.model.errors import NotLeader, SessionLost
 from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Succeeded
-from hourbell.model.jobs import JobSpec, TaskAction, decode_spec
+from hourbell.model.jobs import SentSpec, TaskAction, decode_spec
 from hourbell.store.database import Database
-from hourbell.worker.outcomes import settlement
 from simulation.faults import Fault, Faults, Trouble
 from simulation.history import (
     Claim,
@@ -207,7 +207,7 @@ class Running:
     """An execution in a worker's hands, with what the seed has decided about it."""
 
     claimed: Claimed
-    spec: JobSpec
+    spec: SentSpec
     claimed_at: datetime
     ends_at: datetime
     outcome: Outcome | None  # None: it takes its worker down
@@ -441,7 +441,7 @@ class Worker(Node):
             )
         )
 
-    def _imagine(self, now: datetime, one: Claimed, spec: JobSpec) -> Running:
+    def _imagine(self, now: datetime, one: Claimed, spec: SentSpec) -> Running:
         """How long it will take, and how it will end."""
         random, pace = self._world.random, self._world.pace
         seconds = random.expovariate(1 / pace.usual_run)

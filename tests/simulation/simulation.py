@@ -25,6 +25,7 @@ from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.codes import FATES, JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.create import create_job
+from hourbell.engine.groups import Group
 from hourbell.engine.read import get_job
 from hourbell.engine.reap import CRASH_LIMIT
 from hourbell.engine.request import backfill, cancel_execution, run_now
@@ -226,7 +227,10 @@ class Simulation:
         self.well = False  # from here on nothing more goes wrong
 
     def _new_engine(self) -> Engine:
-        return Engine(self.database, self.clock, self.options.pace.times)
+        engine = Engine(self.database, self.clock, self.options.pace.times)
+        # Every user is a client of another process: who is stopped in the middle of a create stops nobody else's.
+        engine.creates = Group(most_together=1, most_under_way=1_000)
+        return engine
 
     async def run(self) -> History:
         await make_partitions(self._engine, self.now)
@@ -422,7 +426,8 @@ class Simulation:
         self._jobs += 1
         document = self._workload.new_job(self.now, self._jobs)
 
-        def answered(job: Any, asked_at: datetime) -> None:
+        def answered(created: Any, asked_at: datetime) -> None:
+            job = created.job
             self._people.append(Person(job.job_id, document))
             self._note(job.created_at, asked_at, job.job_id, "create", document)
 

@@ -44,7 +44,7 @@ class Life:
             "action": {"type": "TASK", "name": "work"},
             **rest,
         }
-        return await create_job(self.engine, document, Write())
+        return (await create_job(self.engine, document, Write())).job
 
     async def update(self, job: Job, **patch: Any) -> Job:
         return await update_job(self.engine, job.job_id, patch, Write())

@@ -1,96 +1,157 @@
-"""WEBHOOK: an HTTP request; any 2xx is success.
+"""WEBHOOK: an HTTP request. `requests` says what is sent, `answers` what the answer means, `Egress` where it may go at all.
 
-This is the first, plain form: no redirects are followed, the client never retries by itself, the answer is read up to a
-bound and cut such that the result which holds it is kept. The execution id is the same over all attempts and goes along
-as an idempotency key, with the fence.
+Redirects are never followed, the client never sends anything twice by itself, nothing is decompressed, the answer is read up to
+a bound. A target that fails again and again is left alone for a while; see `circuits`. What is kept of an answer or an error
+has no secret in it, and tells no more about our network than that a target could not be reached.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import asyncio
+import hashlib
+import secrets as randomness
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
-import msgspec
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
+from yarl import URL
 
 from hourbell.actions import Run
-from hourbell.model.executions import Failed, Outcome, Succeeded
-from hourbell.model.ids import execution_text
-from hourbell.model.instants import format_instant
+from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
+from hourbell.actions.circuits import Circuits, Target
+from hourbell.actions.egress import GuardedResolver
+from hourbell.actions.requests import CannotSend, Prepared, prepared
+from hourbell.model.egress import ForbiddenTarget
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.executions import CIRCUIT_OPEN, Accepted, Failed, Outcome, Released, Succeeded
 from hourbell.model.jobs import WebhookAction
+from hourbell.model.secrets import SecretSource
 
-MOST_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
-_JSON = {"Content-Type": "application/json"}
-_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
+_AWAY_SECONDS = 1.0
+_MOST_INTERIM = 16  # answers such as `100 Continue` before the real one
+
+Now = Callable[[], float]
 
 
 class WebhookRunner:
     """Sends webhooks over pooled connections."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, secrets: SecretSource, now: Now) -> None:
         self._session = session
+        self._secrets = secrets
+        self._now = now  # seconds since 1970, for the target to compare with its own clock
+        self._circuits = Circuits()
 
     @classmethod
-    def open(cls, connections: int) -> Self:
-        connector = aiohttp.TCPConnector(limit=connections, limit_per_host=0)
-        return cls(
-            aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
+    def open(
+        cls, connections: int, resolver: GuardedResolver, secrets: SecretSource, now: Now
+    ) -> Self:
+        connector = aiohttp.TCPConnector(
+            limit=connections,
+            limit_per_host=0,
+            resolver=resolver,
+            socket_factory=resolver.make_socket,
+            use_dns_cache=False,  # each connection goes to an address that was looked up, and looked at, for it
         )
+        connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
+        connector._factory = connection
+        session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            trust_env=False,
+            middlewares=(_never_again,),
+        )
+        return cls(session, secrets, now)
 
     async def close(self) -> None:
         await self._session.close()
 
     async def run(self, action: WebhookAction, run: Run) -> Outcome:
-        headers, body = _request(action, run)
+        began = time.monotonic()
+        token = randomness.token_urlsafe(32)
+        try:
+            request = await prepared(action, run, self._secrets, token, int(self._now()))
+            url = URL(request.url)
+            target = (run.claimed.tenant_id, url.raw_host or "", url.port or 0)
+        except CannotSend as error:
+            return Failed(str(error), error.kind)
+        except StoreUnavailable:
+            return Released(_AWAY_SECONDS)  # no secrets, and nothing was sent
+        except ValueError:
+            return Failed("No request can be sent to this url.", "connection")
+        delay = self._circuits.delay_seconds(target, began)
+        if delay is not None:
+            return Released(delay, CIRCUIT_OPEN)
+        try:
+            outcome = await self._sent(action.method, url, request, run, token, began)
+        except asyncio.CancelledError:
+            # By the watchdog when its time is over, by others for other reasons.
+            now = time.monotonic()
+            if now - began >= run.timeout_seconds:
+                self._circuits.failed(target, now)
+            else:
+                self._circuits.unknown(target)
+            raise
+        self._note(target, outcome)
+        return outcome
+
+    async def _sent(
+        self, method: str, url: URL, request: Prepared, run: Run, token: str, began: float
+    ) -> Outcome:
         try:
             async with self._session.request(
-                action.method, action.url, headers=headers, data=body, allow_redirects=False
+                method, url, headers=request.headers, data=_payload(request), allow_redirects=False
             ) as response:
-                if 200 <= response.status < 300:
-                    return Succeeded(_result(response.status, await _beginning(response.content)))
-                return Failed(
-                    f"The target answered {response.status}.",
-                    f"http_{response.status}",
-                    _retry_after(response.headers.get("Retry-After")),
-                )
-        except aiohttp.ClientPayloadError as error:
-            return Failed(
-                f"The target broke off in the middle of its answer: {error}", "connection"
-            )
-        except ValueError as error:  # among them InvalidURL, and UnicodeError for a host's name
-            return Failed(f"No request can be sent to {action.url}: {error}", "connection")
-        except aiohttp.ClientError as error:
-            return Failed(f"The target could not be reached: {error}", "connection")
+                status, headers = response.status, response.headers
+                if is_accepted(status, headers):
+                    digest = hashlib.sha256(token.encode()).digest()
+                    return Accepted(digest, run.timeout_seconds - (time.monotonic() - began))
+                if is_success(status):
+                    answer = await _beginning(response.content)
+                    return Succeeded(result(status, answer, request.redactor))
+                answer = await _reason(response.content)
+                return refusal(status, headers, answer, request.redactor)
+        except ForbiddenTarget as error:
+            return Failed(str(error), "forbidden_target", final=True)
+        except aiohttp.ClientPayloadError:
+            return Failed("The target broke off in the middle of its answer.", "connection")
+        except aiohttp.ClientResponseError as error:
+            said = " ".join(request.redactor.redacted(error.message).split())
+            return Failed(f"What the target answered is not HTTP: {said[:200]}", "bad_answer")
+        except aiohttp.ClientSSLError as error:
+            said = request.redactor.redacted(str(error))
+            return Failed(f"The target cannot be trusted (TLS): {said[:300]}", "tls")
+        except aiohttp.ClientConnectorError:
+            return Failed("The target could not be reached.", "connection")
+        except ValueError:  # among them InvalidURL, and UnicodeError for a host's name
+            return Failed("No request can be sent to this url.", "connection")
+        except aiohttp.ClientError:
+            return Failed("The target closed the connection without an answer.", "connection")
+
+    def _note(self, target: Target, outcome: Outcome) -> None:
+        if isinstance(outcome, Failed) and _is_of_target(outcome.kind):
+            self._circuits.failed(target, time.monotonic())
+        else:
+            self._circuits.lives(target)
 
 
-def _request(action: WebhookAction, run: Run) -> tuple[dict[str, str], bytes | None]:
-    claimed = run.claimed
-    execution_id = execution_text(claimed.execution_id)
-    ours = {
-        "Idempotency-Key": execution_id,
-        "Hourbell-Execution-Id": execution_id,
-        "Hourbell-Fence-Token": str(claimed.fence),
-        "Hourbell-Attempt": str(claimed.attempt),
-        "Hourbell-Scheduled-For": format_instant(claimed.scheduled_for),
-    }
-    body = _encoded(action.body)
-    usual = {"User-Agent": "Hourbell"}
-    if body is not None:
-        usual |= _TEXT if isinstance(action.body, str) else _JSON
-    # Of one name, the last stands: a job may choose what is usual, not what the target trusts us to say.
-    last = {name.lower(): (name, value) for name, value in (usual | action.headers | ours).items()}
-    return dict(last.values()), body
-
-
-def _encoded(body: Any) -> bytes | None:
-    if body is None:
+def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
+    """As the client would make it of bytes, without its looking for what they are."""
+    if request.body is None:
         return None
-    return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+    return aiohttp.BytesPayload(request.body, content_type=request.headers["Content-Type"])
+
+
+def _is_of_target(kind: str) -> bool:
+    """Whether a failure means that a target is down, not that it does not like the request."""
+    return kind.startswith("http_5") or kind in ("connection", "bad_answer", "tls")
 
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
@@ -104,18 +165,47 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
     return answer
 
 
-def _result(status: int, answer: bytes) -> dict[str, Any]:
-    """Status and body, with as many characters of the body as fit."""
-    text = answer.decode("utf-8", "replace")
+async def _reason(content: aiohttp.StreamReader) -> bytes:
+    """What a refusal says about itself, if it comes to the point; it is a refusal all the same."""
+    answer = b""
+    try:
+        async with asyncio.timeout(REFUSAL_SECONDS):
+            while len(answer) < MOST_RESULT_BYTES and (piece := await content.readany()):
+                answer += piece
+    except (TimeoutError, aiohttp.ClientError):
+        pass
+    return answer[:MOST_RESULT_BYTES]
 
-    def size(characters: int) -> int:
-        return len(msgspec.json.encode({"status": status, "body": text[:characters]}))
 
-    if size(len(text)) > MOST_RESULT_BYTES:
-        text = text[: bisect_right(range(len(text)), MOST_RESULT_BYTES, key=size) - 1]
-    return {"status": status, "body": text}
+class _BrokeOff(aiohttp.ClientError):
+    """The connection ended before there was an answer."""
 
 
-def _retry_after(value: str | None) -> float | None:
-    """Seconds only; a date would need our clock to agree with theirs."""
-    return float(value) if value is not None and value.isascii() and value.isdigit() else None
+async def _never_again(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """The client would send what it holds to be safe to repeat (GET, PUT, …) once more, by itself, if it knew these errors."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # nothing was sent; it is not repeated
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _BrokeOff from error
+
+
+class _Connection(ResponseHandler):
+    """A connection that is not held for ever by answers that come before the answer."""
+
+    _interim = 0
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        if 100 <= data[0].code < 200:
+            self._interim += 1
+            if self._interim > _MOST_INTERIM:
+                if self.transport is not None:
+                    self.transport.close()
+                self.set_exception(HttpProcessingError(message="too many interim answers"))
+                return
+        else:
+            self._interim = 0
+        super().feed_data(data, size)

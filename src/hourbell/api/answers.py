@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from litestar import Response
 
+from hourbell.engine.audit import Entry
+from hourbell.engine.batch import Refused
+from hourbell.engine.documents import definition, render_attempt, render_limits
 from hourbell.engine.explain import Explanation
-from hourbell.engine.read import Page
+from hourbell.engine.forecast import Forecast
+from hourbell.engine.letters import Letter, Purged, Replayed
+from hourbell.engine.overview import Named
+from hourbell.engine.pages import Page
 from hourbell.engine.request import Requested
-from hourbell.model.ids import execution_text
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.instants import format_instant
+from hourbell.model.jobs import Job
+from hourbell.timing.forecast import NextRun
+from hourbell.timing.zones import load_zone
 
 JSON = "application/json"
 
@@ -40,6 +49,89 @@ def render_page(page: Page, render: Callable[[Any], dict[str, Any]]) -> dict[str
 def render_requested(requested: Requested) -> dict[str, Any]:
     """The executions that a request made."""
     return {"execution_ids": [execution_text(number) for number in requested.execution_ids]}
+
+
+def render_result(result: int | Refused) -> object:
+    """What became of an item of a batch."""
+    return {"job_id": job_text(result)} if isinstance(result, int) else result
+
+
+def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
+    """Runs to come, in the zone of the job."""
+    zone = load_zone(job.schedule.timezone)
+    return {
+        "items": [
+            {"scheduled_for": format_instant(run.utc, zone), "note": run.note or None}
+            for run in runs
+        ]
+    }
+
+
+def render_audit(entry: Entry) -> dict[str, Any]:
+    """One change."""
+    return {
+        "at": format_instant(entry.at),
+        "tenant_id": entry.tenant_id,
+        "job_id": None if entry.job_id is None else job_text(entry.job_id),
+        "actor": entry.actor,
+        "operation": entry.operation,
+        "from": entry.before,
+        "to": entry.after,
+    }
+
+
+def render_letter(letter: Letter) -> dict[str, Any]:
+    """A dead letter."""
+    return {
+        "execution_id": execution_text(letter.execution_id),
+        "job_id": job_text(letter.job_id),
+        "tenant_id": letter.tenant_id,
+        "died_at": format_instant(letter.died_at),
+        "reason": letter.reason.value,
+        "error": letter.error,
+        "scheduled_for": format_instant(letter.scheduled_for),
+        "attempt": letter.attempt,
+        "attempts": [render_attempt(attempt) for attempt in letter.attempts],
+        "job": None if letter.job is None else definition(letter.job),
+    }
+
+
+def render_replayed(replayed: Replayed) -> dict[str, Any]:
+    """What became of a replay."""
+    last = replayed.last_run_at
+    return {
+        "replayed": replayed.replayed,
+        "left": replayed.left,
+        "last_run_at": None if last is None else format_instant(last),
+        "next_page_token": replayed.next_token,
+    }
+
+
+def render_purged(purged: Purged) -> dict[str, Any]:
+    """What became of a purge."""
+    return {"purged": purged.purged, "next_page_token": purged.next_token}
+
+
+def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
+    """How to show a tenant, a queue or a target: its name under this field."""
+    return lambda named: {
+        field: named.name,
+        **render_limits(named.settings),
+        "counts": named.counts,
+    }
+
+
+def render_forecast(forecast: Forecast) -> dict[str, Any]:
+    """The load to come."""
+    return {
+        "begins_at": format_instant(forecast.begins_at),
+        "ends_at": format_instant(forecast.ends_at),
+        "complete_until": format_instant(forecast.complete_until),
+        "estimated": forecast.estimated,
+        "minutes": [
+            {"at": format_instant(at), "executions": count} for at, count in forecast.minutes
+        ],
+    }
 
 
 def render_explanation(explanation: Explanation) -> dict[str, Any]:

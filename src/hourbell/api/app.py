@@ -11,36 +11,68 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
-from hourbell.api import executions, jobs
+from hourbell.api import cell, executions, jobs, keys, letters, monitors, secrets, workers
+from hourbell.api.auth import Doorkeeper
 from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
 from hourbell.api.openapi import describe
 from hourbell.api.problems import on_exception, on_framework_error, on_hourbell_error
-from hourbell.api.requests import MAX_BODY_BYTES
+from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
+from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.model.errors import HourbellError
+from hourbell.model.sealing import KeyRing
 
-ROUTES = (*HEALTH_ROUTES, *jobs.ROUTES, *executions.ROUTES)
+ROUTES = (
+    *HEALTH_ROUTES,
+    *jobs.ROUTES,
+    *executions.ROUTES,
+    *letters.ROUTES,
+    *monitors.ROUTES,
+    *cell.ROUTES,
+    *keys.ROUTES,
+    *secrets.ROUTES,
+    *workers.ROUTES,
+)
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-def create_app(engine: Engine, health: Health) -> Litestar:
-    """An application that serves this engine."""
+def create_app(
+    engine: Engine, health: Health, key_ring: KeyRing, remote: RemoteWorkers, local: bool
+) -> Litestar:
+    """An application that serves this engine; `local`: to this machine only."""
+    doorkeeper = Doorkeeper(engine, local)
+
+    async def engine_of(request: AnyRequest) -> Engine:
+        """The engine as the caller sees it: whoever may not call gets none, and no handler runs."""
+        route: Route = request.route_handler.opt["route"]
+        if route.access is None:
+            return engine  # what the request says shows that it may
+        caller = await doorkeeper.admit(request, route)
+        request.scope["state"]["caller"] = caller
+        return engine.within(caller.tenant)
+
     document = msgspec.json.encode(describe(ROUTES))
-    return _app(ROUTES, health, {"engine": engine, "openapi": document})
+    known = {"key_ring": key_ring, "remote": remote, "openapi": document}
+    return _app(ROUTES, health, known, {"engine": Provide(engine_of)})
 
 
 def create_health_app(health: Health) -> Litestar:
     """An application of a process that serves no API: only whether it is alive, and ready."""
     return _app(
-        [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")], health, {}
+        [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")], health, {}, {}
     )
 
 
-def _app(routes: Sequence[Route], health: Health, needed: Mapping[str, object]) -> Litestar:
-    provided = {"health": health, **needed}
+def _app(
+    routes: Sequence[Route],
+    health: Health,
+    known: Mapping[str, object],
+    asked: Mapping[str, Provide],  # for each request
+) -> Litestar:
+    provided = {"health": health, **known}
     return Litestar(
         # Options first: where there are none yet, the framework adds its own.
         route_handlers=[
@@ -49,13 +81,13 @@ def _app(routes: Sequence[Route], health: Health, needed: Mapping[str, object]) 
         ],
         dependencies={
             name: Provide(_giving(value), sync_to_thread=False) for name, value in provided.items()
-        },
+        }
+        | dict(asked),
         exception_handlers={
             HourbellError: on_hourbell_error,
             HTTPException: on_framework_error,
             Exception: on_exception,
         },
-        request_max_body_size=MAX_BODY_BYTES,
         openapi_config=None,  # ours says more than the framework can know
         logging_config=None,
     )
@@ -67,7 +99,13 @@ def _giving(value: object) -> Callable[[], object]:
 
 def _handler(route: Route) -> HTTPRouteHandler:
     status = min(route.answers)
-    made = HTTPRouteHandler(_typed(route.path), http_method=[route.method], status_code=status)
+    made = HTTPRouteHandler(
+        _typed(route.path),
+        http_method=[route.method],
+        status_code=status,
+        opt={"route": route},
+        request_max_body_size=route.max_body_bytes,
+    )
     return made(route.handler)
 
 

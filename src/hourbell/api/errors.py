@@ -5,6 +5,7 @@
     ├── MalformedJson          malformed_json           the body cannot be read
     ├── BodyTooLarge           body_too_large           the body is over the limit
     ├── UnsupportedMediaType   unsupported_media_type   the body is something else than JSON
+    ├── Misdirected            misdirected              an open server was called under another machine's name
     ├── UnknownRoute           unknown_route            there is nothing at this path
     ├── MethodNotAllowed       method_not_allowed       there is, but not for this method
     └── Unexpected             internal_error           a mistake of ours
@@ -51,6 +52,19 @@ class UnsupportedMediaType(HourbellError):
         super().__init__(
             f"The body of this request must be sent with Content-Type: {' or '.join(accepted)}, "
             f"in UTF-8 and without Content-Encoding."
+        )
+
+
+class Misdirected(HourbellError):
+    """The request was meant for somebody else, by the name that it was sent to."""
+
+    code = "misdirected"
+    title = "This is not the server that was meant"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This server asks for no key, so it answers only under the names of this machine: localhost, 127.0.0.1 "
+            "and [::1]. Use one of those, or make a key."
         )
 
 

@@ -1,19 +1,34 @@
-"""Executions: read, explain, cancel."""
+"""Executions: search, read, explain, cancel, retry, complete."""
 
 from __future__ import annotations
 
 from litestar import Response
 
-from hourbell.api.answers import answer, render_explanation
-from hourbell.api.requests import AnyRequest, read_bare_write, refuse_query
+from hourbell.api.answers import JSON, answer, render_explanation, render_page
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_call,
+    read_execution_filter,
+    refuse_query,
+)
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import explain, read
+from hourbell.engine import explain, letters, read
 from hourbell.engine import request as runs
+from hourbell.engine.complete import complete, parse_completion
 from hourbell.engine.documents import render_execution
+from hourbell.model.access import OPERATE, PRODUCE, READ
 from hourbell.model.executions import FATES
-from hourbell.model.ids import parse_execution_id
+from hourbell.model.ids import execution_text, parse_execution_id
 
+EXECUTIONS = "/api/v1/executions"
 EXECUTION = "/api/v1/executions/{execution_id}"
+
+
+async def search_executions(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    wanted, part = read_execution_filter(request)
+    page = await read.search_executions(engine, wanted, part.page_size, part.page_token)
+    return answer(render_page(page, render_execution))
 
 
 async def get_execution(
@@ -32,6 +47,24 @@ async def cancel_execution(
     return answer(render_execution(execution), 200 if execution.status in FATES else 202)
 
 
+async def retry_execution(
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
+) -> Response[bytes]:
+    write = await read_bare_write(request)
+    execution = await letters.retry_execution(engine, parse_execution_id(execution_id), write)
+    return answer(render_execution(execution), 202)
+
+
+async def complete_awaiting(
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
+) -> Response[bytes]:
+    token, outcome = parse_completion(await read_call(request))
+    completed = await complete(engine, parse_execution_id(execution_id), token, outcome)
+    return answer(
+        {"execution_id": execution_text(completed.execution_id), "status": completed.status.value}
+    )
+
+
 async def explain_execution(
     engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
@@ -43,8 +76,23 @@ async def explain_execution(
 ROUTES = (
     Route(
         method="GET",
+        path=EXECUTIONS,
+        handler=search_executions,
+        access=READ,
+        summary="List executions of all jobs, those that were created last first",
+        description=(
+            "Live and recorded together, without what is only planned ahead. `from` and `to` are about "
+            "created_at. Of one job, the latest scheduled_for comes first. A call looks at a bounded number "
+            "of executions, so a page may have fewer than page_size and be followed by others."
+        ),
+        query=("tenant_id", "job_id", "executions.status", "from", "to", "page_size", "page_token"),
+        answers={200: "ExecutionPage"},
+    ),
+    Route(
+        method="GET",
         path=EXECUTION,
         handler=get_execution,
+        access=READ,
         summary="Read an execution with every attempt",
         answers={200: "Execution"},
     ),
@@ -52,6 +100,7 @@ ROUTES = (
         method="POST",
         path=EXECUTION + "/cancel",
         handler=cancel_execution,
+        access=PRODUCE,
         summary="Cancel an execution",
         description=(
             "200: it has ended. 202: it is queued or runs; whoever holds it next was asked to "
@@ -61,9 +110,39 @@ ROUTES = (
         conflicts=True,
     ),
     Route(
+        method="POST",
+        path=EXECUTION + "/retry",
+        handler=retry_execution,
+        access=OPERATE,
+        summary="Try an execution again",
+        description=(
+            "One that is RETRYING is tried now. One that is DEAD is replayed: under the same id, with its "
+            "retries counted anew."
+        ),
+        answers={202: "Execution"},
+        conflicts=True,
+    ),
+    Route(
+        method="POST",
+        path=EXECUTION + "/complete",
+        handler=complete_awaiting,
+        access=None,
+        keyed=False,
+        summary="Say how an execution ended that your webhook accepted",
+        description=(
+            "The token of the request that you answered with 202 and Hourbell-Async: 1 is all that is "
+            "needed. A repetition gets the same answer. A failure is tried again by the job's policy."
+        ),
+        body="Completion",
+        media_types=(JSON,),
+        answers={200: "CompletionNoted"},
+        refusals=("conflict",),
+    ),
+    Route(
         method="GET",
         path=EXECUTION + "/explain",
         handler=explain_execution,
+        access=READ,
         summary="What an execution waits for",
         answers={200: "Explanation"},
     ),

@@ -2,72 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from litestar import Response
 
-from hourbell.api.answers import JSON, answer, render_explanation, render_page, render_requested
+from hourbell.api.answers import (
+    JSON,
+    answer,
+    render_audit,
+    render_explanation,
+    render_next_runs,
+    render_page,
+    render_requested,
+    render_result,
+)
 from hourbell.api.requests import (
+    MAX_BATCH_BYTES,
     MERGE_PATCH,
+    NDJSON,
     AnyRequest,
+    conditional,
     read_bare_write,
+    read_batch,
+    read_count,
+    read_deletion,
+    read_item,
     read_job_filter,
+    read_new_job,
+    read_optional_write,
     read_part,
     read_write,
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import change, create, explain, read
+from hourbell.engine import audit, change, create, explain, read, upsert
 from hourbell.engine import request as runs
+from hourbell.engine.batch import create_batch
 from hourbell.engine.documents import render_execution, render_job
+from hourbell.model.access import PRODUCE, READ
 from hourbell.model.fields import Problems, read_object
 from hourbell.model.ids import job_text, parse_job_id
+from hourbell.model.jobs import Job
+
+MOST_NEXT_RUNS = 100
+USUAL_NEXT_RUNS = 10
 
 JOBS = "/api/v1/jobs"
 JOB = "/api/v1/jobs/{job_id}"
 
 
 async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_new_job(request)
+    return _created(await create.create_job(engine, document, write))
+
+
+async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    async with engine.batches:
+        items, write = await read_batch(request)
+        results = await create_batch(engine, items, read_item, write)
+        return answer({"results": [render_result(result) for result in results]})
+
+
+async def put_job(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    job = await create.create_job(engine, document, write)
-    return answer(render_job(job), 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
+    return _created(await upsert.put_job(engine, name, document, write))
+
+
+def _created(created: create.Created) -> Response[bytes]:
+    job = created.job
+    if created.existed:
+        return _job(job)
+    return _job(job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
 
 
 async def list_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    wanted = read_job_filter(request)
-    page = await read.list_jobs(
-        engine, wanted.tenant_id, wanted.status, wanted.page_size, wanted.page_token
-    )
+    wanted, part = read_job_filter(request)
+    page = await read.list_jobs(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_job))
 
 
 async def get_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     refuse_query(request)
-    return answer(render_job(await read.get_job(engine, parse_job_id(job_id))))
+    return _job(await read.get_job(engine, parse_job_id(job_id)))
 
 
 async def update_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     document, write = await read_write(request, MERGE_PATCH, JSON)
-    job = await change.update_job(engine, parse_job_id(job_id), document, write)
-    return answer(render_job(job))
+    write = conditional(request, write)
+    return _job(await change.update_job(engine, parse_job_id(job_id), document, write))
 
 
 async def delete_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    write = await read_bare_write(request)
-    return answer(render_job(await change.delete_job(engine, parse_job_id(job_id), write)))
+    write, cancel = await read_deletion(request)
+    write = conditional(request, write)
+    return _job(await change.delete_job(engine, parse_job_id(job_id), write, cancel))
 
 
 async def pause_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    write = await read_bare_write(request)
-    return answer(render_job(await change.pause_job(engine, parse_job_id(job_id), write)))
+    write = conditional(request, await read_bare_write(request))
+    return _job(await change.pause_job(engine, parse_job_id(job_id), write))
 
 
 async def resume_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    write = await read_bare_write(request)
-    return answer(render_job(await change.resume_job(engine, parse_job_id(job_id), write)))
+    write = conditional(request, await read_bare_write(request))
+    return _job(await change.resume_job(engine, parse_job_id(job_id), write))
 
 
 async def run_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    write = await read_bare_write(request)
-    requested = await runs.run_now(engine, parse_job_id(job_id), write)
+    document, write = await read_optional_write(request)
+    requested = await runs.run_now(engine, parse_job_id(job_id), write, document)
     return answer(render_requested(requested), 202)
 
 
@@ -91,6 +134,18 @@ async def explain_job(engine: TheEngine, request: AnyRequest, job_id: InPath) ->
     return answer(render_explanation(await explain.explain_job(engine, parse_job_id(job_id))))
 
 
+async def next_runs(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+    count = read_count(request, MOST_NEXT_RUNS, USUAL_NEXT_RUNS)
+    return answer(render_next_runs(*await read.job_next_runs(engine, parse_job_id(job_id), count)))
+
+
+async def list_job_audit(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+    part = read_part(request)
+    number = parse_job_id(job_id)
+    page = await audit.list_job_audit(engine, number, part.page_size, part.page_token)
+    return answer(render_page(page, render_audit))
+
+
 async def list_executions(
     engine: TheEngine, request: AnyRequest, job_id: InPath
 ) -> Response[bytes]:
@@ -99,29 +154,81 @@ async def list_executions(
     return answer(render_page(page, render_execution))
 
 
+def _job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    """A job with its version as ETag."""
+    return answer(render_job(job), status, {"ETag": f'"{job.version}"', **(headers or {})})
+
+
 ROUTES = (
     Route(
         method="POST",
         path=JOBS,
         handler=create_job,
+        access=PRODUCE,
         summary="Create a job",
         description="Once at an instant or after a delay, or again and again by a cron rule or an interval.",
         body="NewJob",
         media_types=(JSON,),
-        answers={201: "Job"},
+        answers={201: "Job", 200: "Job"},
+        creates=True,
+    ),
+    Route(
+        method="POST",
+        path=JOBS + "/batch",
+        handler=create_jobs,
+        access=PRODUCE,
+        summary="Create many jobs",
+        description=(
+            "An array of jobs, or a job in each line. The answer has a result for each, in order: its id, or "
+            "what is wrong with it; one that is wrong harms no other. One key for the whole batch."
+        ),
+        body="NewJobs",
+        media_types=(JSON, NDJSON),
+        max_body_bytes=MAX_BATCH_BYTES,
+        answers={200: "BatchResults"},
+    ),
+    Route(
+        method="PUT",
+        path=JOBS + "/by-name/{name}",
+        handler=put_job,
+        access=PRODUCE,
+        summary="Make or replace the job of a name",
+        description=(
+            "Makes the job (201), or makes the one that was put under this name before what the document says "
+            "(200); what it leaves out goes back to its default."
+        ),
+        body="NamedJob",
+        media_types=(JSON,),
+        answers={201: "Job", 200: "Job"},
+        conflicts=True,
     ),
     Route(
         method="GET",
         path=JOBS,
         handler=list_jobs,
+        access=READ,
         summary="List jobs, newest first",
-        query=("tenant_id", "status", "page_size", "page_token"),
+        description=(
+            "A call looks at a bounded number of jobs, so a page may have fewer than page_size and be "
+            "followed by others: the last one has no next_page_token."
+        ),
+        query=(
+            "tenant_id",
+            "jobs.status",
+            "queue",
+            "type",
+            "name_prefix",
+            "label",
+            "page_size",
+            "page_token",
+        ),
         answers={200: "JobPage"},
     ),
     Route(
         method="GET",
         path=JOB,
         handler=get_job,
+        access=READ,
         summary="Read a job",
         answers={200: "Job"},
     ),
@@ -129,6 +236,7 @@ ROUTES = (
         method="PATCH",
         path=JOB,
         handler=update_job,
+        access=PRODUCE,
         summary="Change a job",
         description=(
             "A merge patch (RFC 7396): what is given changes, null sets back to the default. The "
@@ -137,41 +245,59 @@ ROUTES = (
         body="JobPatch",
         media_types=(MERGE_PATCH, JSON),
         answers={200: "Job"},
+        conditional=True,
         conflicts=True,
     ),
     Route(
         method="DELETE",
         path=JOB,
         handler=delete_job,
+        access=PRODUCE,
         summary="End a job",
-        description="No further run begins; what runs is let finish, and the history stays.",
+        description=(
+            "No further run begins, and the history stays. What runs is let finish, or with "
+            "running=cancel asked to stop."
+        ),
+        query=("running",),
         answers={200: "Job"},
+        conditional=True,
         conflicts=True,
     ),
     Route(
         method="POST",
         path=JOB + "/pause",
         handler=pause_job,
+        access=PRODUCE,
         summary="Pause a job",
         description="No further run begins until the job is resumed.",
         answers={200: "Job"},
+        conditional=True,
         conflicts=True,
     ),
     Route(
         method="POST",
         path=JOB + "/resume",
         handler=resume_job,
+        access=PRODUCE,
         summary="Resume a paused job",
         description="From now on: what the pause swallowed is not made up.",
         answers={200: "Job"},
+        conditional=True,
         conflicts=True,
     ),
     Route(
         method="POST",
         path=JOB + "/run",
         handler=run_job,
+        access=PRODUCE,
         summary="Run a job now",
-        description="Beside its schedule; a one-time job runs earlier. A paused job can be run.",
+        description=(
+            "Beside its schedule; a one-time job runs earlier. A paused job can be run. This one run "
+            "may be sent another body or payload."
+        ),
+        body="Run",
+        body_required=False,
+        media_types=(JSON,),
         answers={202: "Requested"},
         conflicts=True,
     ),
@@ -179,6 +305,7 @@ ROUTES = (
         method="POST",
         path=JOB + "/backfill",
         handler=backfill_job,
+        access=PRODUCE,
         summary="Run a job for a stretch of the past",
         description="For its occurrences later than `after` and up to `through`.",
         body="Backfill",
@@ -190,13 +317,34 @@ ROUTES = (
         method="GET",
         path=JOB + "/explain",
         handler=explain_job,
+        access=READ,
         summary="What a job waits for",
         answers={200: "Explanation"},
     ),
     Route(
         method="GET",
+        path=JOB + "/next-runs",
+        handler=next_runs,
+        access=READ,
+        summary="The next runs of a job",
+        description="As far as they are known now: none of a job that is paused or has ended.",
+        query=("count",),
+        answers={200: "NextRuns"},
+    ),
+    Route(
+        method="GET",
+        path=JOB + "/audit",
+        handler=list_job_audit,
+        access=READ,
+        summary="Who changed a job, the latest change first",
+        query=("page_size", "page_token"),
+        answers={200: "AuditPage"},
+    ),
+    Route(
+        method="GET",
         path=JOB + "/executions",
         handler=list_executions,
+        access=READ,
         summary="List the executions of a job whose time has come, the latest first",
         query=("page_size", "page_token"),
         answers={200: "ExecutionPage"},

@@ -9,16 +9,20 @@ from typing import Any
 
 from hourbell import __version__
 from hourbell.api.answers import JSON
+from hourbell.api.jobs import MOST_NEXT_RUNS, USUAL_NEXT_RUNS
 from hourbell.api.problems import PROBLEM_JSON, STATUSES
-from hourbell.api.requests import DEFAULT_PAGE_SIZE, KEY_HEADER, MAX_KEY
+from hourbell.api.requests import DEFAULT_PAGE_SIZE, IF_MATCH, KEY_HEADER, MAX_KEY
 from hourbell.api.routes import Route
 from hourbell.api.schemas import schemas
-from hourbell.engine.read import MOST_PER_PAGE
-from hourbell.model.jobs import JobStatus
+from hourbell.engine.forecast import MOST_HOURS, USUAL_HOURS
+from hourbell.engine.pages import MOST_PER_PAGE
+from hourbell.model.executions import REASONS, ExecutionStatus
+from hourbell.model.jobs import JobStatus, JobType
 
 _ABOUT = (
     "Jobs that run once or again and again. Every write needs an Idempotency-Key; a repeat with "
-    "the same key and the same request gets the first answer. Lists come in parts: ask for the "
+    "the same key and the same request gets the first answer. The calls of workers, below /internal, "
+    "need none: session, fence and claim number make them safe to repeat. Lists come in parts: ask for the "
     "next with page_token. Errors are problems by RFC 9457 with a stable `code`."
 )
 
@@ -26,7 +30,26 @@ _IN_PATH = re.compile(r"\{(\w+)\}")
 
 _QUERY: dict[str, dict[str, Any]] = {
     "tenant_id": {"type": "string"},
-    "status": {"enum": [status.value for status in JobStatus]},
+    "jobs.status": {"enum": [status.value for status in JobStatus]},
+    "executions.status": {
+        "enum": [each.value for each in ExecutionStatus if each is not ExecutionStatus.FAILED]
+    },
+    "queue": {"type": "string"},
+    "type": {"enum": [kind.value for kind in JobType]},
+    "name_prefix": {"type": "string"},
+    "label": {"type": "string", "description": "As name:value, such as team:billing."},
+    "job_id": {"type": "string"},
+    "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
+    "from": {"type": "string", "format": "date-time"},
+    "to": {"type": "string", "format": "date-time", "description": "Before this."},
+    "running": {"enum": ["finish", "cancel"], "default": "finish"},
+    "count": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MOST_NEXT_RUNS,
+        "default": USUAL_NEXT_RUNS,
+    },
+    "hours": {"type": "integer", "minimum": 1, "maximum": MOST_HOURS, "default": USUAL_HOURS},
     "page_size": {
         "type": "integer",
         "minimum": 1,
@@ -36,12 +59,23 @@ _QUERY: dict[str, dict[str, Any]] = {
     "page_token": {"type": "string"},
 }
 
+_KEY_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key. A server that only its own machine can reach asks for none until there is one.",
+}
+
+_OF_CALLERS = ("unauthenticated", "forbidden", "misdirected", "too_many_failures")
 _OF_EVERY_CALL = ("invalid_input", "internal_error", "store_unavailable")
-_OF_WRITES = (
+_OF_SECRETS = ("no_secret_keys",)
+_OF_KEYS = (
+    "overloaded",
     "conflict",
     "quota_exceeded",
     "idempotency_key_missing",
     "idempotency_key_reused",
+)
+_OF_BODIES = (
     "malformed_request",
     "malformed_json",
     "body_too_large",
@@ -49,6 +83,7 @@ _OF_WRITES = (
 )
 _OF_IDS = ("not_found", "unknown_id")
 _OF_CONFLICTS = ("job_not_active",)
+_OF_CONDITIONS = ("precondition_failed",)
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
@@ -60,7 +95,7 @@ def describe(routes: Iterable[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Hourbell", "version": __version__, "description": _ABOUT},
         "paths": paths,
-        "components": {"schemas": schemas()},
+        "components": {"schemas": schemas(), "securitySchemes": {"key": _KEY_SCHEME}},
     }
 
 
@@ -71,11 +106,14 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [*_parameters(route)],
         "responses": _answers(route) | _refusals(route),
     }
+    if route.access is not None:
+        operation["security"] = [{"key": []}]
+        operation["x-roles"] = sorted(route.access)
     if route.description:
         operation["description"] = route.description
     if route.body is not None:
         content = {media_type: _schema(route.body) for media_type in route.media_types}
-        operation["requestBody"] = {"required": True, "content": content}
+        operation["requestBody"] = {"required": route.body_required, "content": content}
     return operation
 
 
@@ -83,14 +121,22 @@ def _parameters(route: Route) -> Iterable[dict[str, Any]]:
     for name in _IN_PATH.findall(route.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     for name in route.query:
-        yield {"name": name, "in": "query", "schema": _QUERY[name]}
-    if route.writes:
+        # What means different things in different lists has the name of its list before a dot.
+        yield {"name": name.rpartition(".")[2], "in": "query", "schema": _QUERY[name]}
+    if route.needs_key:
         yield {
             "name": KEY_HEADER,
             "in": "header",
             "required": True,
             "description": "Any string of your own making; repeat it when you repeat the request.",
             "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY}}}$"},
+        }
+    if route.conditional:
+        yield {
+            "name": IF_MATCH,
+            "in": "header",
+            "description": "Versions as ETag gives them: only if the job is at one of these.",
+            "schema": {"type": "string"},
         }
 
 
@@ -102,7 +148,12 @@ def _answers(route: Route) -> dict[str, Any]:
             "content": {JSON: _schema(name)},
         }
         if status == 201:
-            answers["201"]["headers"] = {"Location": _header("string", "The path of the job.")}
+            answers["201"]["headers"] = {
+                "Location": _header("string", "The path of what was created.")
+            }
+        if name == "Job":
+            headers = answers[str(status)].setdefault("headers", {})
+            headers["ETag"] = _header("string", "The version of the job.")
     return answers
 
 
@@ -114,15 +165,26 @@ def _refusals(route: Route) -> dict[str, Any]:
 
 
 def _codes(route: Route) -> Iterable[str]:
-    if not route.path.startswith("/api/"):
+    if route.access is not None:
+        yield from _OF_CALLERS
+    elif not route.writes:
         return
     yield from _OF_EVERY_CALL
+    if route.needs_key:
+        yield from _OF_KEYS
     if route.writes:
-        yield from _OF_WRITES
-    if _IN_PATH.search(route.path):
+        yield from _OF_BODIES
+    if _IN_PATH.search(route.path) or route.names_others:
         yield from _OF_IDS
     if route.conflicts:
         yield from _OF_CONFLICTS
+    if route.seals:
+        yield from _OF_SECRETS
+    if route.creates:
+        yield "duplicate_job"
+    if route.conditional:
+        yield from _OF_CONDITIONS
+    yield from route.refusals
 
 
 def _refusal(status: int, codes: list[str]) -> dict[str, Any]:
@@ -130,7 +192,7 @@ def _refusal(status: int, codes: list[str]) -> dict[str, Any]:
         "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}",
         "content": {PROBLEM_JSON: _schema("Problem")},
     }
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         refusal["headers"] = {"Retry-After": _header("integer", "Seconds.")}
     return refusal
 

@@ -15,7 +15,15 @@ from hourbell.api.errors import (
     Unexpected,
     UnknownRoute,
 )
-from hourbell.model.errors import HourbellError, InvalidInput, StoreUnavailable
+from hourbell.model.errors import (
+    HourbellError,
+    InvalidInput,
+    NoSecretKeys,
+    Overloaded,
+    StoreUnavailable,
+    TooManyFailures,
+    Unauthenticated,
+)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
@@ -25,6 +33,8 @@ STATUSES = {
     "malformed_request": 400,
     "malformed_json": 400,
     "idempotency_key_missing": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
     "not_found": 404,
     "unknown_id": 404,
     "unknown_route": 404,
@@ -32,11 +42,19 @@ STATUSES = {
     "conflict": 409,
     "job_not_active": 409,
     "quota_exceeded": 409,
+    "duplicate_job": 409,
+    "precondition_failed": 412,
+    "session_lost": 409,
+    "stale_fence": 409,
     "body_too_large": 413,
     "unsupported_media_type": 415,
+    "misdirected": 421,
     "invalid_input": 422,
     "idempotency_key_reused": 422,
+    "too_many_failures": 429,
     "internal_error": 500,
+    "no_secret_keys": 503,
+    "overloaded": 503,
     "store_unavailable": 503,
 }
 
@@ -57,8 +75,16 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
         # Its message tells addresses of ours.
         _log.warning("store_unavailable", path=_path(request), why=error.message)
         detail, headers = _AWAY, {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    elif isinstance(error, Overloaded):
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, MethodNotAllowed):
         headers = {"Allow": error.allowed}
+    elif isinstance(error, TooManyFailures):
+        headers = {"Retry-After": str(error.retry_after_seconds)}
+    elif isinstance(error, Unauthenticated):
+        headers = {"WWW-Authenticate": "Bearer"}
+    elif isinstance(error, NoSecretKeys):
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     status = STATUSES[error.code]
     problem = {
         "type": f"urn:hourbell:problem:{error.code}",

@@ -5,8 +5,10 @@ What comes from here is plain JSON values and a `Write`. Whether they make sense
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,32 +22,43 @@ from hourbell.api.errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
-from hourbell.engine.read import MOST_PER_PAGE
+from hourbell.engine.batch import MOST_ITEMS
+from hourbell.engine.letters import LetterFilter, read_job_id, read_letter_filter
+from hourbell.engine.pages import MOST_PER_PAGE
+from hourbell.engine.plain import read_plain
+from hourbell.engine.read import ExecutionFilter, JobFilter
 from hourbell.engine.writes import Write, fingerprint
 from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
+from hourbell.model.executions import ExecutionStatus
 from hourbell.model.fields import ObjectReader, Problems, read_object, shown_key, text_problem
-from hourbell.model.jobs import JobStatus
+from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
 
 MERGE_PATCH = "application/merge-patch+json"
+NDJSON = "application/x-ndjson"
 KEY_HEADER = "Idempotency-Key"
+IF_MATCH = "If-Match"
 MAX_KEY = 255
-MAX_BODY_BYTES = 1024 * 1024
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+BATCH_SECONDS = 30  # for the body of a batch to arrive: whoever sends one is in somebody's place
 DEFAULT_PAGE_SIZE = 50
+MAX_LABEL = 200  # characters of a name that is looked for
 
 _KEY = re.compile(rf"[ -~]{{1,{MAX_KEY}}}")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_STATUSES = {status.value: status for status in JobStatus}
+_ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
+_VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak one (`W/"3"`) equals nothing
+_NUMBERS = ("page_size", "count", "hours")
+_JOB_STATUSES = {status.value: status for status in JobStatus}
+_JOB_TYPES = {kind.value: kind for kind in JobType}
+_EXECUTION_STATUSES = {status.value: status for status in ExecutionStatus}
+del _EXECUTION_STATUSES[ExecutionStatus.FAILED]  # no place to rest: nothing is ever found there
+_RUNNING = {"finish": False, "cancel": True}
+
+_MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
+_array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
-
-
-class JobFilter(msgspec.Struct, frozen=True):
-    """Which jobs to list, and which part of the list."""
-
-    tenant_id: str | None
-    status: JobStatus | None
-    page_size: int
-    page_token: str | None
+Raw = bytes | msgspec.Raw
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -63,10 +76,171 @@ async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Wr
     return _document(request, body, media_types), _write(request, key, body)
 
 
-async def read_bare_write(request: AnyRequest) -> Write:
-    """A write that says all by its path; an empty object beside it does no harm."""
+async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
+    """The document of a job that is to be created, and the write."""
     key = _key(request)
     refuse_query(request)
+    body = await _body(request)
+    _check_type(request, (JSON,))
+    return read_plain(body) or _decode(body), _write(request, key, body)
+
+
+async def read_batch(request: AnyRequest) -> tuple[Sequence[Raw], Write]:
+    """The items of a batch as they were sent, and the write."""
+    key = _key(request)
+    refuse_query(request)
+    try:
+        async with asyncio.timeout(BATCH_SECONDS):
+            body = await _body(request)
+    except TimeoutError:
+        raise MalformedRequest(
+            f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs at once."
+        ) from None
+    _check_type(request, (JSON, NDJSON))
+    read = _lines if request.content_type[0].lower() == NDJSON else _items
+    items = read(body)
+    if not 1 <= len(items) <= MOST_ITEMS:
+        message = f"must have from 1 to {MOST_ITEMS} jobs"
+        raise InvalidInput([FieldError("", "out_of_range", message)])
+    return items, _write(request, key, body)
+
+
+def read_item(item: Raw) -> object:
+    """The document of an item of a batch."""
+    text = bytes(item)
+    return read_plain(text) or _decode(text)
+
+
+async def read_call(request: AnyRequest) -> object:
+    """The document of a call that is safe to repeat by what it says itself."""
+    refuse_query(request)
+    return _document(request, await _body(request), (JSON,))
+
+
+async def read_bare_write(request: AnyRequest, *query: str) -> Write:
+    """A write that says all by its path and these query parameters; an empty object beside it does no harm."""
+    key = _key(request)
+    refuse_query(request, *query)
+    return await _bare_write(request, key)
+
+
+async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
+    """A deletion, and whether what runs is to be cancelled."""
+    key = _key(request)
+    reader, problems = _query(request)
+    cancel = reader.choice("running", _RUNNING, False)
+    reader.finish()
+    problems.raise_if_any()
+    return await _bare_write(request, key), cancel
+
+
+async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write]:
+    """A write whose document may be left out."""
+    key = _key(request)
+    refuse_query(request)
+    body = await _body(request)
+    document = _document(request, body, (JSON,)) if body else None
+    return document, _write(request, key, body)
+
+
+def conditional(request: AnyRequest, write: Write) -> Write:
+    """The write, only while the job is at a version that If-Match names."""
+    text = ",".join(request.headers.getall(IF_MATCH, [])).strip()
+    if not text or text == "*":
+        return write
+    if not _ETAGS.fullmatch(text):
+        message = 'must be * or versions as ETag gives them, such as "3"'
+        raise InvalidInput([FieldError(IF_MATCH, "bad_format", message)])
+    versions = frozenset(int(number) for number in _VERSION.findall(text))
+    return msgspec.structs.replace(write, if_versions=versions)
+
+
+def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
+    """The query parameters of the list of jobs."""
+    reader, problems = _query(request)
+    label = _text(reader, "label", MAX_LABEL)
+    if label is not None and ":" not in label:
+        reader.wrong("label", "bad_format", "must be name:value, as team:billing")
+    wanted = JobFilter(
+        tenant_id=reader.label("tenant_id"),
+        status=reader.choice("status", _JOB_STATUSES, None),
+        queue=reader.label("queue"),
+        type=reader.choice("type", _JOB_TYPES, None),
+        name_prefix=_text(reader, "name_prefix", MAX_NAME),
+        label=label,
+    )
+    return wanted, _part(reader, problems)
+
+
+def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
+    """The query parameters of the list of executions."""
+    reader, problems = _query(request)
+    wanted = ExecutionFilter(
+        tenant_id=reader.label("tenant_id"),
+        job_id=read_job_id(reader),
+        status=reader.choice("status", _EXECUTION_STATUSES, None),
+        created_from=reader.instant("from"),
+        created_to=reader.instant("to"),
+    )
+    return wanted, _part(reader, problems)
+
+
+def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:
+    """The query parameters of the list of dead letters."""
+    reader, problems = _query(request)
+    return read_letter_filter(reader), _part(reader, problems)
+
+
+def read_count(request: AnyRequest, most: int, default: int) -> int:
+    """How many are wanted."""
+    reader, problems = _query(request)
+    count = reader.whole("count", 1, most, default)
+    reader.finish()
+    problems.raise_if_any()
+    return count
+
+
+def read_hours(request: AnyRequest, most: int, default: int) -> tuple[int, str | None]:
+    """How far to look ahead, and for whom."""
+    reader, problems = _query(request)
+    hours = reader.whole("hours", 1, most, default)
+    tenant = reader.label("tenant_id")
+    reader.finish()
+    problems.raise_if_any()
+    return hours, tenant
+
+
+def read_part(request: AnyRequest) -> Part:
+    """The query parameters of any other list."""
+    return _part(*_query(request))
+
+
+def read_tenant_part(request: AnyRequest) -> tuple[str | None, Part]:
+    """The query parameters of a list that is one tenant's."""
+    reader, problems = _query(request)
+    tenant = reader.label("tenant_id")
+    return tenant, _part(reader, problems)
+
+
+def read_tenant(request: AnyRequest) -> str | None:
+    """The query parameter that says whose something is."""
+    reader, problems = _query(request)
+    tenant = reader.label("tenant_id")
+    reader.finish()
+    problems.raise_if_any()
+    return tenant
+
+
+def refuse_query(request: AnyRequest, *but: str) -> None:
+    """Refuse query parameters where there are none: one that is ignored would mislead."""
+    reader, problems = _query(request)
+    for name in but:
+        reader.given(name)
+    reader.finish()
+    problems.raise_if_any()
+
+
+async def _bare_write(request: AnyRequest, key: str) -> Write:
     body = await _body(request)
     if body:
         problems = Problems()
@@ -75,28 +249,16 @@ async def read_bare_write(request: AnyRequest) -> Write:
     return _write(request, key, body)
 
 
-def read_job_filter(request: AnyRequest) -> JobFilter:
-    """The query parameters of the list of jobs."""
-    reader, problems = _query(request)
-    tenant_id = reader.string("tenant_id")
-    reason = text_problem(tenant_id) if tenant_id is not None else None
+def _text(reader: ObjectReader, key: str, longest: int) -> str | None:
+    text = reader.string(key)
+    if text is None:
+        return None
+    reason = text_problem(text)
     if reason:
-        reader.wrong("tenant_id", "bad_format", reason)
-    status = reader.choice("status", _STATUSES, None)
-    part = _part(reader, problems)
-    return JobFilter(tenant_id, status, part.page_size, part.page_token)
-
-
-def read_part(request: AnyRequest) -> Part:
-    """The query parameters of any other list."""
-    return _part(*_query(request))
-
-
-def refuse_query(request: AnyRequest) -> None:
-    """Refuse query parameters where there are none: one that is ignored would mislead."""
-    reader, problems = _query(request)
-    reader.finish()
-    problems.raise_if_any()
+        reader.wrong(key, "bad_format", reason)
+    elif len(text) > longest:
+        reader.wrong(key, "too_long", f"must be at most {longest} characters")
+    return text
 
 
 def _key(request: AnyRequest) -> str:
@@ -114,7 +276,11 @@ def _key(request: AnyRequest) -> str:
 
 def _write(request: AnyRequest, key: str, body: bytes) -> Write:
     operation = f"{request.method} {request.scope['path_template']}"
-    return Write(key, fingerprint(operation, request.scope["raw_path"].decode("latin-1"), body))
+    target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
+    condition = "".join(f"\n{text}" for text in request.headers.getall(IF_MATCH, []))
+    actor = request.scope["state"]["caller"].name
+    digest = fingerprint(operation, target.decode("latin-1") + condition, body)
+    return Write(key, digest, actor)
 
 
 async def _body(request: AnyRequest) -> bytes:
@@ -122,14 +288,24 @@ async def _body(request: AnyRequest) -> bytes:
         return await request.body()
     except HTTPException as error:
         if error.status_code == 413:
-            raise BodyTooLarge(MAX_BODY_BYTES) from None
+            limit = request.route_handler.resolve_request_max_body_size()
+            assert limit is not None  # of every route
+            raise BodyTooLarge(limit) from None
         raise MalformedRequest("The body of the request broke off.") from error
 
 
 def _document(request: AnyRequest, body: bytes, media_types: tuple[str, ...]) -> object:
+    _check_type(request, media_types)
+    return _decode(body)
+
+
+def _check_type(request: AnyRequest, media_types: tuple[str, ...]) -> None:
     encoding = request.headers.get("content-encoding", "identity")
     if request.content_type[0].lower() not in media_types or encoding.lower() != "identity":
         raise UnsupportedMediaType(media_types)
+
+
+def _decode(body: bytes) -> object:
     if not body:
         raise MalformedJson("The request needs a body, and it came without one.")
     try:
@@ -141,6 +317,31 @@ def _document(request: AnyRequest, body: bytes, media_types: tuple[str, ...]) ->
         # Both say where it broke, and neither repeats what it read.
         raise MalformedJson(f"The body cannot be read as JSON in UTF-8: {error}.") from None
     return document
+
+
+def _lines(body: bytes) -> Sequence[Raw]:
+    """The lines that say something."""
+    _check_count(body, b"\n")
+    return [line for line in body.split(b"\n") if line.strip()]
+
+
+def _items(body: bytes) -> Sequence[Raw]:
+    """The items of an array, not yet looked at."""
+    _check_count(body, b",")
+    try:
+        return _array.decode(body)
+    except RecursionError:
+        raise MalformedJson("The body is nested too deeply.") from None
+    except msgspec.ValidationError:
+        raise InvalidInput([FieldError("", "wrong_type", "must be an array of jobs")]) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise MalformedJson(f"The body cannot be read as JSON in UTF-8: {error}.") from None
+
+
+def _check_count(body: bytes, separator: bytes) -> None:
+    """Refuse a body that may have far too many items before memory is taken for them."""
+    if body.count(separator) > _MOST_SEPARATORS:
+        raise InvalidInput([FieldError("", "too_long", "has too many values; send fewer at once")])
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
@@ -160,7 +361,7 @@ def _query(request: AnyRequest) -> tuple[ObjectReader, Problems]:
     for name, text in request.query_params.multi_items():
         if name in fields:
             problems.add(shown_key(name), "conflict", "is given twice")
-        fields[name] = int(text) if name == "page_size" and _WHOLE.fullmatch(text) else text
+        fields[name] = int(text) if name in _NUMBERS and _WHOLE.fullmatch(text) else text
     return ObjectReader(fields, "", problems), problems
 
 

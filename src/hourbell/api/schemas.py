@@ -9,8 +9,29 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, get_args
 
+from hourbell.api.workers import (
+    DEFAULT_ERROR_KIND,
+    MAX_CAPACITY,
+    MAX_CLAIM_NUMBER,
+    MAX_DURATION_MS,
+    MAX_ERROR_KIND,
+    MAX_HELD,
+    MAX_OUTCOMES,
+    MAX_PROGRESS_BYTES,
+    MAX_QUEUES,
+    MAX_WAIT_SECONDS,
+    MAX_WORKER_ID,
+    SESSION_TOKEN,
+)
+from hourbell.engine.batch import MOST_ITEMS
+from hourbell.engine.letters import MOST_AT_ONCE, MOST_PER_SECOND, USUAL_AT_ONCE
+from hourbell.engine.outcomes import MOST_ERROR_CHARACTERS, MOST_RESULT_BYTES
+from hourbell.engine.overview import MOST_COUNTED
+from hourbell.engine.secrets import MAX_CHARACTERS, MAX_KEEP_SECONDS
+from hourbell.model.access import MAX_KEY_NAME, KeyRole
 from hourbell.model.errors import FieldCode
-from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.executions import REASONS, ExecutionStatus, Reason
+from hourbell.model.ids import MAX_ID
 from hourbell.model.jobs import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
@@ -19,14 +40,29 @@ from hourbell.model.jobs import (
     MAX_CONCURRENCY_LIMIT,
     MAX_DEADLINE_SECONDS,
     MAX_HEADERS,
+    MAX_LABEL_VALUE,
+    MAX_LABELS,
     MAX_NAME,
+    MAX_NOTIFICATIONS,
     MAX_START_DEADLINE_SECONDS,
     MAX_TIMEOUT_SECONDS,
+    MAX_UNIQUE_KEY,
     MAX_URL,
     METHODS,
+    Event,
     JobStatus,
     JobType,
+    OnDuplicate,
 )
+from hourbell.model.limits import (
+    MAX_BURST,
+    MAX_CONCURRENCY,
+    MAX_JOBS,
+    MAX_RATE,
+    MAX_WEIGHT,
+    MIN_RATE,
+)
+from hourbell.model.monitors import MAX_GRACE_SECONDS
 from hourbell.model.policies import (
     DEFAULT_CATCH_UP_LIMIT,
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
@@ -43,11 +79,13 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 from hourbell.model.schedules import MAX_DELAY_SECONDS, MAX_RUNS, UTC_ZONE, DstGap, DstOverlap
+from hourbell.model.secrets import FEWEST_CHARACTERS, SECRET_NAME
 from hourbell.timing.intervals import MAX_EVERY_SECONDS
 
 Schema = dict[str, Any]
 
 _ID = "[0-9a-hjkmnp-tv-z]{13}"
+_OF_UNIQUE_KEYS = ("unique_key", "on_duplicate")
 _LABEL = "^[A-Za-z0-9._:-]{1,64}$"
 
 
@@ -57,6 +95,11 @@ def schemas() -> dict[str, Schema]:
         "NewJob": _either("type", ONE_TIME="NewOneTimeJob", RECURRING="NewRecurringJob"),
         "NewOneTimeJob": _new_job(JobType.ONE_TIME),
         "NewRecurringJob": _new_job(JobType.RECURRING),
+        "NewJobs": {**_array(_item()), "minItems": 1, "maxItems": MOST_ITEMS},
+        "NamedJob": _either("type", ONE_TIME="NamedOneTimeJob", RECURRING="NamedRecurringJob"),
+        "NamedOneTimeJob": _named_job(JobType.ONE_TIME),
+        "NamedRecurringJob": _named_job(JobType.RECURRING),
+        "BatchResults": _answered({"results": _array(_batch_result())}),
         "JobPatch": _job_patch(),
         "CronSchedule": _sent({"cron": _cron()}, _cron_options() | _window()),
         "IntervalSchedule": _sent({"every_seconds": _every()}, _timezone() | _window()),
@@ -64,6 +107,7 @@ def schemas() -> dict[str, Schema]:
         "DelaySchedule": _sent({"delay_seconds": _delay()}, _timezone()),
         "Webhook": _sent({"type": {"const": "WEBHOOK"}, "url": _url()}, _webhook_options()),
         "Task": _sent({"type": {"const": "TASK"}, "name": _task_name()}, _task_options()),
+        "Notification": _sent({"on": _events(), "url": _url()}, {"headers": _headers()}),
         "RetryPolicy": _retry_policy(),
         "Backfill": _sent(
             {
@@ -72,12 +116,121 @@ def schemas() -> dict[str, Schema]:
             },
             {},
         ),
+        "Run": _sent(
+            {},
+            {
+                "body": {"description": "In place of the job's own; of a WEBHOOK."},
+                "payload": {"description": "In place of the job's own; of a TASK."},
+            },
+        ),
+        "Replay": _sent(
+            {},
+            _letter_filter()
+            | {"rate_per_second": _whole(1, MOST_PER_SECOND, "So many fall due in a second.")},
+        ),
+        "Purge": _sent({}, _letter_filter()),
+        "TenantSettings": _sent({}, _limits() | _tenant_settings()),
+        "QueueSettings": _sent(
+            {},
+            _limits()
+            | {
+                "default_timeout_seconds": _whole(1, MAX_TIMEOUT_SECONDS),
+                "default_retry_policy": _ref("RetryPolicy"),
+            },
+        ),
+        "TargetSettings": _sent({}, _limits()),
         "Job": _job(),
         "JobPage": _page("Job"),
+        "NextRuns": _answered(
+            {
+                "items": _array(
+                    _answered(
+                        {
+                            "scheduled_for": _instant("In the zone of the job."),
+                            "note": _or_null(_text("What a change of the clocks does to it.")),
+                        }
+                    )
+                )
+            }
+        ),
+        "AuditEntry": _audit_entry(),
+        "AuditPage": _page("AuditEntry"),
         "Execution": _execution(),
         "ExecutionPage": _page("Execution"),
+        "DeadLetter": _dead_letter(),
+        "DeadLetterPage": _page("DeadLetter"),
+        "Replayed": _answered(
+            {
+                "replayed": _whole(0),
+                "left": _whole(
+                    0,
+                    description="Could not be: the job was deleted, or the same occurrence lives.",
+                ),
+                "last_run_at": _or_null(_instant("When the last of them falls due.")),
+                "next_page_token": _next_token(),
+            }
+        ),
+        "Purged": _answered({"purged": _whole(0), "next_page_token": _next_token()}),
+        "Tenant": _named("tenant_id", _tenant_settings(), "jobs", "running", "parked"),
+        "TenantPage": _page("Tenant"),
+        "Queue": _named(
+            "queue",
+            {"default_timeout_seconds": _whole(1), "default_retry_policy": _retries()},
+            "ready",
+            "running",
+            "parked",
+            "workers",
+        ),
+        "QueuePage": _page("Queue"),
+        "Target": _named("host", {}, "parked"),
+        "TargetPage": _page("Target"),
+        "Forecast": _forecast(),
+        "NewMonitor": _sent(
+            {
+                "job_id": _job_id(),
+                "grace_seconds": _whole(1, MAX_GRACE_SECONDS, "After the expected occurrence."),
+                "url": _url(),
+            },
+            {"headers": _headers()},
+        ),
+        "Monitor": _monitor(),
+        "MonitorPage": _page("Monitor"),
         "Requested": _answered({"execution_ids": _array(_execution_id())}),
         "Explanation": _explanation(),
+        "Completion": _sent(
+            {
+                "token": {
+                    **_text("What came as Hourbell-Completion-Token."),
+                    "pattern": "^[A-Za-z0-9_-]{1,128}$",
+                },
+                "status": _words("SUCCEEDED", "FAILED"),
+            },
+            {
+                "result": {
+                    "description": f"Of a success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
+                },
+                "error": {**_text("Of a failure."), "maxLength": MOST_ERROR_CHARACTERS},
+            },
+        ),
+        "CompletionNoted": _answered(
+            {"execution_id": _execution_id(), "status": _words("SUCCEEDED", "FAILED")}
+        ),
+        "NewKey": _sent(
+            {"name": _name(MAX_KEY_NAME), "role": _choice(KeyRole)}, {"tenant_id": _label()}
+        ),
+        "Key": _answered(_key()),
+        "MadeKey": _answered({**_key(), "key": _or_null(_text("Shown this once."))}),
+        "KeyPage": _page("Key"),
+        "NewSecret": _new_secret(),
+        "Secret": _answered(_secret()),
+        "SetSecret": _answered(
+            {
+                **_secret(),
+                "value": _or_null(_text("Of a secret that was made here; shown this once.")),
+            }
+        ),
+        "SecretPage": _page("Secret"),
+        **_worker_calls(),
         "Problem": _problem(),
         "Readiness": _answered(
             {
@@ -108,6 +261,20 @@ def _new_job(kind: JobType) -> Schema:
         "action": _action(),
     }
     return _sent(required, _options() | ({} if once else _recurring_options()))
+
+
+def _item() -> Schema:
+    """Of a batch: the call takes whatever is sent, and says of each what is wrong with it."""
+    return {"anyOf": [_ref("NewJob"), {"description": "Anything else is refused in its place."}]}
+
+
+def _named_job(kind: JobType) -> Schema:
+    """As a new job; the name stands in the path, and is its unique key."""
+    schema = _new_job(kind)
+    fields = {k: v for k, v in schema["properties"].items() if k not in _OF_UNIQUE_KEYS}
+    fields["name"] = _or_null({**_name(), "description": "The name in the path, or left out."})
+    required = [name for name in schema["required"] if name != "name"]
+    return schema | {"properties": fields, "required": required}
 
 
 def _job_patch() -> Schema:
@@ -157,6 +324,19 @@ def _options() -> dict[str, Schema]:
             **_whole(1, MAX_CONCURRENCY_LIMIT, "How many that share the key may go at once."),
             "default": 1,
         },
+        "unique_key": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_UNIQUE_KEY,
+            "description": "One job of the tenant that has not ended can have it. Cannot be changed.",
+        },
+        "on_duplicate": {**_choice(OnDuplicate), "default": OnDuplicate.REJECT.value},
+        "labels": _labels(),
+        "notifications": {
+            **_array(_ref("Notification")),
+            "maxItems": MAX_NOTIFICATIONS,
+            "description": "Whom to tell what became of each run.",
+        },
     }
 
 
@@ -175,8 +355,18 @@ def _recurring_options() -> dict[str, Schema]:
     }
 
 
-def _name() -> Schema:
-    return {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
+def _labels() -> Schema:
+    return {
+        "type": "object",
+        "description": "To find jobs by.",
+        "maxProperties": MAX_LABELS,
+        "propertyNames": {"pattern": _LABEL},
+        "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL_VALUE},
+    }
+
+
+def _name(longest: int = MAX_NAME) -> Schema:
+    return {"type": "string", "minLength": 1, "maxLength": longest}
 
 
 def _cron() -> Schema:
@@ -223,9 +413,24 @@ def _url() -> Schema:
 
 
 def _webhook_options() -> dict[str, Schema]:
-    headers = {"type": "object", "maxProperties": MAX_HEADERS, "additionalProperties": _text()}
     body = {"description": "A string is sent as it is, anything else as JSON, null not at all."}
-    return {"method": {"enum": list(METHODS), "default": "POST"}, "headers": headers, "body": body}
+    return {
+        "method": {"enum": list(METHODS), "default": "POST"},
+        "headers": _headers(),
+        "body": body,
+        "signing_secret": {
+            **_text("The name of a secret; in place of `webhook-signing`."),
+            "pattern": f"^{SECRET_NAME.pattern}$",
+        },
+    }
+
+
+def _headers() -> Schema:
+    return {"type": "object", "maxProperties": MAX_HEADERS, "additionalProperties": _text()}
+
+
+def _events() -> Schema:
+    return {**_array(_choice(Event)), "minItems": 1, "maxItems": len(Event), "uniqueItems": True}
 
 
 def _task_name() -> Schema:
@@ -256,6 +461,10 @@ def _retry_policy() -> Schema:
                 **_array(_text("A kind of failure, such as http_404 or ValueError.")),
                 "maxItems": MAX_NON_RETRYABLE,
             },
+            "retryable": {
+                **_array(_text("A kind that is tried again although it is final, as http_404.")),
+                "maxItems": MAX_NON_RETRYABLE,
+            },
         },
     )
 
@@ -263,24 +472,24 @@ def _retry_policy() -> Schema:
 # What is answered.
 
 
-def _job() -> Schema:
+def _retries() -> Schema:
     policy = {
         "max_retries": _whole(0, MAX_RETRIES),
         "backoff": _choice(Backoff),
         "non_retryable": _array(_text()),
+        "retryable": _array(_text()),
         "initial_delay_seconds": _whole(),
         "max_delay_seconds": _whole(),
         "delays_seconds": _array(_whole()),
     }
+    return _answered(
+        policy, optional=("initial_delay_seconds", "max_delay_seconds", "delays_seconds")
+    )
+
+
+def _job() -> Schema:
     window = {name: _or_null(schema) for name, schema in _window().items()}
     zone = {"timezone": _text()}
-    webhook = {
-        "type": {"const": "WEBHOOK"},
-        "url": _text(),
-        "method": {"enum": list(METHODS)},
-        "headers": {"type": "object", "additionalProperties": _text()},
-        "body": {},
-    }
     fields = {
         "job_id": _job_id(),
         "status": _choice(JobStatus),
@@ -296,15 +505,8 @@ def _job() -> Schema:
                 _answered({"every_seconds": _whole(1), **zone, **window}),
             ]
         },
-        "action": {
-            "oneOf": [
-                _answered(webhook),
-                _answered({"type": {"const": "TASK"}, "name": _text(), "payload": {}}),
-            ]
-        },
-        "retry_policy": _answered(
-            policy, optional=("initial_delay_seconds", "max_delay_seconds", "delays_seconds")
-        ),
+        "action": _shown_action(),
+        "retry_policy": _retries(),
         "timeout_seconds": _whole(1),
         "delivery": _choice(Delivery),
         "queue": _text(),
@@ -313,6 +515,12 @@ def _job() -> Schema:
         "deadline_seconds": _or_null(_whole(1)),
         "concurrency_key": _or_null(_text()),
         "concurrency_limit": _or_null(_whole(1)),
+        "unique_key": _or_null(_text()),
+        "on_duplicate": _or_null(_choice(OnDuplicate)),
+        "labels": _labels(),
+        "notifications": _array(
+            _answered({"on": _events(), "url": _text(), "headers": _headers()})
+        ),
         **_recurring_options(),
         "created_at": _instant(),
         "updated_at": _instant(),
@@ -320,7 +528,20 @@ def _job() -> Schema:
     return _answered(fields, optional=tuple(_recurring_options()))
 
 
-def _execution() -> Schema:
+def _shown_action() -> Schema:
+    webhook = {
+        "type": {"const": "WEBHOOK"},
+        "url": _text(),
+        "method": {"enum": list(METHODS)},
+        "headers": {"type": "object", "additionalProperties": _text()},
+        "body": {},
+        "signing_secret": _text(),
+    }
+    task = {"type": {"const": "TASK"}, "name": _text(), "payload": {}}
+    return {"oneOf": [_answered(webhook, optional=("signing_secret",)), _answered(task)]}
+
+
+def _attempts() -> Schema:
     attempt = {
         "attempt": _whole(1),
         "status": _choice(ExecutionStatus),
@@ -329,11 +550,18 @@ def _execution() -> Schema:
         "error": _or_null(_text()),
         "kind": _or_null(_text()),
     }
+    return {**_array(_answered(attempt)), "description": "Oldest first; left empty in lists."}
+
+
+def _execution() -> Schema:
     return _answered(
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
             "tenant_id": _text(),
+            "created_at": _instant(
+                "When it was planned, asked for or, of a one-time job, created."
+            ),
             "status": _choice(ExecutionStatus),
             "reason": _or_null(_choice(Reason)),
             "scheduled_for": _instant("The nominal time."),
@@ -343,12 +571,261 @@ def _execution() -> Schema:
             "lateness_ms": _or_null(_whole(description="Of the start of the first attempt.")),
             "error": _or_null(_text()),
             "result": {},
-            "attempts": {
-                **_array(_answered(attempt)),
-                "description": "Oldest first; left empty in lists.",
+            "progress": {"description": "What its worker last said, while it runs."},
+            "attempts": _attempts(),
+        }
+    )
+
+
+def _dead_letter() -> Schema:
+    return _answered(
+        {
+            "execution_id": _execution_id(),
+            "job_id": _job_id(),
+            "tenant_id": _text(),
+            "died_at": _instant(),
+            "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
+            "error": _or_null(_text()),
+            "scheduled_for": _instant("The nominal time."),
+            "attempt": _whole(0, description="How many there were."),
+            "attempts": _attempts(),
+            "job": {
+                "anyOf": [{"type": "object"}, {"type": "null"}],
+                "description": "The document of the job as it was; left out of lists.",
             },
         }
     )
+
+
+def _monitor() -> Schema:
+    return _answered(
+        {
+            "monitor_id": {"type": "string", "pattern": f"^mon_{_ID}$"},
+            "job_id": _job_id(),
+            "tenant_id": _text(),
+            "grace_seconds": _whole(1),
+            "url": _text(),
+            "headers": _headers(),
+            "status": _words("UP", "DOWN"),
+            "expected_at": _or_null(
+                _instant("A success must come at or after this, and within the grace.")
+            ),
+            "last_success_at": _or_null(_instant("That the monitor has seen.")),
+            "down_since": _or_null(_instant()),
+            "created_at": _instant(),
+        }
+    )
+
+
+def _letter_filter() -> dict[str, Schema]:
+    return {
+        "tenant_id": _text(),
+        "job_id": _text(),
+        "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
+        "from": _instant("Of died_at."),
+        "to": _instant("Of died_at; before this."),
+        "limit": {**_whole(1, MOST_AT_ONCE), "default": USUAL_AT_ONCE},
+        "page_token": _text("The next_page_token of the call before."),
+    }
+
+
+def _audit_entry() -> Schema:
+    document = "The document of the job, or what was asked for; null if there is none."
+    return _answered(
+        {
+            "at": _instant(),
+            "tenant_id": _text(),
+            "job_id": _or_null(_job_id()),
+            "actor": _text("Who."),
+            "operation": _text("What."),
+            "from": {"description": document},
+            "to": {"description": document},
+        }
+    )
+
+
+def _limits() -> dict[str, Schema]:
+    rate = _sent(
+        {"per_second": _number(MIN_RATE, MAX_RATE)},
+        {"burst": {**_whole(1, MAX_BURST), "default": 1}},
+    )
+    return {
+        "max_concurrency": _whole(0, MAX_CONCURRENCY, "Queued for a worker or running at once."),
+        "rate_limit": rate,
+    }
+
+
+def _tenant_settings() -> dict[str, Schema]:
+    return {
+        "weight": {**_number(1 / MAX_WEIGHT, MAX_WEIGHT), "default": 1},
+        "max_jobs": _whole(0, MAX_JOBS, "Scheduled, paused or waiting."),
+    }
+
+
+def _named(name: str, settings: dict[str, Schema], *counts: str) -> Schema:
+    rate = _answered({"per_second": _number(), "burst": _whole(1)})
+    limits = {"max_concurrency": _whole(0), "rate_limit": rate}
+    counted = {each: _whole(0, MOST_COUNTED) for each in counts}
+    return _answered(
+        {
+            name: _text(),
+            **{field: _or_null(schema) for field, schema in (limits | settings).items()},
+            "counts": {
+                **_or_null(_answered(counted)),
+                "description": f"Of now; {MOST_COUNTED} means that many, or more. Null in lists.",
+            },
+        }
+    )
+
+
+def _forecast() -> Schema:
+    minute = {"at": _instant("The beginning of the minute."), "executions": _whole(1)}
+    return _answered(
+        {
+            "begins_at": _instant(),
+            "ends_at": _instant(),
+            "complete_until": _instant("Up to here nothing is missing."),
+            "estimated": {
+                "type": "boolean",
+                "description": "Some jobs were too many to be counted: as many as ran last.",
+            },
+            "minutes": {
+                **_array(_answered(minute)),
+                "description": "Those in which something falls due.",
+            },
+        }
+    )
+
+
+def _worker_calls() -> dict[str, Schema]:
+    """What workers over HTTP send, and what they get."""
+    session = {"session_token": _session_token()}
+    fence = {"fence_token": _whole(0, MAX_ID, "The one that came with the execution.")}
+    lease = {
+        "lease_seconds": _number(
+            description="Without a heartbeat for so long, the session is lost."
+        )
+    }
+    ending = fence | {
+        "status": _words("SUCCEEDED", "FAILED"),
+        "duration_ms": _whole(0, MAX_DURATION_MS, "Of the attempt."),
+    }
+    said = {
+        "result": {
+            "description": f"Of a success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
+        },
+        "error": _text("Of a failure: for people."),
+        "error_kind": {
+            **_text("Of a failure: for the job's `non_retryable`."),
+            "minLength": 1,
+            "maxLength": MAX_ERROR_KIND,
+            "default": DEFAULT_ERROR_KIND,
+        },
+        "retry_after_seconds": _whole(
+            0, MAX_RETRY_DELAY_SECONDS, "Of a failure: what the target asked for."
+        ),
+    }
+    worker_id = {"type": "string", "minLength": 1, "maxLength": MAX_WORKER_ID}
+    execution = {
+        "execution_id": _execution_id(),
+        "job_id": _job_id(),
+        "tenant_id": _text(),
+        "name": _text("Of the job."),
+        "attempt": _whole(1),
+        **fence,
+        "scheduled_for": _instant("The nominal time."),
+        "timeout_seconds": _whole(1, description="Stop it after this, and tell FAILED."),
+        "deadline_in_seconds": _or_null(
+            _number(description="From the claim; it is of no use after this.")
+        ),
+        "action": _shown_action(),
+    }
+    return {
+        "Claim": _sent(
+            {
+                "worker_id": {**worker_id, "description": "A name of your own."},
+                "capacity": _whole(1, MAX_CAPACITY, "How many you can take; you may get fewer."),
+            },
+            {
+                "queues": {
+                    **_array(_label()),
+                    "description": "Of the session; the queue `default` if nothing is said.",
+                    "minItems": 1,
+                    "maxItems": MAX_QUEUES,
+                },
+                "wait_seconds": {**_whole(0, MAX_WAIT_SECONDS), "default": 0},
+                "session_token": _session_token(),
+                "claim_number": _whole(
+                    1,
+                    MAX_CLAIM_NUMBER,
+                    "One higher for each claim of a session; the same to repeat it.",
+                ),
+            },
+        ),
+        "Claimed": _answered(
+            {
+                "session_token": {
+                    **_or_null(_session_token()),
+                    "description": "Null: nothing was given, and no session begun.",
+                },
+                **lease,
+                "executions": _array(_answered(execution)),
+            }
+        ),
+        "Heartbeat": _sent(
+            session
+            | {
+                "execution_ids": {
+                    **_array(_execution_id()),
+                    "description": "All that you hold.",
+                    "maxItems": MAX_HELD,
+                }
+            },
+            {
+                "worker_id": {
+                    **worker_id,
+                    "description": "Not needed: the session says whose it is.",
+                },
+                "claim_number": _whole(
+                    0, MAX_CLAIM_NUMBER, "Your claims up to this one have been answered."
+                ),
+            },
+        ),
+        "Heard": _answered(
+            {
+                "held": {**_array(_execution_id()), "description": "Still yours."},
+                "lost": {**_array(_execution_id()), "description": "Not yours any more."},
+                "cancelled": {
+                    **_array(_execution_id()),
+                    "description": "Somebody wishes that they end.",
+                },
+                **lease,
+            }
+        ),
+        "Outcome": _sent(session | ending, said),
+        "Outcomes": _sent(
+            session
+            | {
+                "outcomes": {
+                    **_array(_sent({"execution_id": _execution_id()} | ending, said)),
+                    "minItems": 1,
+                    "maxItems": MAX_OUTCOMES,
+                }
+            },
+            {},
+        ),
+        "Completed": _answered({"refused": _array(_execution_id())}),
+        "Progress": _sent(
+            session
+            | fence
+            | {"progress": {"description": f"Any JSON value of up to {MAX_PROGRESS_BYTES} bytes."}},
+            {},
+        ),
+        "Release": _sent(session | fence, {}),
+        "Close": _sent(session, {}),
+        "ExecutionRef": _answered({"execution_id": _execution_id()}),
+        "Closed": _answered({"status": {"const": "closed"}}),
+    }
 
 
 def _explanation() -> Schema:
@@ -362,12 +839,67 @@ def _explanation() -> Schema:
     )
 
 
-def _problem() -> Schema:
-    error = {
-        "path": _text("As `schedule.timezone`; empty for the document itself."),
-        "code": {"enum": list(get_args(FieldCode))},
-        "message": _text(),
+def _key() -> dict[str, Schema]:
+    return {
+        "key_id": {"type": "string", "pattern": f"^key_{_ID}$"},
+        "name": _text(),
+        "role": _choice(KeyRole),
+        "tenant_id": _or_null(_text("Null: of all tenants.")),
+        "created_at": _instant(),
+        "revoked_at": _or_null(_instant()),
     }
+
+
+def _new_secret() -> Schema:
+    keep = "Signatures are made by the value before it too, for so long."
+    return _sent(
+        {},
+        {
+            "value": {
+                "type": "string",
+                "minLength": FEWEST_CHARACTERS,
+                "maxLength": MAX_CHARACTERS,
+            },
+            "generate": {
+                "enum": ["signing"],
+                "description": "In place of a value: make one for signatures.",
+            },
+            "keep_previous_seconds": {**_whole(0, MAX_KEEP_SECONDS, keep), "default": 0},
+            "tenant_id": _label(),
+        },
+    )
+
+
+def _secret() -> dict[str, Schema]:
+    return {
+        "name": _text(),
+        "tenant_id": _text(),
+        "created_at": _instant(),
+        "updated_at": _instant(),
+        "previous_until": _or_null(_instant("The value before this counts until then.")),
+    }
+
+
+def _batch_result() -> Schema:
+    refused = {
+        "code": _text("As of a problem."),
+        "detail": _text(),
+        "errors": _array(_field_error()),
+    }
+    return {"oneOf": [_answered({"job_id": _job_id()}), _answered(refused)]}
+
+
+def _field_error() -> Schema:
+    return _answered(
+        {
+            "path": _text("As `schedule.timezone`; empty for the document itself."),
+            "code": {"enum": list(get_args(FieldCode))},
+            "message": _text(),
+        }
+    )
+
+
+def _problem() -> Schema:
     return {
         **_answered(
             {
@@ -378,7 +910,7 @@ def _problem() -> Schema:
                 "code": _text("Stable, for programs."),
                 "instance": _text("The path of the request."),
                 "errors": {
-                    **_array(_answered(error)),
+                    **_array(_field_error()),
                     "description": "Every wrong field, if that is the problem.",
                 },
             }
@@ -412,8 +944,11 @@ def _answered(fields: dict[str, Schema], optional: tuple[str, ...] = ()) -> Sche
 
 
 def _page(item: str) -> Schema:
-    token = _or_null(_text("Ask for the next part with it; null at the end."))
-    return _answered({"items": _array(_ref(item)), "next_page_token": token})
+    return _answered({"items": _array(_ref(item)), "next_page_token": _next_token()})
+
+
+def _next_token() -> Schema:
+    return _or_null(_text("Ask for the next part with it; null at the end."))
 
 
 def _either(by: str, **kinds: str) -> Schema:
@@ -455,6 +990,15 @@ def _execution_id() -> Schema:
 def _whole(low: int | None = None, high: int | None = None, description: str = "") -> Schema:
     bounds = {"minimum": low, "maximum": high, "description": description or None}
     return {"type": "integer"} | {key: value for key, value in bounds.items() if value is not None}
+
+
+def _number(low: float | None = None, high: float | None = None, description: str = "") -> Schema:
+    bounds = {"minimum": low, "maximum": high, "description": description or None}
+    return {"type": "number"} | {key: value for key, value in bounds.items() if value is not None}
+
+
+def _session_token() -> Schema:
+    return {"type": "string", "pattern": f"^{SESSION_TOKEN}$"}
 
 
 def _instant(description: str = "") -> Schema:

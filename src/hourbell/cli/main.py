@@ -12,9 +12,11 @@ from hourbell import __version__
 
 COMMANDS = {
     "api": "hourbell.cli.roles:api_command",
+    "keys": "hourbell.cli.keys:keys_command",
     "migrate": "hourbell.cli.migrate:migrate_command",
     "next": "hourbell.cli.next:next_command",
     "scheduler": "hourbell.cli.roles:scheduler_command",
+    "secrets": "hourbell.cli.secrets:secrets_command",
     "up": "hourbell.cli.up:up_command",
     "worker": "hourbell.cli.roles:worker_command",
 }

@@ -1,4 +1,4 @@
-"""What the commands that run until they are told to stop have in common: settings, logs, signals, the last words."""
+"""What commands have in common: settings, logs, errors; and of those that run until they are told to stop, signals and the last words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 
@@ -14,6 +14,8 @@ import asyncpg
 import click
 import uvloop
 
+from hourbell.compose import Running, prepared_engine
+from hourbell.engine.core import Engine
 from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.logs import configure_logs
 from hourbell.settings import Settings, from_environment
@@ -28,8 +30,8 @@ NO_DATABASE = (
 
 
 def run_process(
-    compose: Callable[[Settings], AbstractAsyncContextManager[object]],
-    greet: Callable[[Settings], str],
+    compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
+    greet: Callable[[Settings, Running], str],
 ) -> None:
     """Run what is composed until a signal, drain, and end; a second signal ends at once."""
     try:
@@ -43,23 +45,42 @@ def run_process(
 
 async def _run(
     settings: Settings,
-    compose: Callable[[Settings], AbstractAsyncContextManager[object]],
-    greet: Callable[[Settings], str],
+    compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
+    greet: Callable[[Settings, Running], str],
 ) -> None:
     stop = asyncio.Event()
     _on_signals(stop.set)
     async with AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(compose(settings))
+            parts = await stack.enter_async_context(compose(settings))
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
             raise ConfigurationError(why_no_database(error)) from error
-        click.echo(greet(settings))
+        click.echo(greet(settings, parts))
         await stop.wait()
         click.echo("Draining; Ctrl-C again stops at once what runs, and it will run again.")
         _on_signals(partial(_stop_now, settings))
     click.echo("Stopped.")
+
+
+def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
+    """Do something with an engine on the database of the settings, and end."""
+
+    async def run(settings: Settings) -> None:
+        try:
+            async with prepared_engine(settings) as engine:
+                await act(engine)
+        except NO_DATABASE as error:
+            if settings.database_url is None:
+                raise
+            raise ConfigurationError(why_no_database(error)) from error
+
+    try:
+        asyncio.run(run(from_environment(os.environ)))
+    except HourbellError as error:
+        click.echo(f"hourbell: {error.message}", err=True)
+        sys.exit(2)
 
 
 def _on_signals(act: Callable[[], None]) -> None:

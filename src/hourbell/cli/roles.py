@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from hourbell.cli.process import run_process
-from hourbell.compose import Role, role
+from hourbell.compose import Role, Running, role
 from hourbell.settings import Settings
 
 
@@ -31,11 +31,15 @@ def worker_command() -> None:
 
 
 def _run(which: Role) -> None:
-    def compose(settings: Settings) -> AbstractAsyncContextManager[object]:
+    def compose(settings: Settings) -> AbstractAsyncContextManager[Running]:
         return role(settings, which, handlers={})
 
     run_process(compose, partial(_greeting, which))
 
 
-def _greeting(which: Role, settings: Settings) -> str:
-    return f"hourbell {which} is up; whether it is ready: http://{settings.host}:{settings.port}/readyz"
+def _greeting(which: Role, settings: Settings, parts: Running) -> str:
+    where = f"http://{settings.host}:{settings.port}"
+    said = f"hourbell {which} is up; whether it is ready: {where}/readyz"
+    if which is Role.API and not parts.asks_for_keys:
+        said += "\nIt listens on this machine only, and asks for no key until there is one: hourbell keys create"
+    return said

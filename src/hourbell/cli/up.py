@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from hourbell.cli.process import run_process
-from hourbell.compose import everything
+from hourbell.compose import Running, everything
 from hourbell.settings import Settings
 
 _GREETING = """
@@ -17,15 +17,16 @@ _GREETING = """
     OpenAPI  http://{host}:{port}/schema/openapi.json
     Data     {data}
 
-  It listens on this machine only and asks for no key. A first job, due in 5 seconds:
+  {access} Webhooks may go to the internet and to this machine; for
+  others in your network set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
 
-    curl -s http://{host}:{port}/api/v1/jobs -H 'Idempotency-Key: first' -H 'Content-Type: application/json' -d '{{
+    curl -s http://{host}:{port}/api/v1/jobs{header} -H 'Idempotency-Key: first' -H 'Content-Type: application/json' -d '{{
       "name": "hello", "type": "ONE_TIME", "schedule": {{"delay_seconds": 5}},
       "action": {{"type": "WEBHOOK", "url": "http://{host}:{port}/livez", "method": "GET"}}}}'
 
   Then look at what became of it, with the job_id of the answer:
 
-    curl -s http://{host}:{port}/api/v1/jobs/JOB_ID/executions
+    curl -s http://{host}:{port}/api/v1/jobs/JOB_ID/executions{header}
 
   Ctrl-C drains and stops everything.
 """
@@ -37,6 +38,11 @@ def up_command() -> None:
     run_process(partial(everything, handlers={}), _greeting)
 
 
-def _greeting(settings: Settings) -> str:
+def _greeting(settings: Settings, parts: Running) -> str:
     data = "HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir
-    return _GREETING.format(host=settings.host, port=settings.port, data=data)
+    access, header = "It listens on this machine only and asks for no key.", ""
+    if parts.asks_for_keys:
+        access, header = "Every request needs a key.", ' -H "Authorization: Bearer $HOURBELL_KEY"'
+    return _GREETING.format(
+        host=settings.host, port=settings.port, data=data, access=access, header=header
+    )

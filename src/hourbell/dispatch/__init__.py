@@ -6,6 +6,10 @@ A worker process holds its claims by one *session* with one expiry. Claims are n
 gives the same executions again, because the first answer may have been lost. A heartbeat names what the worker runs and up
 to which number its claims are answered; what it does not name of those goes back. An outcome counts only if the session
 lives and the fence is still the one of the claim. The conformance suite in `hourbell.testing` says all this as tests.
+
+    outcomes.py   what an outcome leads to, purely decided
+    settling.py   a batch of them, whatever is in it
+    remote.py     workers in other processes, who speak through the API
 """
 
 from __future__ import annotations
@@ -16,9 +20,13 @@ from uuid import UUID
 
 import msgspec
 
+from hourbell.engine.outcomes import CANCELLED as CANCELLED
+from hourbell.engine.outcomes import DEAD as DEAD
+from hourbell.engine.outcomes import RELEASED as RELEASED
+from hourbell.engine.outcomes import RETRY as RETRY
+from hourbell.engine.outcomes import SUCCEEDED as SUCCEEDED
+from hourbell.engine.outcomes import Settlement as Settlement
 from hourbell.model.executions import Claimed
-
-SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED = range(5)  # kinds of Settlement
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -28,34 +36,11 @@ class Session(msgspec.Struct, frozen=True):
     token: UUID
 
 
-class SessionLost(Exception):
-    """The session is over: its executions went to others. Stop everything and open another."""
-
-
 class Heard(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     lost: Sequence[int]  # no longer held: stop them, their outcome will be refused
     unwanted: Sequence[int]  # somebody wishes to cancel them
-
-
-class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """An outcome, decided: what is to become of a claimed execution."""
-
-    execution_id: int
-    fence: int
-    kind: int
-    begun_ms: int = 0  # from the claim to the start of the action
-    took_ms: int = 0  # from there to its end
-    delay_seconds: float | None = None  # RETRY: after this
-    reason: str | None = None
-    error: str | None = None
-    result: str | None = None  # JSON
-
-    @property
-    def is_plain(self) -> bool:
-        """A success with nothing to say: the common case, which costs least."""
-        return self.kind == SUCCEEDED and self.result is None and self.error is None
 
 
 class Dispatch(Protocol):
@@ -82,11 +67,31 @@ class Dispatch(Protocol):
         `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent.
         """
 
-    async def heartbeat(self, session: Session, running: Sequence[int], resolved: int) -> Heard:
-        """Extend the session; SessionLost if it is over."""
+    async def heartbeat(
+        self, session: Session, running: Sequence[int], resolved: int | None
+    ) -> Heard:
+        """Extend the session; SessionLost if it is over.
+
+        `resolved`: claims up to this number are answered; what they gave and is not named goes back. None: the worker
+        does not number its claims; what it does not name a whole lease after the claim goes back.
+        """
+
+    async def renew(self, session: Session) -> Sequence[str]:
+        """The names of the session's queues; SessionLost if it is over. One that holds nothing is extended."""
+
+    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+        """Those of these executions that the session holds, as they were claimed."""
+
+    async def note_progress(
+        self, session: Session, execution_id: int, fence: int, progress: str
+    ) -> bool:
+        """Keep how far an execution has come, as JSON, while it is held; False: it is not, under this fence."""
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """Record outcomes; returns the executions whose outcome was refused."""
+
+    async def brought_before(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+        """Of refused outcomes, those that this session brought before, under the same fence: the answer was lost."""
 
     async def close(self, session: Session) -> None:
         """End the session in order; what it still holds goes back at once."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
 
-from hourbell.dispatch import Heard, Session, SessionLost, Settlement
+import asyncpg
+
+from hourbell.dispatch import Heard, Session, Settlement
 from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
+from hourbell.engine.settle import settle
+from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.store.database import committing
 
@@ -17,7 +21,10 @@ _CLAIM = (
     " null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
-_SETTLE = "select * from hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+_RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
+_HELD = "select * from hourbell.held_by($1, $2, $3)"
+_PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
+_BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _MOST_NAMES = 100_000
 
@@ -65,6 +72,72 @@ class PostgresDispatch:
             )
         if not row["alive"]:
             raise SessionLost
+        return await self._claimed(row, now)
+
+    async def heartbeat(
+        self, session: Session, running: Sequence[int], resolved: int | None
+    ) -> Heard:
+        now = await self._engine.clock.now()
+        async with committing("heartbeat.before_commit", "heartbeat.after_commit"):
+            row = await self._engine.database.row(
+                _HEARTBEAT,
+                session.id,
+                session.token,
+                now,
+                self._engine.times.lease,
+                running,
+                resolved,
+            )
+        if not row["alive"]:
+            raise SessionLost
+        return Heard(row["lost"], row["unwanted"])
+
+    async def renew(self, session: Session) -> Sequence[str]:
+        now = await self._engine.clock.now()
+        row = await self._engine.database.row(
+            _RENEW,
+            session.id,
+            session.token,
+            now,
+            self._engine.times.lease,
+        )
+        if not row["alive"]:
+            raise SessionLost
+        queues: list[str] = row["queues"]
+        return queues
+
+    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+        now = await self._engine.clock.now()
+        row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)
+        return await self._claimed(row, now)
+
+    async def note_progress(
+        self, session: Session, execution_id: int, fence: int, progress: str
+    ) -> bool:
+        noted: bool = await self._engine.database.value(
+            _PROGRESS, session.id, session.token, execution_id, fence, progress
+        )
+        return noted
+
+    async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+        return await settle(self._engine, session.id, session.token, batch)
+
+    async def brought_before(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+        before: list[int] = await self._engine.database.value(
+            _BROUGHT_BEFORE,
+            session.id,
+            [s.execution_id for s in batch],
+            [s.fence for s in batch],
+            [s.kind for s in batch],
+        )
+        return before
+
+    async def close(self, session: Session) -> None:
+        now = await self._engine.clock.now()
+        await self._engine.database.value(_CLOSE, session.id, session.token, now)
+
+    async def _claimed(self, row: asyncpg.Record, now: datetime) -> list[Claimed]:
+        """From the arrays in which claimed executions are answered."""
         if row["ids"] is None:
             return []
         names = await self._names(row["tenants"])
@@ -82,49 +155,6 @@ class PostgresDispatch:
                 strict=True,
             )
         ]
-
-    async def heartbeat(self, session: Session, running: Sequence[int], resolved: int) -> Heard:
-        now = await self._engine.clock.now()
-        async with committing("heartbeat.before_commit", "heartbeat.after_commit"):
-            row = await self._engine.database.row(
-                _HEARTBEAT,
-                session.id,
-                session.token,
-                now,
-                self._engine.times.lease,
-                running,
-                resolved,
-            )
-        if not row["alive"]:
-            raise SessionLost
-        return Heard(row["lost"], row["unwanted"])
-
-    async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
-        now = await self._engine.clock.now()
-        others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
-        said = [batch[at - 1] for at in others]
-        columns: list[Any] = [
-            [s.execution_id for s in batch],
-            [s.fence for s in batch],
-            [s.begun_ms for s in batch],
-            [s.took_ms for s in batch],
-            others,
-            [s.kind for s in said],
-            [s.delay_seconds for s in said],
-            [s.reason for s in said],
-            [s.error for s in said],
-            [s.result for s in said],
-        ]
-        async with committing("settle.before_commit", "settle.after_commit"):
-            row = await self._engine.database.row(_SETTLE, session.id, session.token, now, *columns)
-        if row["freed"]:
-            self._engine.announce()  # somebody may have waited for that
-        refused: list[int] = row["refused"]
-        return refused
-
-    async def close(self, session: Session) -> None:
-        now = await self._engine.clock.now()
-        await self._engine.database.value(_CLOSE, session.id, session.token, now)
 
     async def _names(self, numbers: Sequence[int]) -> list[str]:
         known = self._tenants

@@ -16,17 +16,17 @@ from functools import partial
 
 import msgspec
 
-from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES
+from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES, MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
-from hourbell.engine.create import begin_membership, ensure_timetable, place_of
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
 from hourbell.engine.read import get_job, recurring_job
+from hourbell.engine.rows import active_since, ensure_timetables, key_number
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
-from hourbell.model.errors import Conflict, JobNotActive
+from hourbell.model.errors import Conflict, JobNotActive, NotFound, PreconditionFailed
 from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
-from hourbell.model.jobs import Job, JobStatus, NewJob, encode_job
+from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, encode_job
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
@@ -34,6 +34,9 @@ from hourbell.store.queries import queries
 
 _Q = queries("jobs")
 _E = queries("executions")
+_N = queries("notices")
+
+_MOST_ABANDONED = 100  # in one step
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -42,6 +45,7 @@ class Target(msgspec.Struct, frozen=True):
     job: NewJob
     status: JobStatus
     outdates: Reason | None  # why what is queued is out of date, if it is
+    cancels: bool = False  # what runs is asked to stop
 
 
 Decision = Callable[[Job, datetime], Target | None]  # None: it is as wished already
@@ -54,7 +58,7 @@ class Operation(msgspec.Struct, frozen=True):
     points: Points
 
 
-_UPDATE = Operation("update", Points("update.before_commit", "update.after_commit"))
+UPDATE = Operation("update", Points("update.before_commit", "update.after_commit"))
 _PAUSE = Operation("pause", Points("pause.before_commit", "pause.after_commit"))
 _RESUME = Operation("resume", Points("resume.before_commit", "resume.after_commit"))
 _DELETE = Operation("delete", Points("delete.before_commit", "delete.after_commit"))
@@ -64,20 +68,24 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
     """Change what the document names (a merge patch); everything else stays."""
 
     def decide(job: Job, now: datetime) -> Target | None:
-        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
-        changes = parse_changes(document, job, now)
-        if not changes.changed:
-            return None
-        return Target(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
+        require_active(job)
+        return target_of(parse_changes(document, job, now), job)
 
-    return await _change(engine, job_id, write, _UPDATE, decide)
+    return await _change(engine, job_id, write, UPDATE, decide)
+
+
+def target_of(changes: JobChanges, job: Job) -> Target | None:
+    """What changes of its definition make of a job."""
+    if not changes.changed:
+        return None
+    return Target(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
 
 
 async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
     """No further run starts until the job is resumed."""
 
     def decide(job: Job, now: datetime) -> Target | None:
-        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        require_active(job)
         return (
             None
             if job.status is JobStatus.PAUSED
@@ -87,11 +95,32 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
     return await _change(engine, job_id, write, _PAUSE, decide)
 
 
+async def pause_abandoned(engine: Engine) -> bool:
+    """Pause jobs whose target has answered that it is gone (410), unless they have changed since; True if there may be more."""
+    rows = await engine.database.fetch(_Q["abandoned"], _MOST_ABANDONED)
+    write = Write(actor="target answered 410")
+    for row in rows:
+
+        def decide(job: Job, now: datetime, version: int = row["version"]) -> Target | None:
+            if job.status is not JobStatus.SCHEDULED or job.version != version:
+                return None
+            return Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
+
+        try:
+            await _change(engine, row["job"], write, _PAUSE, decide)
+        except NotFound:
+            pass
+        except Conflict:
+            continue  # somebody is changing it: the next time
+        await engine.database.value(_Q["forget_abandoned"], row["job"], row["version"])
+    return len(rows) == _MOST_ABANDONED
+
+
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
     """From now on; what the pause swallowed is not made up."""
 
     def decide(job: Job, now: datetime) -> Target | None:
-        _require(job, JobStatus.SCHEDULED, JobStatus.PAUSED)
+        require_active(job)
         # Nothing of the schedule is queued; what was asked for meanwhile goes on.
         scheduled = JobStatus.SCHEDULED
         return None if job.status is scheduled else Target(_said(job), scheduled, None)
@@ -99,8 +128,10 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
     return await _change(engine, job_id, write, _RESUME, decide)
 
 
-async def delete_job(engine: Engine, job_id: int, write: Write) -> Job:
-    """No further run; the history stays. What runs is let finish."""
+async def delete_job(
+    engine: Engine, job_id: int, write: Write, cancel_running: bool = False
+) -> Job:
+    """No further run; the history stays. What runs is let finish, or asked to stop."""
 
     def decide(job: Job, now: datetime) -> Target | None:
         if job.status in (JobStatus.CANCELLED, JobStatus.COMPLETED) and isinstance(
@@ -108,7 +139,9 @@ async def delete_job(engine: Engine, job_id: int, write: Write) -> Job:
         ):
             return None
         cancelled = JobStatus.CANCELLED
-        return None if job.status is cancelled else Target(_said(job), cancelled, Reason.DELETED)
+        if job.status is cancelled and not cancel_running:
+            return None
+        return Target(_said(job), cancelled, Reason.DELETED, cancel_running)
 
     return await _change(engine, job_id, write, _DELETE, decide)
 
@@ -118,19 +151,29 @@ async def _change(
 ) -> Job:
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Job]:
-        nonlocal seen
-        seen = await get_job(engine, job_id)
-        tenant = await engine.tenant(seen.tenant_id, now)
-        target = decide(seen, now)
-        if target is None:
-            return Prepared(tenant, partial(_as_it_is, seen))
-        if isinstance(target.job.schedule, Once):
-            return await _change_one_time(engine, seen, target, tenant, now, write, operation)
-        return await _change_recurring(engine, seen, target, tenant, now, write, operation)
-
+    prepare = partial(prepare_change, engine, job_id, now, write, operation, decide)
     return await once(engine, write, operation.points, seen.tenant_id, now, Job, prepare)
+
+
+async def prepare_change(
+    engine: Engine,
+    job_id: int,
+    now: datetime,
+    write: Write,
+    operation: Operation,
+    decide: Decision,
+) -> Prepared[Job]:
+    """A change of the job as it is now."""
+    seen = await get_job(engine, job_id)
+    tenant = await engine.tenant(seen.tenant_id, now)
+    if write.if_versions is not None and seen.version not in write.if_versions:
+        raise PreconditionFailed(job_text(job_id), seen.version)
+    target = decide(seen, now)
+    if target is None:
+        return Prepared(tenant, partial(_as_it_is, seen))
+    if isinstance(target.job.schedule, Once):
+        return await _change_one_time(engine, seen, target, tenant, now, write, operation)
+    return await _change_recurring(engine, seen, target, tenant, now, write, operation)
 
 
 async def _as_it_is(job: Job, connection: Connection) -> Job:
@@ -148,8 +191,8 @@ async def _change_recurring(
 ) -> Prepared[Job]:
     assert not isinstance(target.job.schedule, Once)
     timetable = timetable_of(target.job.schedule, seen.job_id)
-    place = await place_of(engine, target.job, now)
-    timetable_id = await ensure_timetable(engine, timetable, now)
+    place = await _place_of(engine, target.job, now)
+    timetable_id = (await ensure_timetables(engine, [timetable], now))[timetable]
     goes_on = target.status is JobStatus.SCHEDULED
 
     async def effect(connection: Connection) -> Job:
@@ -160,6 +203,11 @@ async def _change_recurring(
             or JOB_STATUSES[row["status"]] is not seen.status  # it may have had its last run
         ):
             raise ChangedMeanwhile
+        if target.cancels:
+            await connection.execute(_E["wish_to_cancel_all"], seen.job_id, now)
+        if seen.status is JobStatus.CANCELLED:  # deleted before; only what runs was asked about
+            await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
+            return seen
         await connection.execute(_Q["end_member"], seen.job_id, now)
         await connection.execute(_Q["take_back"], seen.job_id, now)
         spec = encode_job(target.job).decode()
@@ -183,8 +231,10 @@ async def _change_recurring(
         )
         if target.outdates is not None:
             await connection.execute(_Q["supersede"], seen.job_id, now)
+        if target.outdates is not None or target.status is not seen.status:
+            await connection.execute(_N["watch_anew"], seen.job_id, now)
         if goes_on:
-            await begin_membership(
+            await _begin_membership(
                 connection, target.job, timetable_id, seen.job_id, version, place, now
             )
         await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
@@ -208,7 +258,7 @@ async def _change_one_time(
     write: Write,
     operation: Operation,
 ) -> Prepared[Job]:
-    place = await place_of(engine, target.job, now)
+    place = await _place_of(engine, target.job, now)
     schedule = target.job.schedule
     assert isinstance(schedule, Once)
     start_by, finish_by = (
@@ -221,7 +271,7 @@ async def _change_one_time(
         if taken is None:
             if await connection.fetchval(_E["waits"], seen.job_id):
                 raise ChangedMeanwhile
-            job = await _on_its_way(connection, seen, operation, now)
+            job = await _on_its_way(connection, seen, target, now)
             await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
             return job
         if taken["version"] != seen.version:
@@ -248,6 +298,7 @@ async def _change_one_time(
             place.target,
             place.key,
             target.job.concurrency_limit,
+            notifies(target.job),
         )
         await connection.execute(_Q["let_go"], seen.job_id, now)
         await connection.execute(_Q["insert_deadlines"], seen.job_id, start_by, finish_by)
@@ -258,12 +309,14 @@ async def _change_one_time(
     return Prepared(tenant, effect)
 
 
-async def _on_its_way(
-    connection: Connection, seen: Job, operation: Operation, now: datetime
-) -> Job:
+async def _on_its_way(connection: Connection, seen: Job, target: Target, now: datetime) -> Job:
     """A one-time job that is queued or runs: deleting it is a wish, everything else comes too late."""
-    if operation is _DELETE and await connection.fetchval(_E["wish_to_cancel"], seen.job_id, now):
-        return seen
+    if target.status is JobStatus.CANCELLED:
+        runs = await connection.fetchval(_E["runs"], seen.job_id)
+        if runs and not target.cancels:
+            return seen  # it is let finish
+        if await connection.fetchval(_E["wish_to_cancel"], seen.job_id, now):
+            return seen
     raise Conflict(
         f"{job_text(seen.job_id)} is queued or runs already, so it cannot be changed any more."
         " Cancel its execution, or create another job."
@@ -290,6 +343,59 @@ def _said(job: Job) -> NewJob:
     return NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
 
 
-def _require(job: Job, *allowed: JobStatus) -> None:
-    if job.status not in allowed:
+def require_active(job: Job) -> None:
+    """JobNotActive if the job has ended."""
+    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         raise JobNotActive(job_text(job.job_id), job.status)
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where a job belongs, in numbers: what may limit it."""
+
+    tenant: int
+    queue: int
+    target: int | None
+    key: int | None
+
+
+async def _place_of(engine: Engine, job: NewJob, now: datetime) -> _Place:
+    return _Place(
+        await engine.tenant(job.tenant_id, now),
+        await engine.queue(job.queue, now),
+        await engine.target(job.target, now),
+        key_number(job),
+    )
+
+
+async def _begin_membership(
+    connection: Connection,
+    job: NewJob,
+    timetable_id: int,
+    job_id: int,
+    version: int,
+    place: _Place,
+    now: datetime,
+) -> None:
+    """From now on (and from starts_at on) the timetable's occurrences are this job's."""
+    await connection.execute(
+        _Q["insert_member"],
+        timetable_id,
+        job.priority,
+        job_id,
+        version,
+        active_since(job, now),
+        job.window.ends_at,
+        place.tenant,
+        place.queue,
+        MISFIRES[job.misfire_policy],
+        job.catch_up_window_seconds,
+        job.catch_up_limit,
+        OVERLAPS[job.overlap_policy],
+        job.delivery is Delivery.AT_MOST_ONCE,
+        job.start_deadline_seconds,
+        job.deadline_seconds,
+        place.target,
+        place.key,
+        job.concurrency_limit,
+        notifies(job),
+    )

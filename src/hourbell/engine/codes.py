@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourbell.model.executions import ExecutionStatus
-from hourbell.model.jobs import JobStatus
+from hourbell.model.jobs import Event, JobStatus, NewJob
 from hourbell.model.policies import Misfire, Overlap
 
 MISFIRES = {Misfire.SKIP: 0, Misfire.LATEST: 1, Misfire.ALL: 2}
@@ -20,4 +20,17 @@ FATES = (
 SCHEDULED, PAUSED, COMPLETED, CANCELLED = range(4)  # of jobs.status
 FATE_CANCELLED = 2  # of ledger.status
 
-ORIGIN_SCHEDULE, ORIGIN_RUN_NOW, ORIGIN_BACKFILL = range(3)
+AWAITING_SESSION = 0  # of leased.session: what was accepted by its target
+
+ORIGIN_SCHEDULE, ORIGIN_RUN_NOW, ORIGIN_BACKFILL = range(3)  # 3 is a notification
+
+EVENTS = {Event.SUCCESS: 1, Event.FAILURE: 2, Event.DEAD_LETTER: 4}  # bits of `notifies`
+
+MISSED, RECOVERED = 8, 16  # of monitors
+
+
+def notifies(job: NewJob) -> int:
+    """The events of a job that somebody wishes to be told about."""
+    if not job.notifications:
+        return 0
+    return sum(EVENTS[event] for event in {event for one in job.notifications for event in one.on})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import Any, Self
 
 import asyncpg
 import msgspec
 
-from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
+from hourbell.engine.groups import Group, Turns
+from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database
 from hourbell.store.queries import queries
@@ -45,53 +49,109 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """The engine of one cell. Holds no state that matters: any number of them may run at once."""
+    """The engine of one cell. Holds no state that matters: any number of them may run at once.
+
+    Within a `scope` there is one tenant, and nothing that belongs to others exists.
+    """
 
     def __init__(self, database: Database, clock: Clock, times: Times | None = None) -> None:
         self.database = database
         self.clock = clock
         self.times = times or Times()
+        self.scope: str | None = None  # the name of the only tenant that there is
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
-        self._announcing: asyncio.Task[None] | None = None
+        self.creates: Group[Any, Any] = Group()  # jobs that are created together
+        self.batches = Turns(2, 32)  # each may be large
+        self._announcer = _Announcer(database)
+
+    def within(self, tenant: str | None) -> Self:
+        """The same engine for a caller who may see one tenant only; None: all of them."""
+        scoped = copy.copy(self)
+        scoped.scope = tenant
+        return scoped
+
+    def require(self, tenant: str) -> None:
+        """Forbidden if a caller names another tenant than the one that there is for him."""
+        if not self.sees(tenant):
+            raise Forbidden(
+                f"The key of this request belongs to tenant {self.scope}, so tenant_id cannot name another. "
+                f"Leave it out, or use a key of that tenant."
+            )
+
+    def sees(self, tenant: str) -> bool:
+        """Whether what belongs to a tenant exists here."""
+        return self.scope is None or self.scope == tenant
 
     async def tenant(self, name: str, now: datetime) -> int:
         """The number of a tenant; a new name is a new tenant."""
-        return await self._number(self._tenants, _Q["ensure_tenant"], name, now)
+        return (await self.tenants([name], now))[name]
+
+    async def tenants(self, names: Collection[str], now: datetime) -> dict[str, int]:
+        """The numbers of tenants; a new name is a new tenant."""
+        return await self._numbers(self._tenants, _Q["ensure_tenants"], names, now)
 
     async def queue(self, name: str, now: datetime) -> int:
         """The number of a queue; a new name is a new queue."""
+        return (await self.queues([name], now))[name]
+
+    async def queues(self, names: Collection[str], now: datetime) -> dict[str, int]:
+        """The numbers of queues; a new name is a new queue."""
         try:
-            return await self._number(self._queues, _Q["ensure_queue"], name, now)
+            return await self._numbers(self._queues, _Q["ensure_queues"], names, now)
         except asyncpg.SequenceGeneratorLimitExceededError:
             message = "there are as many queues as there can be; use one that exists"
             raise InvalidInput([FieldError("queue", "out_of_range", message)]) from None
 
     async def target(self, host: str | None, now: datetime) -> int | None:
         """The number of a host that jobs call; a new name is a new target."""
-        if host is None:
-            return None
-        return await self._number(self._targets, _Q["ensure_target"], host, now)
+        return None if host is None else (await self.targets([host], now))[host]
+
+    async def targets(self, hosts: Collection[str], now: datetime) -> dict[str, int]:
+        """The numbers of hosts that jobs call; a new name is a new target."""
+        return await self._numbers(self._targets, _Q["ensure_targets"], hosts, now)
+
+    async def new_id(self, now: datetime) -> int:
+        """An id that nothing else has."""
+        number: int = await self.database.value(_Q["new_id"], now)
+        return number
 
     def announce(self) -> None:
         """Tell every process that something is due or ready; after the commit, and never more than one at a time.
 
         It only wakes early. A lost announcement costs one poll.
         """
-        if self._announcing is None or self._announcing.done():
-            self._announcing = asyncio.create_task(self._announce())
+        self._announcer.announce()
+
+    async def _numbers(
+        self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
+    ) -> dict[str, int]:
+        found = {name: known[name] for name in names if name in known}
+        if len(found) == len(names):
+            return found
+        while missing := [name for name in names if name not in found]:
+            # Twice at most: somebody else may be making one just now.
+            rows = await self.database.fetch(statement, missing, now)
+            found |= {row["name"]: row["id"] for row in rows}
+        if len(known) + len(found) > _MOST_NAMES:
+            known.clear()
+        known |= found
+        return found
+
+
+class _Announcer:
+    """One notification at a time, whoever asks for it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._task: asyncio.Task[None] | None = None
+
+    def announce(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
         await asyncio.sleep(0)  # whatever else commits in this turn of the loop is told with it
         with contextlib.suppress(StoreUnavailable):
-            await self.database.value("select pg_notify($1, '')", CHANNEL)
-
-    async def _number(self, known: dict[str, int], statement: str, name: str, now: datetime) -> int:
-        number = known.get(name)
-        while number is None:  # twice at most: somebody else may be making it just now
-            number = await self.database.value(statement, name, now)
-        if len(known) >= _MOST_NAMES:
-            known.clear()
-        known[name] = number
-        return number
+            await self._database.value("select pg_notify($1, '')", CHANNEL)

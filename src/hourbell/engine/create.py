@@ -1,301 +1,374 @@
-"""create: a job enters. One transaction with its audit row and the answer kept for its idempotency key.
+"""create: jobs enter. One statement with their audit rows and the answers kept for their idempotency keys.
 
 A one-time job is its execution and is due at its time. A recurring job is a row of `jobs` and a membership that has still
 to join; the join follows the commit, and if this process dies in between, the leader completes it.
+
+Whoever creates a job while others do is created together with them (`groups`): a look at what has to be known, the
+documents read here, then `hourbell.create_jobs` as one autocommit statement for all of them. Each gets an answer of his
+own: a wrong document, a used-up quota or a taken key concerns nobody else. The statement waits for others only briefly.
+If somebody holds a key that is wanted, the group is halved until he who wants it is alone; he is set aside, and waits a
+little longer. So one stuck row delays no stranger.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
+import asyncpg
 import msgspec
 
-from hourbell.engine.codes import MISFIRES, OVERLAPS
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import first_run, parse_new_job, timetable_of
+from hourbell.engine.documents import first_run, parse_new_job
+from hourbell.engine.groups import Ask
 from hourbell.engine.join import join_timetable
 from hourbell.engine.limits import queue_settings
-from hourbell.engine.writes import Points, Prepared, Write, note, once
-from hourbell.model.errors import QuotaExceeded
-from hourbell.model.ids import created_at
-from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, Job, JobStatus, NewJob, encode_job
+from hourbell.engine.plain import PlainJob
+from hourbell.engine.read import get_job
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, numbers_of
+from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
+from hourbell.model.errors import (
+    Conflict,
+    DuplicateJob,
+    HourbellError,
+    IdempotencyKeyReused,
+    InvalidInput,
+    QuotaExceeded,
+    StoreUnavailable,
+)
+from hourbell.model.ids import created_at, job_text
+from hourbell.model.jobs import (
+    DEFAULT_QUEUE,
+    DEFAULT_TENANT,
+    Job,
+    JobStatus,
+    NewJob,
+    OnDuplicate,
+)
 from hourbell.model.limits import Limits
-from hourbell.model.policies import Delivery
-from hourbell.model.schedules import Cron, Every, Once, Timetable
-from hourbell.store.database import Connection
+from hourbell.model.schedules import Once
+from hourbell.store.database import Connection, committing
 from hourbell.store.queries import queries
-from hourbell.timing.rules import compile_rule
-from hourbell.timing.zones import tz_version
 
 _Q = queries("jobs")
-_L = queries("limits")
 _POINTS = Points("create.before_commit", "create.after_commit")
+_TRIES = 5
+_BRIEF_MS = 50  # how long a group waits for whoever holds a key that one of it wants
+_PATIENT_MS = 1_500  # how long he does alone
+_MOST_JOINS = 4  # at once
 
 
-async def create_job(engine: Engine, document: object, write: Write) -> Job:
+class Created(msgspec.Struct, frozen=True):
+    """What a create comes to."""
+
+    job: Job
+    existed: bool = False  # it was there before, and is the answer
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A job that somebody asks for."""
+
+    document: object  # a JSON value, or a PlainJob
+    home: str  # the tenant of who names none
+    tenant: str  # that it names, before it is checked
+    queue: str  # that it names
+    write: Write
+    name: str | None = None  # it shall be the one job that is made by this name
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Another job has the unique key of the one that was asked for."""
+
+    job_id: int
+    on_duplicate: OnDuplicate
+
+
+Outcome = Created | Held | None  # None: look again
+
+
+async def create_job(engine: Engine, document: object, write: Write) -> Created:
     """The job that a document describes, created. InvalidInput names every wrong field."""
-    moment = await engine.database.row(_Q["moment"], _label_in(document, "queue", DEFAULT_QUEUE))
-    now, job_id = moment["now"], moment["id"]
-    queue = queue_settings(Limits(), moment["timeout_seconds"], moment["retry_policy"])
-
-    async def prepare() -> Prepared[Job]:
-        new = parse_new_job(document, now, job_id, queue)
-        if isinstance(new.schedule, Once):
-            return await _one_time(engine, new, job_id, now, write)
-        return await _recurring(engine, new, new.schedule, job_id, now, write)
-
-    tenant = _label_in(document, "tenant_id", DEFAULT_TENANT)
-    return await once(engine, write, _POINTS, tenant, now, Job, prepare)
+    asked = asked_by(engine, document, write)
+    for _ in range(_TRIES):
+        outcome = await ask_for(engine, asked)
+        created = await _instead(engine, outcome, asked) if isinstance(outcome, Held) else outcome
+        if created is not None:
+            return created
+    raise Conflict(IN_USE)
 
 
-async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
-    """Many checked one-time jobs at once: one statement, one commit; their ids, in order."""
-    now = await engine.clock.now()
-    ids: list[int] = await engine.database.value(_Q["new_ids"], now, len(jobs))
-
-    async def prepare() -> Prepared[list[int]]:
-        rows = await _one_time_rows(engine, ids, jobs, now)
-
-        async def effect(connection: Connection) -> list[int]:
-            await _insert_one_time(connection, rows, now, write)
-            return ids
-
-        return Prepared(rows.tenants[0], effect, partial(_announce_due, engine, rows, now))
-
-    return await once(engine, write, _POINTS, jobs[0].tenant_id, now, list[int], prepare)
+def asked_by(engine: Engine, document: object, write: Write, name: str | None = None) -> Asked:
+    """A job that somebody asks for, of a tenant that is his to name."""
+    home = engine.scope or DEFAULT_TENANT
+    tenant = _label_in(document, "tenant_id", home)
+    engine.require(tenant)
+    return Asked(document, home, tenant, _label_in(document, "queue", DEFAULT_QUEUE), write, name)
 
 
-async def _one_time(
-    engine: Engine, new: NewJob, job_id: int, now: datetime, write: Write
-) -> Prepared[Job]:
-    rows = await _one_time_rows(engine, [job_id], [new], now)
-
-    async def effect(connection: Connection) -> Job:
-        await _insert_one_time(connection, rows, now, write)
-        return as_created(new, job_id, _once(new).at, created_at(job_id))
-
-    return Prepared(rows.tenants[0], effect, partial(_announce_due, engine, rows, now))
+async def ask_for(engine: Engine, asked: Asked) -> Outcome:
+    """Create a job together with those that others ask for at this moment."""
+    outcome: Outcome = await engine.creates.ask(asked, partial(_create_together, engine, _BRIEF_MS))
+    return outcome
 
 
-class _Rows(msgspec.Struct, frozen=True):
-    """The arguments of `insert_one_time`: a list for each column of the jobs, then of their terms."""
-
-    ids: Sequence[int]
-    instants: list[datetime]
-    tenants: list[int]
-    terms: list[int]
-    specs: list[str]
-    queues: list[int]
-    targets: list[int | None]
-    priorities: list[int]
-    at_most_once: list[bool]
-    start_seconds: list[int | None]
-    finish_seconds: list[int | None]
-    keys: list[int | None]
-    key_limits: list[int]
+# Together.
 
 
-async def _one_time_rows(
-    engine: Engine, ids: Sequence[int], jobs: Sequence[NewJob], now: datetime
-) -> _Rows:
-    tenants = {name: await engine.tenant(name, now) for name in {job.tenant_id for job in jobs}}
-    numbers: dict[tuple[Any, ...], int] = {}
-    terms = [
-        numbers.setdefault(
-            (
-                job.queue,
-                job.target,
-                job.priority.value,
-                job.delivery is Delivery.AT_MOST_ONCE,
-                job.start_deadline_seconds,
-                job.deadline_seconds,
-                key_number(job),
-                job.concurrency_limit,
-            ),
-            len(numbers) + 1,
-        )
-        for job in jobs
-    ]
-    queues, targets, *rest = (list(column) for column in zip(*numbers, strict=True))
-    return _Rows(
-        ids,
-        [_once(job).at for job in jobs],
-        [tenants[job.tenant_id] for job in jobs],
-        terms,
-        [encode_job(job).decode() for job in jobs],
-        [await engine.queue(name, now) for name in queues],
-        [await engine.target(host, now) for host in targets],
-        *rest,
-    )
-
-
-async def _insert_one_time(
-    connection: Connection, rows: _Rows, now: datetime, write: Write
+async def _create_together(
+    engine: Engine, patience_ms: int, asks: list[Ask[Asked, Outcome]]
 ) -> None:
-    await _check_quota(connection, Counter(rows.tenants))
-    await connection.execute(_Q["insert_one_time"], *msgspec.structs.astuple(rows))
-    # The job itself is the record of what was asked; the audit row says who did, once for all of them.
-    await note(connection, write, now, rows.tenants[0], rows.ids[0], "create", None, None)
+    wanted = [ask.wanted for ask in asks]
+    seen = await look(engine, wanted, for_answers=True)
+    group: list[_Ready] = []
+    first: dict[object, _Ready] = {}  # by what no two of a statement can have
+    followers: list[_Ready] = []
+    for number, ask in enumerate(asks, start=1):
+        try:
+            known = seen.first_answer(number, ask.wanted.write)
+            ready = known or _ready(ask, seen, seen.ids[number - 1])
+        except HourbellError as error:
+            ask.refuse(error)
+            continue
+        if isinstance(ready, Created):
+            ask.answer(ready)
+        elif ready.key in first:
+            ask.answer(None)  # the same request again; what the first gets is kept for it
+        elif ready.unique in first:
+            followers.append(ready)
+        else:
+            first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
+            group.append(ready)
+    if not group:
+        return
+    try:
+        numbers = await numbers_of(engine, [ready.request for ready in group], seen.now)
+    except InvalidInput:
+        if len(asks) == 1:
+            raise
+        for ready in [*group, *followers]:
+            engine.creates.set_aside(ready.ask, partial(_create_together, engine, _BRIEF_MS))
+        return
+    try:
+        await _store(engine, group, numbers, seen.now, patience_ms)
+    finally:
+        for ready in followers:
+            ready.ask.answer(_after(first[ready.unique], ready))
 
 
-async def _check_quota(connection: Connection, new: Counter[int]) -> None:
-    over = await connection.fetchrow(_L["quota"], list(new), list(new.values()))
-    if over is not None:
-        raise QuotaExceeded(over["name"], over["max_jobs"])
+def _after(first: _Ready, follower: _Ready) -> Outcome:
+    """What one gets whose unique key another of his group wanted too."""
+    future = first.ask.future
+    known = future.done() and not future.cancelled() and future.exception() is None
+    outcome = future.result() if known else None
+    on_duplicate = follower.entry.job.on_duplicate
+    if outcome is None or on_duplicate is OnDuplicate.REPLACE:
+        return None
+    return Held(outcome.job_id if isinstance(outcome, Held) else outcome.job.job_id, on_duplicate)
 
 
-async def _announce_due(engine: Engine, rows: _Rows, now: datetime) -> None:
-    if min(rows.instants) <= now:
+class _Ready(msgspec.Struct, frozen=True):
+    """One that was asked for, checked, with its answer."""
+
+    ask: Ask[Asked, Outcome]
+    entry: Entry
+    request: Entries
+    created: Created
+
+    @property
+    def key(self) -> object:
+        key = self.ask.wanted.write.key
+        return None if key is None else (self.entry.job.tenant_id, key)
+
+    @property
+    def unique(self) -> object:
+        unique = self.entry.unique
+        return None if unique is None else (self.entry.job.tenant_id, *unique)
+
+
+def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
+    asked = ask.wanted
+    new = seen.parse(asked, job_id)
+    seen.take_room(new.tenant_id)
+    created = Created(_as_created(new, job_id, seen.now))
+    write = asked.write
+    answer = None if write.key is None else msgspec.json.encode(created).decode()
+    entry = Entry(job_id, new, asked.name)
+    request = Entries(new.tenant_id, [entry], write.actor, write.key, write.fingerprint, answer)
+    return _Ready(ask, entry, request, created)
+
+
+async def _store(
+    engine: Engine, group: list[_Ready], numbers: Numbers, now: datetime, patience_ms: int
+) -> None:
+    """Store a group, or halve it: what cannot be stored is alone in the end."""
+    args = arguments([ready.request for ready in group], numbers, now, patience_ms)
+    try:
+        async with committing(_POINTS.before, _POINTS.after):
+            row = await engine.database.row(_Q["create_jobs"], *args)
+    except (StoreUnavailable, asyncpg.PostgresError) as error:
+        busy = isinstance(error.__cause__, asyncpg.LockNotAvailableError)
+        if isinstance(error, StoreUnavailable) and not busy:
+            raise
+        if len(group) > 1:
+            middle = len(group) // 2
+            await _store(engine, group[:middle], numbers, now, patience_ms)
+            await _store(engine, group[middle:], numbers, now, patience_ms)
+        elif isinstance(error, asyncpg.ForeignKeyViolationError):
+            group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
+        elif not busy:
+            raise
+        elif patience_ms < _PATIENT_MS:
+            alone = partial(_create_together, engine, _PATIENT_MS)
+            engine.creates.set_aside(group[0].ask, alone)
+        else:
+            raise Conflict(IN_USE) from error
+        return
+    stored = []
+    refused = dict(zip(row["refused"], row["holders"], strict=True))
+    for number, ready in enumerate(group, start=1):
+        if number in row["repeated"]:
+            ready.ask.answer(None)  # somebody was first under the same key: his answer is there now
+        elif ready.entry.job_id in refused:
+            held = Held(refused[ready.entry.job_id], ready.entry.job.on_duplicate)
+            ready.ask.answer(held)
+        else:
+            stored.append(ready)
+            if isinstance(ready.entry.job.schedule, Once):
+                ready.ask.answer(ready.created)
+    await follow(engine, [ready.entry for ready in stored], numbers, now)
+    for ready in stored:
+        ready.ask.answer(ready.created)
+
+
+async def follow(engine: Engine, entries: Sequence[Entry], numbers: Numbers, now: datetime) -> None:
+    """After the commit: wake who waits for something due, and join timetables, each once for all who ride it."""
+    if any(isinstance(at := entry.job.schedule, Once) and at.at <= now for entry in entries):
         engine.announce()
+    ridden = {numbers.rides[each.job_id] for each in entries if each.job_id in numbers.rides}
+    if not ridden:
+        return
+    present = await engine.clock.now()
+    few = asyncio.Semaphore(_MOST_JOINS)
+
+    async def join(number: int, timetable: Any) -> None:
+        async with few:
+            await join_timetable(engine, number, timetable, now, present)
+
+    await asyncio.gather(*(join(numbers.timetables[each], each) for each in ridden))
 
 
-def _once(job: NewJob) -> Once:
-    assert isinstance(job.schedule, Once)
-    return job.schedule
+async def _instead(engine: Engine, held: Held, asked: Asked) -> Created | None:
+    """What becomes of a job whose unique key another has; None: the other has just ended."""
+    if held.on_duplicate is not OnDuplicate.KEEP:
+        replacing = held.on_duplicate is OnDuplicate.REPLACE
+        raise DuplicateJob(job_text(held.job_id), replacing)
+    now = await engine.clock.now()
+    tenant = await engine.tenant(asked.tenant, now)
+    job = await get_job(engine, held.job_id)
+    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+        return None
+
+    async def prepare() -> Prepared[Created]:
+        return Prepared(tenant, partial(_as_it_is, job))
+
+    return await once(engine, asked.write, _POINTS, asked.tenant, now, Created, prepare)
 
 
-async def _recurring(
-    engine: Engine,
-    new: NewJob,
-    schedule: Cron | Every,
-    job_id: int,
-    now: datetime,
-    write: Write,
-) -> Prepared[Job]:
-    place = await place_of(engine, new, now)
-    timetable = timetable_of(schedule, job_id)
-    timetable_id = await ensure_timetable(engine, timetable, now)
+async def _as_it_is(job: Job, connection: Connection) -> Created:
+    return Created(job, existed=True)
 
-    async def effect(connection: Connection) -> Job:
-        spec = encode_job(new).decode()
-        await _check_quota(connection, Counter([place.tenant]))
-        await connection.execute(
-            _Q["insert_recurring"],
-            job_id,
-            place.tenant,
-            place.queue,
-            new.priority,
-            timetable_id,
-            new.window.max_runs,
-            new.window.starts_at,
-            new.window.ends_at,
-            now,
-            new.name,
-            spec,
-            place.target,
-            place.key,
-            new.concurrency_limit,
+
+# What has to be known.
+
+
+class Seen:
+    """What a look at the database has shown."""
+
+    def __init__(self, row: asyncpg.Record) -> None:
+        self.now: datetime = row["now"]
+        self.ids: list[int] = row["ids"]
+        self._queues = {
+            name: queue_settings(Limits(), timeout, retries)
+            for name, timeout, retries in _together(row, "queues", "timeouts", "retry_policies")
+        }
+        self._quotas = {name: quota for name, quota in _together(row, "limited", "quotas")}
+        self._rooms = {name: room for name, room in _together(row, "limited", "rooms")}
+        self._answers = {
+            number: (fingerprint, answer)
+            for number, fingerprint, answer in _together(row, "answered", "fingerprints", "answers")
+        }
+
+    def parse(self, asked: Asked, job_id: int) -> NewJob:
+        """The job that was asked for; InvalidInput names every wrong field."""
+        document, queue = asked.document, self._queues.get(asked.queue)
+        if isinstance(document, PlainJob):
+            plain = document.new_job(self.now, queue, asked.home)
+            if plain is not None:
+                return plain
+            document = document.document()
+        return parse_new_job(document, self.now, job_id, queue, asked.home)
+
+    def take_room(self, tenant: str) -> None:
+        """Count one more job of a tenant; QuotaExceeded if it has as many as it may."""
+        if tenant not in self._rooms:
+            return
+        if self._rooms[tenant] <= 0:
+            raise QuotaExceeded(tenant, self._quotas[tenant])
+        self._rooms[tenant] -= 1
+
+    def first_answer(self, number: int, write: Write) -> Created | None:
+        """What the request of this number, counted from 1, was answered before."""
+        if number not in self._answers:
+            return None
+        fingerprint, answer = self._answers[number]
+        if fingerprint != write.fingerprint:
+            assert write.key is not None
+            raise IdempotencyKeyReused(write.key)
+        return msgspec.json.decode(answer, type=Created)
+
+
+async def look(engine: Engine, asked: Sequence[Asked], for_answers: bool = False) -> Seen:
+    """What has to be known before documents can be read, with an id for each."""
+    queues, tenants = {each.queue for each in asked}, {each.tenant for each in asked}
+    keys = [each.write.key for each in asked] if for_answers else []
+    key_tenants = [each.tenant for each in asked] if for_answers else []
+    return Seen(
+        await engine.database.row(
+            _Q["before_create"], len(asked), [*queues], [*tenants], key_tenants, keys
         )
-        await begin_membership(connection, new, timetable_id, job_id, 1, place, now)
-        await note(connection, write, now, place.tenant, job_id, "create", None, spec)
-        return as_created(new, job_id, first_run(schedule, new.window, job_id, now), now)
-
-    async def then() -> None:
-        await join_timetable(engine, timetable_id, timetable, now, await engine.clock.now())
-
-    return Prepared(place.tenant, effect, then)
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a job belongs, in numbers: what may limit it."""
-
-    tenant: int
-    queue: int
-    target: int | None
-    key: int | None
-
-
-async def place_of(engine: Engine, job: NewJob, now: datetime) -> Place:
-    return Place(
-        await engine.tenant(job.tenant_id, now),
-        await engine.queue(job.queue, now),
-        await engine.target(job.target, now),
-        key_number(job),
     )
 
 
-def key_number(job: NewJob) -> int | None:
-    """The number of its concurrency key: a hash, so that nobody has to hand them out."""
-    if job.concurrency_key is None:
-        return None
-    named = f"{job.tenant_id}\0{job.concurrency_key}".encode()
-    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
+def _together(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Several arrays, element by element; an empty one is null."""
+    return zip(*(row[column] or () for column in columns), strict=True)
 
 
 def _label_in(document: object, field: str, default: str) -> str:
     """What a document names, before it is checked: whose kept answers and which queue's defaults to look at."""
+    if isinstance(document, PlainJob):
+        return (document.tenant if field == "tenant_id" else document.queue) or default
     named = document.get(field) if isinstance(document, dict) else None
     return named if isinstance(named, str) and named.isprintable() else default
 
 
-async def ensure_timetable(engine: Engine, timetable: Timetable, now: datetime) -> int:
-    """The number of a timetable, made if it is new. A transaction of its own: others may be waiting for it."""
-    rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
-    number: int | None = None
-    while number is None:  # twice at most: somebody else may be making it just now
-        number = await engine.database.value(
-            _Q["ensure_timetable"],
-            timetable.rule,
-            timetable.zone,
-            timetable.dst_gap,
-            timetable.dst_overlap,
-            now,
-            rule.next(now),
-            tz_version(),
-        )
-    return number
-
-
-async def begin_membership(
-    connection: Connection,
-    job: NewJob,
-    timetable_id: int,
-    job_id: int,
-    version: int,
-    place: Place,
-    now: datetime,
-) -> None:
-    """From now on (and from starts_at on) the timetable's occurrences are this job's."""
-    since = now
-    if job.window.starts_at is not None:
-        # An occurrence at starts_at itself counts, and a membership begins after `active_since`.
-        since = max(now, job.window.starts_at - timedelta(microseconds=1))
-    await connection.execute(
-        _Q["insert_member"],
-        timetable_id,
-        job.priority,
-        job_id,
-        version,
-        since,
-        job.window.ends_at,
-        place.tenant,
-        place.queue,
-        MISFIRES[job.misfire_policy],
-        job.catch_up_window_seconds,
-        job.catch_up_limit,
-        OVERLAPS[job.overlap_policy],
-        job.delivery is Delivery.AT_MOST_ONCE,
-        job.start_deadline_seconds,
-        job.deadline_seconds,
-        place.target,
-        place.key,
-        job.concurrency_limit,
+def _as_created(new: NewJob, job_id: int, now: datetime) -> Job:
+    once = isinstance(new.schedule, Once)
+    created = created_at(job_id) if once else now
+    next_run_at = (
+        new.schedule.at
+        if isinstance(new.schedule, Once)
+        else first_run(new.schedule, new.window, job_id, now)
     )
-
-
-def as_created(new: NewJob, job_id: int, next_run_at: datetime | None, now: datetime) -> Job:
-    fields = {field: getattr(new, field) for field in NewJob.__struct_fields__}
     return Job(
-        **fields,
+        **{field: getattr(new, field) for field in NewJob.__struct_fields__},
         job_id=job_id,
         status=JobStatus.SCHEDULED,
         version=1,
         next_run_at=next_run_at,
-        created_at=now,
-        updated_at=now,
+        created_at=created,
+        updated_at=created,
     )

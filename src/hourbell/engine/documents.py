@@ -5,8 +5,11 @@ wrong field of a document is answered at once, with its path, and nothing that c
 in. It stands in `engine` and not in `model` because it asks `timing` about rules and zones.
 
     parse_new_job   the body of a create → NewJob
+    parse_tenant_settings, parse_queue_settings, parse_limits   the body of a PUT
     check_label, check_retry_policy   of what does not come with a job
+    parse_override  the body of a run → the job with another body or payload
     parse_changes   the body of an update, against the job as it is → JobChanges
+    replacing       a whole new document, against the job as it is → JobChanges
     render_job      a Job → the object that the API, the CLI and the dashboard show
     render_execution
     timetable_of, first_run   what a schedule comes to for a certain job
@@ -20,7 +23,7 @@ A few decisions:
   later. The anchor is kept, so updating something else moves no run.
 - An update is a merge patch (RFC 7396): what is given changes, null sets back to the default.
   Naming another kind of schedule, action or backoff replaces the old kind with all its fields;
-  `body` and `payload` are replaced whole, `headers` name by name.
+  `body`, `payload` and `notifications` are replaced whole, `headers` and `labels` name by name.
 - What would have no effect is refused rather than ignored: an overlap policy of a job that runs
   once, a DST policy of an interval, an initial delay beside a list of delays.
 """
@@ -35,8 +38,8 @@ from msgspec.structs import replace
 
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.executions import Attempt, Execution
-from hourbell.model.fields import ObjectReader, Problems, read_object
-from hourbell.model.ids import execution_text, job_text
+from hourbell.model.fields import LABEL, LABEL_IS, ObjectReader, Problems, read_object
+from hourbell.model.ids import created_at, execution_text, job_text
 from hourbell.model.instants import LATEST, format_instant
 from hourbell.model.jobs import (
     DEFAULT_QUEUE,
@@ -47,23 +50,42 @@ from hourbell.model.jobs import (
     MAX_CONCURRENCY_LIMIT,
     MAX_DEADLINE_SECONDS,
     MAX_HEADERS,
+    MAX_LABEL_VALUE,
+    MAX_LABELS,
     MAX_NAME,
+    MAX_NOTIFICATIONS,
     MAX_START_DEADLINE_SECONDS,
     MAX_TIMEOUT_SECONDS,
+    MAX_UNIQUE_KEY,
     METHODS,
     Action,
+    Event,
     Job,
     JobChanges,
     JobSpec,
     JobType,
     NewJob,
+    Notification,
+    OnDuplicate,
     TaskAction,
     WebhookAction,
+    encode_job,
     header_problem,
     repeated_header,
     url_problem,
 )
-from hourbell.model.limits import QueueSettings
+from hourbell.model.limits import (
+    MAX_BURST,
+    MAX_CONCURRENCY,
+    MAX_JOBS,
+    MAX_RATE,
+    MAX_WEIGHT,
+    MIN_RATE,
+    Limits,
+    QueueSettings,
+    RateLimit,
+    TenantSettings,
+)
 from hourbell.model.policies import (
     DEFAULT_CATCH_UP_LIMIT,
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
@@ -92,6 +114,7 @@ from hourbell.model.schedules import (
     Timetable,
     Window,
 )
+from hourbell.model.secrets import SECRET_NAME
 from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
@@ -104,10 +127,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 
-_LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_LABEL_IS = "1 to 64 letters, digits or . _ : -"
 _TASK = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _TASK_IS = "1 to 200 letters, digits or . _ : -"
+_SECRET_IS = "the name of a secret: 1 to 64 letters, digits or . _ -"
 _KIND = re.compile(r"[!-~]{1,200}")
 _KIND_IS = "the name of a kind of failure, such as http_404 or ValueError"
 
@@ -116,14 +138,18 @@ _PRIORITIES = {choice.name: choice for choice in Priority}
 _BACKOFFS = {choice.value: choice for choice in Backoff}
 _MISFIRES = {choice.value: choice for choice in Misfire}
 _OVERLAPS = {choice.value: choice for choice in Overlap}
+_ON_DUPLICATE = {choice.value: choice for choice in OnDuplicate}
 _DELIVERIES = {choice.value: choice for choice in Delivery}
 _DST_GAPS: dict[str, DstGap] = {"run_after": "run_after", "skip": "skip"}
 _DST_OVERLAPS: dict[str, DstOverlap] = {"once": "once", "twice": "twice"}
+_EVENTS = {event.value: event for event in Event}
 _METHODS = {method: method for method in METHODS}
 
 _FOR_RECURRING = ("misfire_policy", "catch_up_window_seconds", "catch_up_limit", "overlap_policy")
 _RUNS_ONCE = "has no meaning for a ONE_TIME job, which runs once"
 _KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
+
+_KINDS_OF_FAILURE = ("non_retryable", "retryable")
 
 _Timing = tuple[Schedule, Window]
 _Object = dict[str, Any]
@@ -133,11 +159,15 @@ _Object = dict[str, Any]
 
 
 def parse_new_job(
-    document: object, now: datetime, job_id: int, queue: QueueSettings | None = None
+    document: object,
+    now: datetime,
+    job_id: int,
+    queue: QueueSettings | None = None,
+    tenant: str = DEFAULT_TENANT,
 ) -> NewJob:
     """The job that a document describes, or InvalidInput with every wrong field.
 
-    What it does not say about timeout and retries is the default of its queue, if that has one.
+    A document that names no tenant is this one's. What it does not say about timeout and retries is the default of its queue, if that has one.
 
     `job_id` is the id that the job will get: it is what `H` in a cron rule stands for, so it
     decides when, and in rare cases whether, the job ever runs.
@@ -146,7 +176,7 @@ def parse_new_job(
     reader = read_object(document, problems)
     said_retries = reader.given("retry_policy")
     said_timeout = reader.given("timeout_seconds")
-    job = _read_job(reader, problems, now, job_id)
+    job = _read_job(reader, problems, now, job_id, tenant=tenant)
     if queue is None:
         return job
     if not said_timeout and queue.default_timeout_seconds is not None:
@@ -159,8 +189,8 @@ def parse_new_job(
 
 def check_label(name: object, path: str) -> None:
     """InvalidInput if this cannot be the name of a tenant or a queue."""
-    if not isinstance(name, str) or not _LABEL.fullmatch(name):
-        raise InvalidInput([FieldError(path, "bad_format", f"must be {_LABEL_IS}")])
+    if not isinstance(name, str) or not LABEL.fullmatch(name):
+        raise InvalidInput([FieldError(path, "bad_format", f"must be {LABEL_IS}")])
 
 
 def check_retry_policy(policy: RetryPolicy, path: str) -> None:
@@ -171,12 +201,70 @@ def check_retry_policy(policy: RetryPolicy, path: str) -> None:
     problems.raise_if_any()
 
 
+def parse_tenant_settings(document: object) -> TenantSettings:
+    """The whole settings of a tenant; what is left out is as usual."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    concurrency, rate = _read_limits(reader)
+    settings = TenantSettings(
+        max_concurrency=concurrency,
+        rate_limit=rate,
+        weight=reader.number("weight", 1 / MAX_WEIGHT, MAX_WEIGHT, 1.0),
+        max_jobs=reader.whole("max_jobs", 0, MAX_JOBS, None),
+    )
+    reader.finish()
+    problems.raise_if_any()
+    return settings
+
+
+def parse_queue_settings(document: object) -> QueueSettings:
+    """The whole settings of a queue; what is left out is as usual."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    concurrency, rate = _read_limits(reader)
+    timeout = reader.whole("default_timeout_seconds", 1, MAX_TIMEOUT_SECONDS, None)
+    retries = reader.inner("default_retry_policy")
+    policy = None
+    if retries is not None:
+        policy = _read_retry_policy(retries, Delivery.AT_LEAST_ONCE, problems)
+    reader.finish()
+    problems.raise_if_any()
+    return QueueSettings(
+        max_concurrency=concurrency,
+        rate_limit=rate,
+        default_timeout_seconds=timeout,
+        default_retry_policy=policy,
+    )
+
+
+def parse_limits(document: object) -> Limits:
+    """The whole limits of a target."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    concurrency, rate = _read_limits(reader)
+    reader.finish()
+    problems.raise_if_any()
+    return Limits(max_concurrency=concurrency, rate_limit=rate)
+
+
+def _read_limits(reader: ObjectReader) -> tuple[int | None, RateLimit | None]:
+    concurrency = reader.whole("max_concurrency", 0, MAX_CONCURRENCY, None)
+    inner = reader.inner("rate_limit")
+    if inner is None:
+        return concurrency, None
+    inner.require("per_second")
+    per_second = inner.number("per_second", MIN_RATE, MAX_RATE, None)
+    burst = inner.whole("burst", 1, MAX_BURST, 1)
+    inner.finish()
+    return concurrency, None if per_second is None else RateLimit(per_second, burst)
+
+
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     """What an update makes of a job, or InvalidInput with every wrong field."""
     problems = Problems()
     patch = read_object(document, problems).fields
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
-    fixed = {"type": job.type.value, "tenant_id": job.tenant_id}
+    fixed = {"type": job.type.value, "tenant_id": job.tenant_id, **_render_unique_key(job)}
     for key, value in fixed.items():
         if patch.get(key, value) != value:
             problems.add(key, "immutable", "cannot be changed; create a new job instead")
@@ -186,19 +274,46 @@ def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     return JobChanges(job.version, new, _changed(old, new))
 
 
+def replacing(job: Job, new: NewJob) -> JobChanges:
+    """What a whole new document makes of a job; InvalidInput if it would be of another type."""
+    if new.type is not job.type:
+        message = "cannot be changed; delete the job first"
+        raise InvalidInput([FieldError("type", "immutable", message)])
+    old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+    new = _with_old_anchor(old, new)
+    return JobChanges(job.version, new, _changed(old, new))
+
+
+def parse_override(document: object, job: Job) -> str | None:
+    """The job, as it is stored, that one run goes by in place of the job itself; None: nothing is said."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    webhook = isinstance(job.action, WebhookAction)
+    field, other = ("body", "payload") if webhook else ("payload", "body")
+    reader.forbid(other, f"has no meaning for this job, which has a {field}")
+    value = reader.json(field, MAX_BODY_BYTES)
+    reader.finish()
+    problems.raise_if_any()
+    if value is None:
+        return None
+    said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
+    return encode_job(replace(said, action=replace(job.action, **{field: value}))).decode()
+
+
 def _read_job(
     reader: ObjectReader,
     problems: Problems,
     now: datetime,
     job_id: int,
     timing: _Timing | None = None,  # given: keep it, whatever its document would come to now
+    tenant: str = DEFAULT_TENANT,
 ) -> NewJob:
     reader.require("name")
-    name = _read_printable(reader, "name", MAX_NAME)
+    name = reader.printable("name", MAX_NAME)
     reader.require("type", "is required: ONE_TIME or RECURRING")
     job_type = reader.choice("type", _TYPES, None)
-    tenant_id = reader.text("tenant_id", _LABEL, _LABEL_IS, DEFAULT_TENANT)
-    queue = reader.text("queue", _LABEL, _LABEL_IS, DEFAULT_QUEUE)
+    tenant_id = reader.text("tenant_id", LABEL, LABEL_IS, tenant)
+    queue = reader.text("queue", LABEL, LABEL_IS, DEFAULT_QUEUE)
     priority = reader.choice("priority", _PRIORITIES, Priority.MEDIUM)
     reader.require("schedule")
     schedule = reader.inner("schedule")
@@ -222,10 +337,18 @@ def _read_job(
     )
     catch_up_limit = reader.whole("catch_up_limit", 1, MAX_CATCH_UP_LIMIT, DEFAULT_CATCH_UP_LIMIT)
     overlap = reader.choice("overlap_policy", _OVERLAPS, Overlap.ALLOW)
-    concurrency_key = _read_printable(reader, "concurrency_key", MAX_CONCURRENCY_KEY)
+    concurrency_key = reader.printable("concurrency_key", MAX_CONCURRENCY_KEY)
     if concurrency_key is None and not reader.given("concurrency_key"):
         reader.forbid("concurrency_limit", "needs a concurrency_key")
     concurrency_limit = reader.whole("concurrency_limit", 1, MAX_CONCURRENCY_LIMIT, 1)
+    unique_key = reader.printable("unique_key", MAX_UNIQUE_KEY)
+    if unique_key is None and not reader.given("unique_key"):
+        reader.forbid("on_duplicate", "needs a unique_key")
+    on_duplicate = reader.choice("on_duplicate", _ON_DUPLICATE, OnDuplicate.REJECT)
+    labels = _read_labels(reader)
+    notifications = [
+        _read_notification(one) for one in reader.objects("notifications", MAX_NOTIFICATIONS)
+    ]
     reader.finish()
     if timing and isinstance(timing[0], Once):
         deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
@@ -256,17 +379,28 @@ def _read_job(
         deadline_seconds=deadline,
         concurrency_key=concurrency_key,
         concurrency_limit=concurrency_limit,
+        unique_key=unique_key,
+        on_duplicate=on_duplicate,
+        labels=labels,
+        notifications=tuple(one for one in notifications if one is not None),
     )
 
 
-def _read_printable(reader: ObjectReader, field: str, longest: int) -> str | None:
-    text = reader.string(field)
-    if text is None:
-        return None
-    if not (1 <= len(text) <= longest and text.isprintable() and text.strip()):
-        reader.wrong(field, "bad_format", f"must be 1 to {longest} printable characters")
-        return None
-    return text
+def _read_labels(job: ObjectReader) -> dict[str, str]:
+    reader = job.inner("labels")
+    if reader is None:
+        return {}
+    if len(reader.fields) > MAX_LABELS:
+        job.wrong("labels", "too_long", f"must be at most {MAX_LABELS} labels")
+        return {}
+    labels: dict[str, str] = {}
+    for name in reader.fields:
+        if not LABEL.fullmatch(name):
+            reader.wrong(name, "bad_format", f"must be named by {LABEL_IS}")
+        elif reader.require(name, "must be a string, not null"):
+            value = reader.printable(name, MAX_LABEL_VALUE)
+            labels |= {name: value} if value is not None else {}
+    return labels
 
 
 def _check_deadlines(
@@ -438,21 +572,30 @@ def _read_action(reader: ObjectReader) -> Action | None:
 
 
 def _read_webhook(reader: ObjectReader) -> Action | None:
-    reader.require("url")
-    url = reader.string("url")
-    if url is not None:
-        reason = url_problem(url)
-        if reason:
-            reader.wrong("url", "bad_format", reason)
+    url = read_url(reader)
     method = reader.choice("method", _METHODS, "POST")
-    headers = _read_headers(reader)
+    headers = read_headers(reader)
     body = reader.json("body", MAX_BODY_BYTES)
+    signing_secret = reader.text("signing_secret", SECRET_NAME, _SECRET_IS, None)
     if url is None:
         return None
-    return WebhookAction(url=url, method=method, headers=headers, body=body)
+    return WebhookAction(
+        url=url, method=method, headers=headers, body=body, signing_secret=signing_secret
+    )
 
 
-def _read_headers(action: ObjectReader) -> dict[str, str]:
+def read_url(reader: ObjectReader) -> str | None:
+    """Where a webhook goes."""
+    reader.require("url")
+    url = reader.string("url")
+    reason = None if url is None else url_problem(url)
+    if reason:
+        reader.wrong("url", "bad_format", reason)
+    return url
+
+
+def read_headers(action: ObjectReader) -> dict[str, str]:
+    """The headers of a webhook."""
     reader = action.inner("headers")
     if reader is None:
         return {}
@@ -475,6 +618,15 @@ def _read_headers(action: ObjectReader) -> dict[str, str]:
     return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
+def _read_notification(reader: ObjectReader) -> Notification | None:
+    reader.require("on")
+    on = reader.choices("on", _EVENTS)
+    url = read_url(reader)
+    headers = read_headers(reader)
+    reader.finish()
+    return Notification(on=on, url=url, headers=headers) if url is not None else None
+
+
 def _read_task(reader: ObjectReader) -> Action | None:
     reader.require("name")
     name = reader.text("name", _TASK, _TASK_IS, None)
@@ -489,10 +641,14 @@ def _read_retry_policy(
         return RetryPolicy() if delivery is Delivery.AT_LEAST_ONCE else RetryPolicy(max_retries=0)
     backoff = reader.choice("backoff", _BACKOFFS, None)
     non_retryable = reader.texts("non_retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
+    retryable = reader.texts("retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
+    if not set(retryable).isdisjoint(non_retryable):
+        reader.wrong("retryable", "conflict", "names a kind that non_retryable names too")
     if reader.given("delays_seconds") or backoff is Backoff.LIST:
-        policy = _read_list(reader, backoff, non_retryable, problems)
+        policy = _read_list(reader, backoff, problems)
     else:
-        policy = _read_formula(reader, backoff, non_retryable)
+        policy = _read_formula(reader, backoff)
+    policy = replace(policy, non_retryable=non_retryable, retryable=retryable)
     reader.finish()
     if delivery is Delivery.AT_LEAST_ONCE:
         return policy
@@ -502,12 +658,7 @@ def _read_retry_policy(
     return replace(policy, max_retries=0)
 
 
-def _read_list(
-    reader: ObjectReader,
-    backoff: Backoff | None,
-    non_retryable: tuple[str, ...],
-    problems: Problems,
-) -> RetryPolicy:
+def _read_list(reader: ObjectReader, backoff: Backoff | None, problems: Problems) -> RetryPolicy:
     reader.require("delays_seconds", "is required with backoff LIST")
     delays = reader.wholes("delays_seconds", 0, MAX_RETRY_DELAY_SECONDS, MAX_RETRIES) or ()
     if backoff not in (None, Backoff.LIST):
@@ -518,17 +669,10 @@ def _read_list(
     sound = not problems.touch(reader.path("delays_seconds"))
     if retries is not None and sound and retries != len(delays):
         reader.wrong("max_retries", "conflict", "must be the number of delays_seconds, or left out")
-    return RetryPolicy(
-        max_retries=len(delays),
-        backoff=Backoff.LIST,
-        delays_seconds=delays,
-        non_retryable=non_retryable,
-    )
+    return RetryPolicy(max_retries=len(delays), backoff=Backoff.LIST, delays_seconds=delays)
 
 
-def _read_formula(
-    reader: ObjectReader, backoff: Backoff | None, non_retryable: tuple[str, ...]
-) -> RetryPolicy:
+def _read_formula(reader: ObjectReader, backoff: Backoff | None) -> RetryPolicy:
     default = RetryPolicy()
     initial = reader.whole(
         "initial_delay_seconds", 0, MAX_RETRY_DELAY_SECONDS, default.initial_delay_seconds
@@ -543,7 +687,6 @@ def _read_formula(
         backoff=backoff or default.backoff,
         initial_delay_seconds=initial,
         max_delay_seconds=longest,
-        non_retryable=non_retryable,
     )
 
 
@@ -552,13 +695,14 @@ def _read_formula(
 
 def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
     """The document of a job with a patch laid over it; what is no object is left to the reader."""
-    present = _definition(job)
+    present = definition(job)
     merged: dict[str, object] = {**present, **patch}
     present["retry_policy"] = _said_about_retries(job)
     for key, merge in (
         ("schedule", _patched_schedule),
         ("action", _patched_action),
         ("retry_policy", _patched_retry_policy),
+        ("labels", _patched_labels),
     ):
         part = patch.get(key, {})
         if isinstance(part, dict):
@@ -586,13 +730,17 @@ def _patched_action(present: _Object, patch: _Object) -> _Object:
     return merged
 
 
+def _patched_labels(present: _Object, patch: _Object) -> _Object:
+    return {name: value for name, value in (present | patch).items() if value is not None}
+
+
 def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
     to_list = patch.get("delays_seconds") is not None
     from_list = "delays_seconds" in present and not patch.keys().isdisjoint(
         {"backoff", "delays_seconds"}
     )
     if to_list or from_list:
-        present = {key: value for key, value in present.items() if key == "non_retryable"}
+        present = {key: value for key, value in present.items() if key in _KINDS_OF_FAILURE}
     return present | patch
 
 
@@ -637,7 +785,7 @@ def render_job(job: Job) -> dict[str, Any]:
         "status": job.status.value,
         "version": job.version,
         "next_run_at": format_instant(job.next_run_at, zone) if job.next_run_at else None,
-        **_definition(job),
+        **definition(job),
         "created_at": format_instant(job.created_at),
         "updated_at": format_instant(job.updated_at),
     }
@@ -649,6 +797,7 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "execution_id": execution_text(execution.execution_id),
         "job_id": job_text(execution.job_id),
         "tenant_id": execution.tenant_id,
+        "created_at": format_instant(created_at(execution.execution_id)),
         "status": execution.status.value,
         "reason": execution.reason.value if execution.reason else None,
         "scheduled_for": format_instant(execution.scheduled_for),
@@ -658,11 +807,34 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "lateness_ms": execution.lateness_ms,
         "error": execution.error,
         "result": execution.result,
-        "attempts": [_render_attempt(attempt) for attempt in execution.attempts],
+        "progress": execution.progress,
+        "attempts": [render_attempt(attempt) for attempt in execution.attempts],
     }
 
 
-def _render_attempt(attempt: Attempt) -> dict[str, Any]:
+def render_limits(limits: Limits) -> dict[str, Any]:
+    """The settings of a tenant, a queue or a target: the document that would set them."""
+    rate = limits.rate_limit
+    shown: dict[str, Any] = {
+        "max_concurrency": limits.max_concurrency,
+        "rate_limit": None
+        if rate is None
+        else {"per_second": rate.per_second, "burst": rate.burst},
+    }
+    match limits:
+        case TenantSettings():
+            shown |= {"weight": limits.weight, "max_jobs": limits.max_jobs}
+        case QueueSettings():
+            retries = limits.default_retry_policy
+            shown |= {
+                "default_timeout_seconds": limits.default_timeout_seconds,
+                "default_retry_policy": None if retries is None else _render_retry_policy(retries),
+            }
+    return shown
+
+
+def render_attempt(attempt: Attempt) -> dict[str, Any]:
+    """One try as users see it."""
     return {
         "attempt": attempt.attempt,
         "status": attempt.status.value,
@@ -673,14 +845,14 @@ def _render_attempt(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def _definition(job: NewJob) -> dict[str, Any]:
+def definition(job: NewJob) -> dict[str, Any]:
     """The document that would create this job, with every default spelled out."""
     document: dict[str, Any] = {
         "tenant_id": job.tenant_id,
         "name": job.name,
         "type": job.type.value,
         "schedule": _render_schedule(job.schedule, job.window),
-        "action": _render_action(job.action),
+        "action": render_action(job.action),
         "retry_policy": _render_retry_policy(job.retry_policy),
         "timeout_seconds": job.timeout_seconds,
         "delivery": job.delivery.value,
@@ -690,6 +862,12 @@ def _definition(job: NewJob) -> dict[str, Any]:
         "deadline_seconds": job.deadline_seconds,
         "concurrency_key": job.concurrency_key,
         "concurrency_limit": job.concurrency_limit if job.concurrency_key is not None else None,
+        **_render_unique_key(job),
+        "labels": job.labels,
+        "notifications": [
+            {"on": [event.value for event in one.on], "url": one.url, "headers": one.headers}
+            for one in job.notifications
+        ],
     }
     if job.type is JobType.RECURRING:
         document |= {
@@ -699,6 +877,14 @@ def _definition(job: NewJob) -> dict[str, Any]:
             "overlap_policy": job.overlap_policy.value,
         }
     return document
+
+
+def _render_unique_key(job: NewJob) -> dict[str, Any]:
+    unique = job.unique_key is not None
+    return {
+        "unique_key": job.unique_key,
+        "on_duplicate": job.on_duplicate.value if unique else None,
+    }
 
 
 def _render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
@@ -722,16 +908,19 @@ def _render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
     }
 
 
-def _render_action(action: Action) -> dict[str, Any]:
+def render_action(action: Action) -> dict[str, Any]:
+    """An action as users see it; secrets stay the names that they are."""
     match action:
         case WebhookAction():
-            return {
+            shown = {
                 "type": "WEBHOOK",
                 "url": action.url,
                 "method": action.method,
                 "headers": action.headers,
                 "body": action.body,
             }
+            signer = action.signing_secret
+            return shown if signer is None else shown | {"signing_secret": signer}
         case TaskAction():
             return {"type": "TASK", "name": action.name, "payload": action.payload}
 
@@ -741,6 +930,7 @@ def _render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
         "max_retries": policy.max_retries,
         "backoff": policy.backoff.value,
         "non_retryable": list(policy.non_retryable),
+        "retryable": list(policy.retryable),
     }
     if policy.delays_seconds is not None:
         return shown | {"delays_seconds": list(policy.delays_seconds)}

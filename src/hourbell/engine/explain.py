@@ -6,17 +6,19 @@ from datetime import datetime
 
 import msgspec
 
+from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
 from hourbell.engine.read import get_execution, get_job, list_executions
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import FATES
+from hourbell.model.executions import CIRCUIT_OPEN, FATES
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobStatus
 from hourbell.store.queries import queries
 
 _E = queries("executions")
 _L = queries("limits")
+_A = queries("awaiting")
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,13 +33,20 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
 async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     """What an execution waits for."""
     row = await engine.database.row_or_none(_E["live"], execution_id)
-    if row is None:
+    if row is None or not engine.sees(row["tenant_name"]):
         ended = await get_execution(engine, execution_id)
         if ended.status not in FATES:  # it came back between the two reads
             raise NotFound("execution", execution_text(execution_id))
         reason = f" ({ended.reason})" if ended.reason else ""
         return Explanation("ended", f"It has ended: {ended.status}{reason}.", None, execution_id)
     now = await engine.clock.now()
+    if row["session"] == AWAITING_SESSION:
+        return Explanation(
+            "awaiting_completion",
+            "Its target has accepted it, and will say how it ended.",
+            await engine.database.value(_A["until"], execution_id),
+            execution_id,
+        )
     if row["claimed_at"] is not None:
         if row["unwanted"]:
             return Explanation(
@@ -53,6 +62,13 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
         return Explanation("paused", "The job is paused.", None, execution_id)
     if row["in_parked"]:
         return await _blocked(engine, execution_id, now)
+    if row["in_due"] and row["run_at"] > now and row["waits_for"] == CIRCUIT_OPEN:
+        return Explanation(
+            CIRCUIT_OPEN,
+            "Its target failed again and again, and is left alone for a while; no attempt is burnt.",
+            row["run_at"],
+            execution_id,
+        )
     if row["in_due"] and row["run_at"] > now:
         if row["attempt"]:
             return Explanation(

@@ -17,7 +17,8 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import check_label, check_retry_policy
 from hourbell.engine.writes import Points, Prepared, Write, note, once
-from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.errors import FieldError, InvalidInput, NotFound
+from hourbell.model.fields import shown_key
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import RetryPolicy
@@ -32,6 +33,8 @@ _POINTS = Points("configure.before_commit", "configure.after_commit")
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
     """Give a tenant its weight, limits and quota; they replace what it had."""
+    if not engine.sees(name):
+        raise NotFound("tenant", shown_key(name))
     check_label(name, "tenant_id")
     settings.check()
     now = await engine.clock.now()
@@ -46,7 +49,9 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
 
 
 async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: Write) -> None:
-    """Give a queue its limits and defaults; they replace what it had."""
+    """Give a queue its limits and defaults; they replace what it had. It is the cell's, not a tenant's."""
+    if engine.scope is not None:
+        raise NotFound("queue", shown_key(name))
     check_label(name, "queue")
     settings.check()
     retries = settings.default_retry_policy
@@ -64,9 +69,11 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
 
 
 async def set_target(engine: Engine, host: str, limits: Limits, write: Write) -> None:
-    """Limit a host that webhooks call; this replaces what it had."""
+    """Limit a host that webhooks call; this replaces what it had. It is the cell's, not a tenant's."""
+    if engine.scope is not None:
+        raise NotFound("target", shown_key(host))
     limits.check()
-    number = await engine.target(_host(host), await engine.clock.now())
+    number = await engine.target(host_named(host), await engine.clock.now())
     assert number is not None
     await _set(engine, TARGET, number, limits, write)
 
@@ -108,11 +115,11 @@ def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> 
 
 async def get_target(engine: Engine, host: str) -> Limits:
     """The limits of a host; there are none of one that nobody knows."""
-    row = await engine.database.row_or_none(_Q["target"], _host(host))
+    row = await engine.database.row_or_none(_Q["target"], host_named(host))
     return Limits() if row is None else await _get(engine, TARGET, row["id"])
 
 
-def _host(text: object) -> str:
+def host_named(text: object) -> str:
     """A host as jobs name it in their urls, or InvalidInput."""
     url = f"http://{text}/"
     found = host_of(url) if isinstance(text, str) and url_problem(url) is None else None

@@ -27,7 +27,7 @@ class Backoff:
         self._next = first_seconds
 
     async def wait(self) -> None:
-        await asyncio.sleep(self._next * (0.5 + random.random() / 2))
+        await asyncio.sleep(self._next * (0.5 + random.random() / 2))  # nosec B311
         self._next = min(self._next * 2, self._most)
 
     def reset(self) -> None:
@@ -43,6 +43,13 @@ class Loop:
         self._idle_seconds = idle_seconds
         self._woken = asyncio.Event()
         self.last_success: float | None = None  # monotonic, of the running loop
+
+    def comes_round(self, patience_seconds: float) -> bool:
+        """Whether a step has succeeded lately; a step that hangs, or fails each time, has not."""
+        if self.last_success is None:
+            return False
+        silent = asyncio.get_running_loop().time() - self.last_success
+        return silent < self._idle_seconds + patience_seconds
 
     def wake(self) -> None:
         """Do not wait out the pause: there may be something to do."""

@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import msgspec
 
-from hourbell.engine.codes import FATES, JOB_STATUSES
+from hourbell.engine.codes import AWAITING_SESSION, FATES, JOB_STATUSES
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import first_run
-from hourbell.model.errors import FieldError, InvalidInput, NotFound
+from hourbell.engine.documents import first_run, timetable_of
+from hourbell.engine.pages import (
+    MOST_LOOKED_AT,
+    MOST_PER_PAGE,
+    NEWEST,
+    Id,
+    Instant,
+    Page,
+    Seen,
+    page_of,
+    read_token,
+    seen,
+    walk,
+)
+from hourbell.model.errors import NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
-from hourbell.model.ids import created_at, execution_text, job_text
-from hourbell.model.jobs import Job, JobStatus, NewJob, decode_job
+from hourbell.model.ids import created_at, execution_text, first_id_at, job_text
+from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
 from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
+from hourbell.timing.errors import InvalidRule
+from hourbell.timing.forecast import NextRun, next_runs
+from hourbell.timing.zones import load_zone
 
 _J = queries("jobs")
 _E = queries("executions")
 
-MOST_PER_PAGE = 500
-_NEWEST = 2**63 - 1
 _FAR = datetime.max.replace(tzinfo=UTC)
-
-# What stands in a page token, which anybody may have made up.
-_Id = Annotated[int, msgspec.Meta(ge=0, le=_NEWEST)]
-_Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+_MOST_OF_A_JOB = 1_000  # runs of one job that are looked at for one page
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Part of a list; `next_token` asks for the following part."""
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list; None: whatever it is."""
 
-    items: list[Any]
-    next_token: str | None
+    tenant_id: str | None = None
+    status: JobStatus | None = None
+    queue: str | None = None
+    type: JobType | None = None
+    name_prefix: str | None = None
+    label: str | None = None  # as `team:billing`
+
+
+class ExecutionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which executions to list; None: whatever it is."""
+
+    tenant_id: str | None = None
+    job_id: int | None = None
+    status: ExecutionStatus | None = None
+    created_from: datetime | None = None  # the moment that is in its id
+    created_to: datetime | None = None  # before this
 
 
 async def get_job(engine: Engine, job_id: int) -> Job:
     """A job, whether it waits, runs or has ended."""
+    job = await _find_job(engine, job_id)
+    if job is None or not engine.sees(job.tenant_id):
+        raise NotFound("job", job_text(job_id))
+    return job
+
+
+async def _find_job(engine: Engine, job_id: int) -> Job | None:
     now = await engine.clock.now()
     row = await engine.database.row_or_none(_J["recurring"], job_id)
     if row is not None:
@@ -50,89 +80,206 @@ async def get_job(engine: Engine, job_id: int) -> Job:
     if row is not None:
         return _one_time_live(row)
     row = await engine.database.row_or_none(_J["one_time_ended"], job_id)
-    if row is not None:
-        return _one_time_ended(row)
-    raise NotFound("job", job_text(job_id))
+    return None if row is None else _one_time_ended(row)
 
 
 async def list_jobs(
     engine: Engine,
-    tenant: str | None = None,
-    status: JobStatus | None = None,
+    wanted: JobFilter = JobFilter(),  # noqa: B008 - frozen
     page_size: int = 50,
     token: str | None = None,
 ) -> Page:
-    """Jobs, newest first."""
-    before = _NEWEST if token is None else _read_token(token, _Id)
+    """Jobs, newest first. A page looks at a bounded number of jobs: it may be empty and still not the last."""
+    before = NEWEST if token is None else read_token(token, Id)
+    tenant = await tenant_wanted(engine, wanted.tenant_id)
+    queue = None
+    if wanted.queue is not None:
+        queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
+    if tenant == NOBODY or (wanted.queue is not None and queue is None):
+        return Page([], None)
     now = await engine.clock.now()
-    number = None
-    if tenant is not None:
-        number = await engine.database.value(_J["tenant_by_name"], tenant)
-        if number is None:
-            return Page([], None)
     size = min(page_size, MOST_PER_PAGE)
-    rows = await _list_recurring(engine, before, size + 1, number, status)
-    found = {row["id"]: recurring_job(row, now) for row in rows}
-    if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
-        held = None if status is None else status is JobStatus.PAUSED
-        rows = await engine.database.fetch(_J["list_one_time_live"], before, size + 1, number, held)
-        found |= {row["id"]: _one_time_live(row) for row in rows}
-    if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
-        completed = None if status is None else status is JobStatus.COMPLETED
-        rows = await engine.database.fetch(
-            _J["list_one_time_ended"], before, size + 1, number, completed
+    rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
+
+    async def look(
+        of_all: str, of_tenant: str, which: int | bool | None
+    ) -> Sequence[asyncpg.Record]:
+        statement = _J[of_all if tenant is None else of_tenant]
+        args = (before, size + 1, MOST_LOOKED_AT, which, *rest)
+        return await walk(engine, statement, *args)
+
+    status, sources = wanted.status, []
+    if wanted.type is not JobType.ONE_TIME:
+        code = None if status is None else JOB_STATUSES.index(status)
+        # The index of a tenant's jobs is by status.
+        codes = range(len(JOB_STATUSES)) if code is None and tenant is not None else [code]
+        for each in codes:
+            rows = await look("list_recurring", "list_recurring_of_tenant", each)
+            sources.append(seen(rows, size + 1, _id, lambda row: recurring_job(row, now)))
+    if wanted.type is not JobType.RECURRING:
+        # What is live first: one may end between the two reads, and is listed once, as it was.
+        if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
+            held = None if status is None else status is JobStatus.PAUSED
+            rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
+            sources.append(seen(rows, size + 1, _id, _one_time_live))
+        if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
+            completed = None if status is None else status is JobStatus.COMPLETED
+            rows = await look("list_one_time_ended", "list_one_time_ended_of_tenant", completed)
+            sources.append(seen(rows, size + 1, _id, _one_time_ended))
+    return page_of(sources, size)
+
+
+NOBODY = -1  # no tenant has this number
+
+
+async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
+    """The number of the tenant that a list is to be of; None: of all, NOBODY: there is none of this name."""
+    name = engine.scope if name is None else name
+    if name is None:
+        return None
+    engine.require(name)
+    number = await engine.database.value(_J["tenant_by_name"], name)
+    return NOBODY if number is None else int(number)
+
+
+async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
+    """A job, and its next runs as far as they are known now: none when it is paused or has ended."""
+    job = await get_job(engine, job_id)
+    if job.status is not JobStatus.SCHEDULED:
+        return job, []
+    if isinstance(job.schedule, Once):
+        assert job.next_run_at is not None
+        local = job.next_run_at.astimezone(load_zone(job.schedule.timezone))
+        return job, [NextRun(job.next_run_at, local, "")]
+    after = await engine.clock.now()
+    if job.window.starts_at is not None:
+        after = max(after, job.window.starts_at - timedelta(microseconds=1))
+    if job.window.max_runs is not None:
+        row = await engine.database.row(_J["recurring"], job_id)
+        count = min(count, job.window.max_runs - row["runs"])
+    timetable = timetable_of(job.schedule, job_id)
+    try:
+        runs = next_runs(
+            timetable.rule,
+            timetable.zone,
+            after,
+            max(count, 1),
+            timetable.dst_gap,
+            timetable.dst_overlap,
         )
-        # One may have ended since the read before; it is listed once.
-        found |= {row["id"]: _one_time_ended(row) for row in rows}
-    jobs = [found[job_id] for job_id in sorted(found, reverse=True)]
-    more = len(jobs) > size
-    return Page(jobs[:size], _token(jobs[size - 1].job_id) if more else None)
-
-
-async def _list_recurring(
-    engine: Engine, before: int, limit: int, tenant: int | None, status: JobStatus | None
-) -> Sequence[asyncpg.Record]:
-    code = None if status is None else JOB_STATUSES.index(status)
-    if tenant is None:
-        return await engine.database.fetch(_J["list_recurring"], before, limit, code)
-    codes = list(range(len(JOB_STATUSES))) if code is None else [code]
-    return await engine.database.fetch(_J["list_recurring_of_tenant"], before, limit, tenant, codes)
+    except InvalidRule:  # it has none any more
+        return job, []
+    last = job.window.ends_at or _FAR
+    return job, [run for run in runs[: max(count, 0)] if run.utc <= last]
 
 
 async def get_execution(engine: Engine, execution_id: int) -> Execution:
     """An execution, live or recorded, with every attempt."""
+    execution = await _find_execution(engine, execution_id)
+    if execution is None or not engine.sees(execution.tenant_id):
+        raise NotFound("execution", execution_text(execution_id))
+    return execution
+
+
+async def _find_execution(engine: Engine, execution_id: int) -> Execution | None:
     row = await engine.database.row_or_none(_E["live"], execution_id)
     if row is not None:
-        return _live(row, with_attempts=True)
+        return live_execution(row, with_attempts=True)
     row = await engine.database.row_or_none(_E["recorded"], execution_id)
-    if row is not None:
-        return _recorded(row, with_attempts=True)
-    raise NotFound("execution", execution_text(execution_id))
+    return None if row is None else _recorded(row, with_attempts=True)
 
 
 async def list_executions(
     engine: Engine, job_id: int, page_size: int = 50, token: str | None = None
 ) -> Page:
     """The executions of a job whose time has come, the latest first, live and recorded together."""
-    before, before_id = (
-        (_FAR, _NEWEST) if token is None else _read_token(token, tuple[_Instant, _Id])
-    )
-    job = await get_job(engine, job_id)
+    return await _list_of_job(engine, ExecutionFilter(job_id=job_id), page_size, token)
+
+
+async def search_executions(
+    engine: Engine, wanted: ExecutionFilter, page_size: int = 50, token: str | None = None
+) -> Page:
+    """Executions of all jobs whose time has come, those that were created last first, live and recorded together."""
+    if wanted.job_id is not None:
+        try:
+            return await _list_of_job(engine, wanted, page_size, token)
+        except NotFound:
+            return Page([], None)
+    before = NEWEST if token is None else read_token(token, Id)
+    tenant = await tenant_wanted(engine, wanted.tenant_id)
+    if tenant == NOBODY:
+        return Page([], None)
+    if wanted.created_to is not None:
+        before = min(before, first_id_at(wanted.created_to))
+    first = 0 if wanted.created_from is None else first_id_at(wanted.created_from)
+    size = min(page_size, MOST_PER_PAGE)
+    sources = []
+
+    async def look(statement: str, *rest: object) -> None:
+        args = (before, size + 1, MOST_LOOKED_AT, first, tenant, *rest)
+        rows = await walk(engine, _E[statement], *args)
+        recorded = statement.startswith("list_recorded")
+        sources.append(seen(rows, size + 1, _id, _recorded if recorded else live_execution))
+
+    # What is live first: one may end between the reads, and is listed once, as it was.
+    status = wanted.status
+    if status in (ExecutionStatus.RUNNING, ExecutionStatus.AWAITING):
+        await look("list_running", status)
+    elif status not in FATES:
+        now = await engine.clock.now()
+        await look("list_live", status, tenant is not None, now)
+        if tenant is not None:
+            await look("list_live_one_time", status)
+    if status is None or status in FATES:
+        code = None if status is None else FATES.index(status)
+        await look("list_recorded" if tenant is None else "list_recorded_of_tenant", code)
+    return page_of(sources, size)
+
+
+async def _list_of_job(
+    engine: Engine, wanted: ExecutionFilter, page_size: int, token: str | None
+) -> Page:
+    assert wanted.job_id is not None
+    before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
+    job = await get_job(engine, wanted.job_id)
     now = await engine.clock.now()
     if isinstance(job.schedule, Once):
-        only = await get_execution(engine, job_id)
-        return Page([msgspec.structs.replace(only, attempts=())], None)
+        only = await get_execution(engine, wanted.job_id)
+        items = [msgspec.structs.replace(only, attempts=())]
+        return Page([item for item in items if _is_wanted(item, wanted)], None)
     size = min(page_size, MOST_PER_PAGE)
-    args = (job_id, before, before_id, size + 1)
-    found = [_live(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)]
-    seen = {execution.execution_id for execution in found}  # one may end between the two reads
-    for row in await engine.database.fetch(_E["recorded_of_job"], *args):
-        if row["id"] not in seen:
-            found.append(_recorded(row))
-    found.sort(key=lambda e: (e.scheduled_for, e.execution_id), reverse=True)
-    more = len(found) > size
-    last = found[size - 1] if more else None
-    return Page(found[:size], _token((last.scheduled_for, last.execution_id)) if last else None)
+    plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id)
+    most = size + 1 if wanted == plain else _MOST_OF_A_JOB
+    args = (wanted.job_id, before, before_id, most)
+    live = [
+        live_execution(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)
+    ]
+    ended = [_recorded(row) for row in await engine.database.fetch(_E["recorded_of_job"], *args)]
+
+    def source(executions: list[Execution]) -> Seen[Any]:
+        found = {_time(each): each for each in executions if _is_wanted(each, wanted)}
+        return Seen(found, _time(executions[-1]) if len(executions) == most else None)
+
+    return page_of([source(live), source(ended)], size)
+
+
+def _is_wanted(execution: Execution, wanted: ExecutionFilter) -> bool:
+    created = created_at(execution.execution_id)
+    return (
+        (wanted.tenant_id is None or wanted.tenant_id == execution.tenant_id)
+        and (wanted.status is None or wanted.status is execution.status)
+        and (wanted.created_from is None or created >= wanted.created_from)
+        and (wanted.created_to is None or created < wanted.created_to)
+    )
+
+
+def _id(row: asyncpg.Record) -> int:
+    number: int = row["id"]
+    return number
+
+
+def _time(execution: Execution) -> tuple[datetime, int]:
+    return execution.scheduled_for, execution.execution_id
 
 
 def recurring_job(row: asyncpg.Record, now: datetime) -> Job:
@@ -184,17 +331,19 @@ def _job(new: NewJob, row: asyncpg.Record, **rest: Any) -> Job:
     return Job(**fields, job_id=row["id"], version=row["version"], **rest)
 
 
-def _live(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
+def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
+    """A row of `executions`, with where it is, as an execution."""
     running = row["claimed_at"] is not None
     if running:
-        status = ExecutionStatus.RUNNING
+        awaiting = row["session"] == AWAITING_SESSION
+        status = ExecutionStatus.AWAITING if awaiting else ExecutionStatus.RUNNING
     elif row["in_due"] or row["in_parked"] or row["in_held"]:
         status = ExecutionStatus.RETRYING if row["attempt"] else ExecutionStatus.SCHEDULED
     else:
         status = ExecutionStatus.QUEUED
     started = row["claimed_at"] or row["first_started_at"]
     first = row["first_started_at"] or row["claimed_at"]
-    attempts = _attempts(row["history"])
+    attempts = attempts_of(row["history"])
     if running:
         attempts += (Attempt(attempt=row["attempt"] + 1, status=status, started_at=started),)
     return Execution(
@@ -207,13 +356,14 @@ def _live(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
         attempt=row["attempt"] + running,
         lateness_ms=None if first is None else _milliseconds(first - row["occurrence"]),
         error=attempts[-1].error if attempts else None,
+        progress=msgspec.json.decode(row["progress"]) if row["progress"] else None,
         attempts=attempts if with_attempts else (),
     )
 
 
 def _recorded(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
     status = FATES[row["status"]]
-    attempts = _attempts(row["history"])
+    attempts = attempts_of(row["history"])
     if row["session"] is not None:
         attempts += (
             Attempt(
@@ -254,7 +404,8 @@ class _Ended(msgspec.Struct):
     error: str | None
 
 
-def _attempts(history: str | None) -> tuple[Attempt, ...]:
+def attempts_of(history: str | None) -> tuple[Attempt, ...]:
+    """The attempts in a history, as the database keeps it."""
     if history is None:
         return ()
     return tuple(
@@ -272,16 +423,3 @@ def _attempts(history: str | None) -> tuple[Attempt, ...]:
 
 def _milliseconds(delta: Any) -> int:
     return int(delta.total_seconds() * 1000)
-
-
-def _token(position: object) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
-
-
-def _read_token(token: str, shape: Any) -> Any:
-    try:
-        padded = token + "=" * (-len(token) % 4)
-        return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=shape)
-    except (binascii.Error, msgspec.MsgspecError, ValueError):
-        problem = FieldError("page_token", "bad_format", "is not one that a list has given out")
-        raise InvalidInput([problem]) from None

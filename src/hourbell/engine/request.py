@@ -7,9 +7,15 @@ from functools import partial
 
 import msgspec
 
-from hourbell.engine.codes import FATE_CANCELLED, ORIGIN_BACKFILL, ORIGIN_RUN_NOW, OVERLAPS
+from hourbell.engine.codes import (
+    FATE_CANCELLED,
+    ORIGIN_BACKFILL,
+    ORIGIN_RUN_NOW,
+    OVERLAPS,
+    notifies,
+)
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import timetable_of
+from hourbell.engine.documents import parse_override, timetable_of
 from hourbell.engine.read import get_execution, get_job
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
@@ -24,6 +30,7 @@ from hourbell.timing.rules import between, compile_rule
 
 _J = queries("jobs")
 _E = queries("executions")
+_A = queries("awaiting")
 
 MOST_BACKFILLED = 10_000
 
@@ -37,20 +44,26 @@ class Requested(msgspec.Struct, frozen=True):
     execution_ids: list[int]
 
 
-async def run_now(engine: Engine, job_id: int, write: Write) -> Requested:
-    """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier."""
+async def run_now(
+    engine: Engine, job_id: int, write: Write, document: object | None = None
+) -> Requested:
+    """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier.
+
+    A document may say what this one run is sent in place of the job's own body or payload.
+    """
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
 
     async def prepare() -> Prepared[Requested]:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
+        spec = None if document is None else parse_override(document, job)
 
         async def effect(connection: Connection) -> Requested:
-            await note(connection, write, now, tenant, job_id, "run", None, None)
+            await note(connection, write, now, tenant, job_id, "run", None, spec)
             if isinstance(job.schedule, Once):
-                return await _run_one_time_now(connection, job, now)
-            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now)
+                return await _run_one_time_now(connection, job, now, spec)
+            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
 
         return Prepared(tenant, effect, partial(_announce, engine))
 
@@ -111,6 +124,12 @@ async def _cancel(
         )
     if await connection.fetchval(_E["waits"], number):
         raise ChangedMeanwhile
+    if seen.status is ExecutionStatus.AWAITING:
+        if not await connection.fetchval(_A["cancel"], number, now):
+            raise ChangedMeanwhile
+        return msgspec.structs.replace(
+            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        )
     await connection.execute(_E["wish_to_cancel"], number, now)
     return seen
 
@@ -120,7 +139,12 @@ async def _announce(engine: Engine) -> None:
 
 
 async def _insert_runs(
-    connection: Connection, job: Job, origin: int, occurrences: list[datetime], now: datetime
+    connection: Connection,
+    job: Job,
+    origin: int,
+    occurrences: list[datetime],
+    now: datetime,
+    spec: str | None = None,
 ) -> Requested:
     if job.status is JobStatus.CANCELLED:
         raise JobNotActive(job_text(job.job_id), job.status)
@@ -134,21 +158,28 @@ async def _insert_runs(
         job.deadline_seconds,
         OVERLAPS[job.overlap_policy],
         job.delivery is Delivery.AT_MOST_ONCE,
+        spec,
+        notifies(job),
     )
     return Requested([row["id"] for row in rows])
 
 
-async def _run_one_time_now(connection: Connection, job: Job, now: datetime) -> Requested:
+async def _run_one_time_now(
+    connection: Connection, job: Job, now: datetime, spec: str | None
+) -> Requested:
     taken = await connection.fetchrow(_J["take_one_time"], job.job_id)
     if taken is not None:
-        await connection.execute(
-            "update hourbell.executions set run_at = least(run_at, $2) where id = $1",
-            job.job_id,
-            now,
-        )
+        if taken["version"] != job.version:
+            raise ChangedMeanwhile
+        await connection.execute(_E["hasten"], job.job_id, now, spec)
         await connection.execute(_J["insert_due"], job.job_id)
     elif job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         raise JobNotActive(job_text(job.job_id), job.status)
+    elif spec is not None:
+        raise Conflict(
+            f"{job_text(job.job_id)} is queued or runs already, so it cannot be sent anything else any more."
+            " Create another job."
+        )
     return Requested([job.job_id])
 
 

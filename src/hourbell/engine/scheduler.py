@@ -4,6 +4,8 @@
     plan      joins left over, fires within the horizon, memberships that have ended
     admit     the gate: every 10 ms while there is something, every 50 ms otherwise
     reap      expired sessions and deadlines
+    targets   what they accepted and did not complete in time; jobs that they want no more of
+    notify    notices, and monitors whose time has come
     retain    housekeeping, once a minute
 
 Standbys run the same loops and find that they do not lead. A step that was refused because the epoch is over is not an
@@ -19,13 +21,17 @@ from datetime import datetime
 import structlog
 
 from hourbell.engine.admit import admit
+from hourbell.engine.change import pause_abandoned
+from hourbell.engine.complete import end_overdue
 from hourbell.engine.core import Engine
 from hourbell.engine.join import join_left_over
 from hourbell.engine.leader import Leadership, Term
 from hourbell.engine.loops import Loop
+from hourbell.engine.notify import send_notices
 from hourbell.engine.plan import end_memberships, plan, retime
 from hourbell.engine.reap import expire, reap
 from hourbell.engine.retain import keep_house
+from hourbell.engine.watch import watch
 
 log = structlog.get_logger()
 
@@ -33,6 +39,8 @@ PLAN_SECONDS = 0.25
 ADMIT_BUSY_SECONDS = 0.01
 ADMIT_IDLE_SECONDS = 0.05
 REAP_SECONDS = 0.5
+TARGETS_SECONDS = 0.5
+NOTIFY_SECONDS = 0.25
 HOUSE_SECONDS = 60.0
 
 Step = Callable[[Term, datetime], Awaitable[bool]]
@@ -46,15 +54,17 @@ class Scheduler:
         self.leadership = Leadership(engine)
         self._lead = Loop("lead", self._campaign, self.leadership.step_seconds)
         self._gate = Loop("admit", self._while_leading(self._admit), ADMIT_IDLE_SECONDS)
-        self._plan = Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS)
         self._loops = [
             self._lead,
             self._gate,
-            self._plan,
+            Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS),
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
+            Loop("targets", self._while_leading(self._see_to_targets), TARGETS_SECONDS),
+            Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
             Loop("retain", self._while_leading(self._keep_house), HOUSE_SECONDS),
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._gate_passed_at = 0.0  # monotonic, of the running loop; since we lead
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
@@ -71,13 +81,15 @@ class Scheduler:
         self._gate.wake()
 
     def makes_progress(self) -> bool:
-        """Whether its loops have come round lately; one that hangs is not ready."""
-        now = asyncio.get_running_loop().time()
+        """Whether each of its loops has come round lately and, if it leads, something can pass the gate.
+
+        A standby's loops come round without having to do anything; they show that it could lead.
+        """
         patience = self._engine.times.leader_lease_seconds
-        return all(
-            loop.last_success is not None and now - loop.last_success < patience
-            for loop in (self._lead, self._gate, self._plan)
-        )
+        if not all(loop.comes_round(patience) for loop in self._loops):
+            return False
+        silent = asyncio.get_running_loop().time() - self._gate_passed_at
+        return self.leadership.term is None or silent < patience
 
     def _while_leading(self, step: Step) -> Callable[[], Awaitable[bool]]:
         async def run_once() -> bool:
@@ -93,6 +105,7 @@ class Scheduler:
         term = await self.leadership.step()
         if term is not None and term != had:
             log.info("leads", epoch=term.epoch)
+            self._gate_passed_at = asyncio.get_running_loop().time()
             for loop in self._loops:
                 loop.wake()
         elif had is not None and term is None:
@@ -107,6 +120,8 @@ class Scheduler:
 
     async def _admit(self, term: Term, now: datetime) -> bool:
         passed = await admit(self._engine, now)
+        if not passed.busy:  # somebody who holds the gate for long holds up everything
+            self._gate_passed_at = asyncio.get_running_loop().time()
         if passed.admitted:
             self._engine.announce()
         if passed.more or passed.admitted:
@@ -127,6 +142,14 @@ class Scheduler:
                 )
                 more = True
         return more
+
+    async def _see_to_targets(self, term: Term, now: datetime) -> bool:
+        more = await end_overdue(self._engine, now)
+        return await pause_abandoned(self._engine) or more
+
+    async def _notify(self, term: Term, now: datetime) -> bool:
+        more = await watch(self._engine, term, now)
+        return await send_notices(self._engine, term, now) or more
 
     async def _keep_house(self, term: Term, now: datetime) -> bool:
         return await keep_house(self._engine, term, now)

@@ -24,7 +24,7 @@ from hourbell.store.queries import queries
 T = TypeVar("T")
 _Q = queries("jobs")
 _TRIES = 5
-_IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
+IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Write(msgspec.Struct, frozen=True):
     key: str | None = None
     fingerprint: bytes = b""  # of the whole request: the same key must mean the same request
     actor: str = "anonymous"
+    if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
 
 
 def fingerprint(operation: str, target: str, body: bytes) -> bytes:
@@ -98,7 +99,7 @@ async def once(
                 raise
         except StoreUnavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
-                raise Conflict(_IN_USE) from error
+                raise Conflict(IN_USE) from error
             raise
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
             # A timetable without riders was forgotten, or the job was changed, between the look and the lock.
@@ -109,7 +110,7 @@ async def once(
             if prepared.then is not None:
                 await prepared.then()
             return answer
-    raise Conflict(_IN_USE)
+    raise Conflict(IN_USE)
 
 
 class ChangedMeanwhile(Exception):

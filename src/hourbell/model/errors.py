@@ -8,9 +8,17 @@
     ├── Conflict                   conflict                   it stands against the present state
     │   ├── IdempotencyKeyReused   idempotency_key_reused     the key was used for something else
     │   ├── QuotaExceeded          quota_exceeded             the tenant has as many jobs as it may
+    │   ├── DuplicateJob           duplicate_job              another job has the unique key
+    │   ├── PreconditionFailed     precondition_failed        the job is at another version than was said
     │   └── JobNotActive           job_not_active             the job is completed or cancelled
+    ├── Unauthenticated            unauthenticated            the request has no key, or one that is unknown
+    │   └── TooManyFailures        too_many_failures          unknown keys came too often from there
+    ├── Forbidden                  forbidden                  the key is known and may not do this
+    ├── NoSecretKeys               no_secret_keys             there is nothing to seal secrets with
     ├── StaleFence                 stale_fence                somebody else holds the execution now
+    ├── SessionLost                session_lost               a worker was silent for too long, or has left
     ├── NotLeader                  not_leader                 another node leads, or a later epoch
+    ├── Overloaded                 overloaded                 more came than can be done
     ├── StoreUnavailable           store_unavailable          the database does not answer
     ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL does not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
@@ -111,7 +119,7 @@ class UnknownId(NotFound):
     title = "Not an id"
 
     def __init__(self, kind: str, text: str) -> None:
-        prefix = {"job": "job_", "execution": "exe_"}[kind]
+        prefix = {"job": "job_", "execution": "exe_", "key": "key_", "monitor": "mon_"}[kind]
         HourbellError.__init__(
             self,
             f"{_shown(text)} is not the id of any {kind}: such an id is {prefix} followed by 13 "
@@ -153,6 +161,33 @@ class QuotaExceeded(Conflict):
         )
 
 
+class DuplicateJob(Conflict):
+    """Another job that has not ended has the unique key."""
+
+    code = "duplicate_job"
+    title = "Another job has the unique key"
+
+    def __init__(self, job: str, replacing: bool = False) -> None:
+        why = "is queued or runs, so it cannot be replaced" if replacing else "has not ended"
+        super().__init__(
+            f"Job {job} has this unique key and {why}. Nothing was created; wait until it has ended, "
+            f"delete it, or use another key."
+        )
+
+
+class PreconditionFailed(Conflict):
+    """The job was changed since the caller looked at it."""
+
+    code = "precondition_failed"
+    title = "The job is at another version"
+
+    def __init__(self, job: str, version: int) -> None:
+        super().__init__(
+            f"Job {job} is at version {version}, which is not the one that was asked for, so nothing was "
+            f"changed. Read it again, and decide again."
+        )
+
+
 class JobNotActive(Conflict):
     """The job has ended; what was asked makes sense only before."""
 
@@ -163,6 +198,46 @@ class JobNotActive(Conflict):
         super().__init__(
             f"Job {job} is {status}: it has ended, and nothing more can be done with it. Create a "
             f"new job if it is to run again."
+        )
+
+
+class Unauthenticated(HourbellError):
+    """Nobody knows whom the request comes from."""
+
+    code = "unauthenticated"
+    title = "A key is needed"
+
+
+class TooManyFailures(Unauthenticated):
+    """Unknown keys came too often from one address."""
+
+    code = "too_many_failures"
+    title = "Too many unknown keys"
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"Too many requests with unknown keys came from this address. Correct the key, and try again "
+            f"in {retry_after_seconds} seconds."
+        )
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Forbidden(HourbellError):
+    """It is known who asks, and he may not."""
+
+    code = "forbidden"
+    title = "This key may not do that"
+
+
+class NoSecretKeys(HourbellError):
+    """Secrets can be neither sealed nor opened here."""
+
+    code = "no_secret_keys"
+    title = "Secrets are not set up"
+
+    def __init__(self, which: str) -> None:
+        super().__init__(
+            f"{which} Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys."
         )
 
 
@@ -180,6 +255,19 @@ class StaleFence(HourbellError):
         )
 
 
+class SessionLost(HourbellError):
+    """A worker's hold on all that it has claimed is over."""
+
+    code = "session_lost"
+    title = "The session is over"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This session is over: it was not renewed in time, it was closed, or it never was. What it "
+            "held goes to others. Nothing was changed; stop all its work and claim without a session."
+        )
+
+
 class NotLeader(HourbellError):
     """A verb of the leader was called under an epoch that is over."""
 
@@ -190,6 +278,19 @@ class NotLeader(HourbellError):
         super().__init__(
             f"This node does not lead any more ({why}): another was elected after it failed to "
             f"renew in time. Nothing was changed; campaign again."
+        )
+
+
+class Overloaded(HourbellError):
+    """More is waiting to be done than is worth waiting for."""
+
+    code = "overloaded"
+    title = "There is too much to do"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "More requests are waiting here than can be carried out soon, so this one was not begun. "
+            "Nothing was changed; try again a little later."
         )
 
 

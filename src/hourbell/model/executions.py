@@ -1,7 +1,7 @@
 """One occurrence of a job on its way to its fate.
 
     (planned) ─▶ SCHEDULED ─▶ QUEUED ─▶ RUNNING ─▶ SUCCEEDED
-                     ▲                     │
+                     ▲                     │  └─▶ AWAITING ─▶ SUCCEEDED, or FAILED as below
                      ├─── given back ◀─────┤
                      │                     ▼
                      │                   FAILED ─▶ DEAD
@@ -10,7 +10,8 @@
 
 From wherever it waits it may also end as CANCELLED, SKIPPED or SUPERSEDED. FAILED is the end of
 one attempt, not a place to rest: the transaction that records it also moves the execution on to
-RETRYING or DEAD. Exactly one of the five fates ends every occurrence, and none is ever left.
+RETRYING or DEAD. Exactly one of the five fates ends every occurrence, and none is ever left: a replay
+of what is DEAD begins a new life under the same id, and the ledger keeps the death of the first.
 """
 
 from datetime import datetime
@@ -19,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+CIRCUIT_OPEN = "circuit_open"  # what an execution waits for whose target is left alone for a while
 TIMEOUT = "timeout"  # the kind of failure of an attempt that was stopped by its timeout
 
 
@@ -28,6 +30,7 @@ class ExecutionStatus(StrEnum):
     SCHEDULED = "SCHEDULED"  # planned, not yet due or not yet admitted
     QUEUED = "QUEUED"  # admitted, any worker may claim it
     RUNNING = "RUNNING"  # held by a lease
+    AWAITING = "AWAITING"  # its target has accepted it, and will say how it ended
     FAILED = "FAILED"  # an attempt ended badly; see the drawing above
     RETRYING = "RETRYING"  # waits for its next attempt
     SUCCEEDED = "SUCCEEDED"
@@ -91,8 +94,9 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     # To SCHEDULED: given back unstarted, no attempt burnt. To RETRYING and DEAD without FAILED:
     # the lease was lost, so the attempt has no outcome of its own.
     _S.RUNNING: frozenset(
-        {_S.SUCCEEDED, _S.FAILED, _S.SCHEDULED, _S.RETRYING, _S.DEAD, _S.CANCELLED}
+        {_S.SUCCEEDED, _S.AWAITING, _S.FAILED, _S.SCHEDULED, _S.RETRYING, _S.DEAD, _S.CANCELLED}
     ),
+    _S.AWAITING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.DEAD, _S.CANCELLED}),
     _S.FAILED: frozenset({_S.RETRYING, _S.DEAD}),
     _S.RETRYING: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED}),
     **{fate: frozenset[ExecutionStatus]() for fate in FATES},
@@ -129,6 +133,8 @@ class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
     error: str  # for people
     kind: str  # for `non_retryable`: an exception's name, `http_503`, `timeout`
     retry_after_seconds: float | None = None  # what the target asked for
+    final: bool = False  # it would fail in the same way each time
+    gone: bool = False  # the target wants no more of this job, which is paused if this is final
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag_field="outcome", tag="cancelled"):
@@ -136,17 +142,29 @@ class Cancelled(msgspec.Struct, frozen=True, tag_field="outcome", tag="cancelled
 
 
 class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released"):
-    """Given back unstarted, at shutdown; the attempt does not count."""
+    """Given back unstarted; the attempt does not count."""
+
+    delay_seconds: float = 0.0  # to be tried again after this
+    waits_for: str | None = None  # what the delay is for, as `explain` says it: `circuit_open`
 
 
-Outcome = Succeeded | Failed | Cancelled | Released
+class Accepted(msgspec.Struct, frozen=True, tag_field="outcome", tag="accepted"):
+    """The target goes on with it by itself and will say how it ended, by a token that it was given."""
+
+    token_digest: bytes  # what is kept of the token
+    within_seconds: float  # it fails with a timeout after this
+
+
+Outcome = Succeeded | Failed | Cancelled | Released | Accepted
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One try, as recorded."""
 
     attempt: int
-    status: ExecutionStatus  # RUNNING, SUCCEEDED, FAILED or CANCELLED; a lost lease is FAILED
+    status: (
+        ExecutionStatus  # RUNNING, AWAITING, SUCCEEDED, FAILED, CANCELLED; a lost lease is FAILED
+    )
     started_at: datetime
     finished_at: datetime | None = None
     error: str | None = None
@@ -168,6 +186,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     lateness_ms: int | None = None  # from scheduled_for to the start of the first attempt
     error: str | None = None
     result: Any = None
+    progress: Any = None  # what its worker last said, while it runs
     missed: int | None = None  # SKIPPED(misfire): how many occurrences this one entry stands for,
     missed_through: datetime | None = None  # from scheduled_for to here
     attempts: tuple[Attempt, ...] = ()  # oldest first; left empty in lists

@@ -27,6 +27,9 @@ MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is dear
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: what a double can span
 
+LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+LABEL_IS = "1 to 64 letters, digits or . _ : -"
+
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -98,6 +101,19 @@ class ObjectReader:
         number = self._whole(self.path(key), value, low, high)
         return default if number is None else number
 
+    def number(self, key: str, low: float, high: float, default: D) -> float | D:
+        """A number from low to high; true and false are not numbers."""
+        value = self._take(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._wrong_type(self.path(key), "a number", value)
+            return default
+        if not low <= value <= high:  # also of what is infinite
+            self.wrong(key, "out_of_range", f"must be from {low:g} to {high:g}")
+            return default
+        return float(value)
+
     def wholes(self, key: str, low: int, high: int, limit: int) -> tuple[int, ...] | None:
         """An array of 1 to limit whole numbers, each from low to high."""
         values = self._array(key, 1, limit)
@@ -140,6 +156,20 @@ class ObjectReader:
         self._wrong_type(self.path(key), "a string", value)
         return None
 
+    def label(self, key: str) -> str | None:
+        """The name of a tenant or a queue."""
+        return self.text(key, LABEL, LABEL_IS, None)
+
+    def printable(self, key: str, longest: int) -> str | None:
+        """A text for people: something that can be seen, in one line."""
+        text = self.string(key)
+        if text is None:
+            return None
+        if not (1 <= len(text) <= longest and text.isprintable() and text.strip()):
+            self.wrong(key, "bad_format", f"must be 1 to {longest} printable characters")
+            return None
+        return text
+
     def choice(self, key: str, choices: Mapping[str, T], default: D) -> T | D:
         """One of a few words, and what it stands for."""
         value = self.string(key)
@@ -162,6 +192,35 @@ class ObjectReader:
             self.wrong(key, "bad_format" if error.in_range else "out_of_range", str(error))
             return None
 
+    def objects(self, key: str, limit: int) -> "list[ObjectReader]":
+        """Readers of the objects in an array of at most limit; none when it is not given."""
+        path = self.path(key)
+        readers = []
+        for index, value in enumerate(self._array(key, 0, limit) or ()):
+            if isinstance(value, dict):
+                readers.append(ObjectReader(value, f"{path}[{index}]", self._problems))
+            else:
+                self._wrong_type(f"{path}[{index}]", "an object", value)
+        return readers
+
+    def choices(self, key: str, choices: Mapping[str, T]) -> tuple[T, ...]:
+        """An array of at least one of a few words, none twice."""
+        path = self.path(key)
+        found: dict[str, T] = {}
+        for index, value in enumerate(self._array(key, 1, len(choices)) or ()):
+            if not isinstance(value, str):
+                self._wrong_type(f"{path}[{index}]", "a string", value)
+            elif value not in choices:
+                hint = _suggestion(value, choices) or f"; it is one of {', '.join(choices)}"
+                self._problems.add(
+                    f"{path}[{index}]", "not_a_choice", f"is not a choice here{hint}"
+                )
+            elif value in found:
+                self._problems.add(f"{path}[{index}]", "conflict", "is there twice")
+            else:
+                found[value] = choices[value]
+        return tuple(found.values())
+
     def inner(self, key: str) -> "ObjectReader | None":
         """A reader of the object in this field."""
         value = self._take(key)
@@ -171,6 +230,17 @@ class ObjectReader:
             self._wrong_type(self.path(key), "an object", value)
             return None
         return ObjectReader(value, self.path(key), self._problems)
+
+    def inners(self, key: str, limit: int) -> "list[ObjectReader]":
+        """Readers of the objects in an array of 1 to limit of them."""
+        path = self.path(key)
+        readers = []
+        for index, value in enumerate(self._array(key, 1, limit) or ()):
+            if isinstance(value, dict):
+                readers.append(ObjectReader(value, f"{path}[{index}]", self._problems))
+            else:
+                self._wrong_type(f"{path}[{index}]", "an object", value)
+        return readers
 
     def json(self, key: str, max_bytes: int) -> object:
         """Any JSON value that can be stored, sent and read back unchanged."""

@@ -6,7 +6,7 @@
 
 Each holds the one before. A `NewJob` is stored as JSON beside the job's row (or, for a one-time
 job, beside its execution's), and travels to the worker with a claim; the worker decodes only the
-`JobSpec` in it. What planning, the gate and the reaper look at is in columns besides.
+`JobSpec` in it, and what the claim adds (`SentSpec`). What planning, the gate and the reaper look at is in columns besides.
 """
 
 import re
@@ -32,6 +32,7 @@ from hourbell.model.schedules import Schedule, Window
 
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
+NOTIFICATION_QUEUE = "notifications"
 DEFAULT_TIMEOUT_SECONDS = 300
 MAX_TIMEOUT_SECONDS = 86_400
 MAX_START_DEADLINE_SECONDS = 30 * 86_400
@@ -44,6 +45,10 @@ MAX_CONCURRENCY_LIMIT = 10_000
 MAX_HOST_LABEL = 63  # what a name server can be asked for
 MAX_HEADERS = 50
 MAX_HEADER_VALUE = 4096
+MAX_UNIQUE_KEY = 200
+MAX_LABELS = 16
+MAX_LABEL_VALUE = 64
+MAX_NOTIFICATIONS = 5
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 
@@ -56,8 +61,22 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\t -~]*")
 # The HTTP client writes these itself; a second copy would let one request pass for two.
 _OWN_HEADERS = frozenset(
-    {"connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade"}
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
 )
+_SIGNED_HEADERS = "webhook-"  # the target takes these for our word
 
 
 class JobType(StrEnum):
@@ -76,6 +95,14 @@ class JobStatus(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class OnDuplicate(StrEnum):
+    """What becomes of a new job when another that has not ended has its unique key (R10)."""
+
+    REJECT = "reject"
+    KEEP = "keep"  # the answer is the other
+    REPLACE = "replace"  # the other is taken back, unless it is queued or runs
+
+
 class WebhookAction(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="WEBHOOK"
 ):
@@ -85,6 +112,7 @@ class WebhookAction(
     method: str = "POST"
     headers: dict[str, str] = {}
     body: Any = None  # a string is sent as it is, anything else as JSON, None not at all
+    signing_secret: str | None = None  # its name; None: the tenant's usual one, if there is one
 
 
 class TaskAction(
@@ -99,6 +127,22 @@ class TaskAction(
 Action = WebhookAction | TaskAction
 
 
+class Event(StrEnum):
+    """What somebody may wish to be told about an execution."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"  # an attempt failed, and will be retried
+    DEAD_LETTER = "dead_letter"  # it will not be tried again, for whatever reason
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whom to tell what; delivered as an execution of its own, which notifies nobody."""
+
+    on: tuple[Event, ...]
+    url: str
+    headers: dict[str, str] = {}
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker needs of a job."""
 
@@ -107,6 +151,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_policy: RetryPolicy = RetryPolicy()
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS  # of one attempt
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+
+class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
+    """The same as it comes with a claim."""
+
+    attempts_before: int = 0  # of a replayed execution: these do not count for its retries
 
 
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
@@ -129,6 +179,10 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
         None  # of the tenant; executions that share it go one after the other
     )
     concurrency_limit: int = 1  # or so many at once
+    unique_key: str | None = None  # of the tenant; one job that has not ended can have it
+    on_duplicate: OnDuplicate = OnDuplicate.REJECT
+    labels: dict[str, str] = {}  # to find jobs by; they decide nothing
+    notifications: tuple[Notification, ...] = ()
 
     @property
     def target(self) -> str | None:
@@ -145,6 +199,12 @@ class Job(NewJob, frozen=True, kw_only=True):
     next_run_at: datetime | None  # None when paused or ended
     created_at: datetime
     updated_at: datetime
+
+
+class CreatedJob(Job, frozen=True, kw_only=True, omit_defaults=True):
+    """What a create comes to."""
+
+    existed: bool = False  # it was there already, and is the answer
 
 
 class JobChanges(msgspec.Struct, frozen=True):
@@ -174,9 +234,9 @@ def decode_job(stored: bytes | str) -> NewJob:
     return _job_decoder.decode(stored)
 
 
-def decode_spec(stored: bytes | str) -> JobSpec:
-    """The worker's part of a job from its stored JSON."""
-    return _spec_decoder.decode(stored)
+def decode_spec(sent: bytes | str) -> SentSpec:
+    """The worker's part of a job from the JSON that comes with a claim."""
+    return _spec_decoder.decode(sent)
 
 
 def host_of(url: str) -> str | None:
@@ -222,7 +282,7 @@ def header_problem(name: str, value: str) -> str | None:
     """Why a header cannot be sent, or None."""
     if not _HEADER_NAME.fullmatch(name):
         return "is not a header name: up to 128 letters, digits and hyphens"
-    if name.lower() in _OWN_HEADERS:
+    if name.lower() in _OWN_HEADERS or name.lower().startswith(_SIGNED_HEADERS):
         return "is set by the sender itself"
     if len(value) > MAX_HEADER_VALUE:
         return f"must be at most {MAX_HEADER_VALUE} characters"
@@ -243,4 +303,4 @@ def repeated_header(headers: Mapping[str, object]) -> str | None:
 
 _encoder = msgspec.json.Encoder()
 _job_decoder = msgspec.json.Decoder(NewJob)
-_spec_decoder = msgspec.json.Decoder(JobSpec)
+_spec_decoder = msgspec.json.Decoder(SentSpec)

@@ -13,7 +13,7 @@ from hourbell.model.executions import Failed, Reason
 
 MAX_RETRIES = 100
 MAX_RETRY_DELAY_SECONDS = 7 * 86_400
-MAX_NON_RETRYABLE = 50
+MAX_NON_RETRYABLE = 50  # and as many retryable
 
 DEFAULT_CATCH_UP_WINDOW_SECONDS = 86_400
 MAX_CATCH_UP_WINDOW_SECONDS = 30 * 86_400
@@ -73,6 +73,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_delay_seconds: int = 3600
     delays_seconds: tuple[int, ...] | None = None  # LIST only: one delay for each retry
     non_retryable: tuple[str, ...] = ()  # kinds of failure, as in Failed.kind
+    retryable: tuple[str, ...] = ()  # kinds that are tried again although they are final
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -99,7 +100,7 @@ def decide(
     `remaining_seconds` is the time left until the total deadline, if there is one: a retry that
     could begin only when it has passed is not waited for. `seed` is the execution's id.
     """
-    if failure.kind in policy.non_retryable:
+    if is_final(policy, failure):
         return Dead(Reason.NON_RETRYABLE)
     if attempt > policy.max_retries:
         return Dead(Reason.RETRIES_EXHAUSTED)
@@ -107,6 +108,13 @@ def decide(
     if remaining_seconds is not None and delay >= remaining_seconds:
         return Dead(Reason.DEADLINE)
     return Retry(delay)
+
+
+def is_final(policy: RetryPolicy, failure: Failed) -> bool:
+    """Whether this kind of failure is not tried again, however many tries are left."""
+    if failure.kind in policy.non_retryable:
+        return True
+    return failure.final and failure.kind not in policy.retryable
 
 
 def retry_delay_seconds(

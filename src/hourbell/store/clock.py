@@ -30,10 +30,16 @@ class DatabaseClock:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._ahead = 0.0  # of our monotonic clock, when the database last said what time it is
 
     async def now(self) -> datetime:
         now: datetime = await self._database.value("select hourbell.clock()")
+        self._ahead = now.timestamp() - time.monotonic()
         return now
+
+    def lately(self) -> float:
+        """The database's time as it was last heard and has passed here since, in seconds since 1970: to tell others, not to decide by."""
+        return self._ahead + time.monotonic()
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -434,7 +434,7 @@ def _socket_dir(data_dir: Path) -> Path:
     # To PostgreSQL and its clients a comma or a quote is not a part of a path but of a list.
     if fits and not set(str(inside)) & set(",\"'"):
         return inside
-    return Path("/tmp") / f"hourbell-{_short_hash(data_dir)}"
+    return Path("/tmp") / f"hourbell-{_short_hash(data_dir)}"  # nosec B108
 
 
 def _stop_leftover_server(cluster: Path) -> None:

@@ -9,7 +9,7 @@ version runs beside it (R67).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 
 import asyncpg
@@ -52,9 +52,14 @@ async def is_migrated(dsn: str) -> bool:
         if await connection.fetchval("select to_regclass('hourbell.migrations') is null"):
             return False
         applied = await connection.fetch("select name from hourbell.migrations")
-        return {file.name for file in sql_files("migrations")} <= {row["name"] for row in applied}
+        return is_complete(row["name"] for row in applied)
     finally:
         await connection.close()
+
+
+def is_complete(applied: Iterable[str]) -> bool:
+    """Whether these are all the migrations that this version needs; there may be more."""
+    return {file.name for file in sql_files("migrations")} <= set(applied)
 
 
 async def migrate_connection(connection: asyncpg.Connection) -> None:

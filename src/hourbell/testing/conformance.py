@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import pytest
 
 from hourbell.dispatch import (
@@ -30,10 +31,9 @@ from hourbell.dispatch import (
     SUCCEEDED,
     Dispatch,
     Session,
-    SessionLost,
     Settlement,
 )
-from hourbell.model.errors import StoreUnavailable
+from hourbell.model.errors import SessionLost, StoreUnavailable
 from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
 from hourbell.model.policies import Priority
 
@@ -504,6 +504,118 @@ class DispatchConformance:
             await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
         refused = await stage.dispatch.settle(session, [succeeded(claimed)])
         assert list(refused) == [claimed.execution_id]
+
+    async def test_a_heartbeat_without_a_number_gives_back_what_it_does_not_name_after_a_lease(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue(3)
+        session = await opened(stage)
+        named, forgotten = await stage.dispatch.claim(session, 0, 2)
+        await stage.wait(stage.lease_seconds * 0.7)
+        await stage.dispatch.heartbeat(session, [named.execution_id], None)
+        await stage.wait(stage.lease_seconds * 0.7)
+        [young] = await stage.dispatch.claim(session, 0, 1)
+        await stage.dispatch.heartbeat(session, [named.execution_id], None)
+        heard = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
+        assert list(heard.lost) == [forgotten.execution_id]
+
+    async def test_asking_extends_a_session_that_holds_nothing_and_no_other(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue()
+        idle = await opened(stage, queues=["mail", "empty"])
+        busy = await opened(stage)
+        [claimed] = await stage.dispatch.claim(busy, 1, 1)
+        for _ in range(2):
+            await stage.wait(stage.lease_seconds * 0.4)
+            assert sorted(await stage.dispatch.renew(idle)) == ["empty", "mail"]
+            await stage.dispatch.renew(busy)
+        await stage.wait(stage.lease_seconds * 0.4)
+        await stage.dispatch.renew(idle)
+        with pytest.raises(SessionLost):
+            await stage.dispatch.renew(busy)
+        assert await status(stage, claimed.execution_id) is not ExecutionStatus.RUNNING
+
+    async def test_what_is_held_can_be_asked_for(self, stage: Stage) -> None:
+        await stage.enqueue(3)
+        session, other = await opened(stage), await opened(stage)
+        mine = await stage.dispatch.claim(session, 1, 2)
+        theirs = await stage.dispatch.claim(other, 1, 1)
+        found = await stage.dispatch.held(session, ids_of([*mine, *theirs]))
+        assert sorted(found, key=by_id) == sorted(mine, key=by_id)
+        await settle(stage, session, succeeded(mine[0]))
+        assert await stage.dispatch.held(session, ids_of(mine)) == [mine[1]]
+        await stage.dispatch.close(session)
+        assert await stage.dispatch.held(session, ids_of(mine)) == []
+
+    async def test_progress_is_kept_while_it_is_held_under_its_fence(self, stage: Stage) -> None:
+        [number] = await stage.enqueue()
+        session, other = await opened(stage), await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        note = stage.dispatch.note_progress
+        assert await note(session, number, claimed.fence, '{"done": 3}')
+        assert not await note(session, number, claimed.fence - 1, "1")
+        assert not await note(other, number, claimed.fence, "2")
+        assert (await stage.read(number)).progress == {"done": 3}
+        await settle(stage, session, succeeded(claimed))
+        assert not await note(session, number, claimed.fence, "3")
+        assert (await stage.read(number)).progress is None
+
+    @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED])
+    async def test_an_outcome_that_was_brought_before_is_known(
+        self, stage: Stage, kind: int
+    ) -> None:
+        await stage.enqueue(2)
+        session, other = await opened(stage), await opened(stage)
+        first, second = await stage.dispatch.claim(session, 1, 2)
+        outcomes = [
+            Settlement(one.execution_id, one.fence, kind, None, 5, 60.0, "non_retryable", "Boom.")
+            for one in (first, second)
+        ]
+        known = stage.dispatch.brought_before
+        assert list(await known(session, outcomes)) == []
+        await settle(stage, session, outcomes[0])
+        assert list(await stage.dispatch.settle(session, outcomes[:1])) == [first.execution_id]
+        assert list(await known(session, outcomes)) == [first.execution_id]
+        another = msgspec.structs.replace(outcomes[0], fence=first.fence - 1)
+        assert list(await known(session, [another])) == []
+        said = SUCCEEDED if kind != SUCCEEDED else RETRY
+        otherwise = msgspec.structs.replace(outcomes[0], kind=said)
+        assert list(await known(session, [otherwise])) == []
+        if kind in (SUCCEEDED, DEAD):
+            assert list(await known(other, outcomes)) == []
+
+    @pytest.mark.parametrize("at_most_once", [False, True])
+    async def test_what_the_reaper_wrote_was_brought_by_nobody(
+        self, stage: Stage, at_most_once: bool
+    ) -> None:
+        await stage.enqueue(at_most_once=at_most_once)
+        session = await opened(stage)
+        [claimed] = await stage.dispatch.claim(session, 1, 1)
+        await stage.wait(stage.lease_seconds * 1.1)
+        for kind in (SUCCEEDED, RETRY, DEAD):
+            outcome = Settlement(claimed.execution_id, claimed.fence, kind)
+            assert list(await stage.dispatch.brought_before(session, [outcome])) == []
+
+    async def test_an_outcome_that_has_just_ended_began_when_it_says_and_not_before_its_claim(
+        self, stage: Stage
+    ) -> None:
+        ids = await stage.enqueue(2)
+        session = await opened(stage)
+        claimed = await stage.dispatch.claim(session, 1, 2)
+        await stage.wait(10)
+        outcomes = [
+            Settlement(one.execution_id, one.fence, SUCCEEDED, None, took_ms)
+            for one, took_ms in zip(claimed, (4_000, 60_000), strict=True)
+        ]
+        await settle(stage, session, *outcomes)
+        took = {}
+        for number in ids:
+            ended = await stage.read(number)
+            assert ended.started_at is not None
+            assert ended.finished_at is not None
+            took[number] = round((ended.finished_at - ended.started_at).total_seconds())
+        assert [took[one.execution_id] for one in claimed] == [4, 10]
 
     async def test_what_an_expired_session_held_comes_back_as_another_attempt(
         self, stage: Stage

@@ -1,15 +1,20 @@
-"""The next runs of a rule, with a word on what clock changes do to them."""
+"""The next runs of a rule, with a word on what clock changes do to them; and the load that many rules make together."""
 
-from datetime import datetime
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import msgspec
 
 from hourbell.model.schedules import DstGap, DstOverlap
 from hourbell.timing.errors import InvalidRule
-from hourbell.timing.rules import Occurrence, compile_rule
+from hourbell.timing.rules import Occurrence, Rule, compile_rule
 from hourbell.timing.zones import load_zone
 
 MAX_COUNT = 1000
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class NextRun(msgspec.Struct, frozen=True):
@@ -74,3 +79,53 @@ def _twice(wall: datetime) -> str:
 
 def _time(moment: datetime) -> str:
     return moment.strftime("%H:%M:%S" if moment.second else "%H:%M")
+
+
+class Riders(msgspec.Struct, frozen=True):
+    """So many jobs with one rule, and for which of its occurrences."""
+
+    count: int
+    since: datetime | None = None  # later than this; None: from the first on
+    until: datetime | None = None  # up to this; None: for ever
+
+
+class Rhythm(msgspec.Struct, frozen=True):
+    """A rule, from an occurrence on, and who runs by it."""
+
+    rule: Rule
+    first: datetime
+    riders: tuple[Riders, ...]
+
+
+class Load(msgspec.Struct, frozen=True):
+    """How many runs fall into each minute."""
+
+    by_minute: Counter[datetime]
+    complete_until: datetime  # what falls due up to here is all there
+
+
+def load(rhythms: Iterable[Rhythm], after: datetime, through: datetime, most: int) -> Load:
+    """The runs in (after, through], in the order of time, until `most` occurrences have been looked at."""
+    found = Counter[datetime]()
+    coming = [(rhythm.first, number, rhythm) for number, rhythm in enumerate(rhythms)]
+    heapq.heapify(coming)
+    while coming and coming[0][0] <= through:
+        at, number, rhythm = coming[0]
+        if most <= 0:
+            return Load(+found, max(after, at - _MICROSECOND))
+        most -= 1
+        if at > after:
+            running = sum(riders.count for riders in rhythm.riders if _rides(riders, at))
+            found[at.replace(second=0, microsecond=0)] += running
+        following = rhythm.rule.next(at)
+        if following is None:
+            heapq.heappop(coming)
+        else:
+            heapq.heapreplace(coming, (following, number, rhythm))
+    return Load(+found, through)
+
+
+def _rides(riders: Riders, at: datetime) -> bool:
+    return (riders.since is None or at > riders.since) and (
+        riders.until is None or at <= riders.until
+    )

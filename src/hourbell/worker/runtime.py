@@ -23,9 +23,10 @@ import msgspec
 import structlog
 
 from hourbell.actions import Actions, Run, StillRunning, failed
-from hourbell.dispatch import Dispatch, Session, SessionLost, Settlement
+from hourbell.dispatch import Dispatch, Session, Settlement
 from hourbell.engine.loops import Backoff
-from hourbell.model.errors import StoreUnavailable
+from hourbell.engine.outcomes import settlement
+from hourbell.model.errors import SessionLost, StoreUnavailable
 from hourbell.model.executions import (
     TIMEOUT,
     Cancelled,
@@ -35,8 +36,7 @@ from hourbell.model.executions import (
     Released,
     Succeeded,
 )
-from hourbell.model.jobs import JobSpec, decode_spec
-from hourbell.worker.outcomes import settlement
+from hourbell.model.jobs import SentSpec, decode_spec
 from hourbell.worker.settling import Settler, complain
 
 log = structlog.get_logger()
@@ -78,7 +78,7 @@ class Held:
     def __init__(self, claimed: Claimed, claimed_at: float) -> None:
         self.claimed = claimed
         self.claimed_at = claimed_at  # monotonic, like all times here
-        self.spec: JobSpec | None = None
+        self.spec: SentSpec | None = None
         self.started_at: float | None = None
         self.until = 0.0  # it is told to stop after this; if it was told, again
         self.stop: str | None = None  # why it is being stopped
@@ -120,6 +120,11 @@ class Worker:
     def session(self) -> Session | None:
         """The present session, or None while there is none."""
         return self._session
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it takes executions: it has a session, and has renewed it in time."""
+        return self._session is not None and not self._in_doubt() and not self._stopping.is_set()
 
     def wake(self) -> None:
         """Something may have fallen due."""

@@ -8,9 +8,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from hourbell.model.sealing import KeyRing
 from integration.api.conforms import operation_of, problems_of
 
 GENERATED = object()
+KEY_RING = KeyRing.parse(KeyRing.generate())
 
 # The job of the issue that asked for this API, with the dots filled in.
 CONTRACT_JOB = {
@@ -86,6 +88,21 @@ class Client:
 
     async def patch(self, path: str, json: Any = None, **rest: Any) -> Answer:
         return await self.send("PATCH", path, json, **rest)
+
+    async def put(self, path: str, json: Any = None, **rest: Any) -> Answer:
+        return await self.send("PUT", path, json, **rest)
+
+    async def pages(self, path: str) -> list[Any]:
+        """Every item of a list, page by page."""
+        items: list[Any] = []
+        token = None
+        while True:
+            sign = "&" if "?" in path else "?"
+            page = (await self.get(path + (f"{sign}page_token={token}" if token else ""))).body
+            items += page["items"]
+            token = page["next_page_token"]
+            if token is None:
+                return items
 
     async def delete(self, path: str, **rest: Any) -> Answer:
         return await self.send("DELETE", path, **rest)

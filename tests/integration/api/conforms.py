@@ -9,6 +9,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "string": (str,),
     "integer": (int,),
+    "number": (int, float),
     "boolean": (bool,),
     "null": (type(None),),
 }
@@ -59,12 +60,18 @@ def problems_of(document: Any, schema: Any, value: Any, path: str = "$") -> Iter
             else:
                 for key in extra:
                     yield from problems_of(document, said, value[key], f"{path}.{key}")
+        elif word == "propertyNames":
+            for key in value:
+                yield from problems_of(document, said, key, f"{path}.{key}")
         elif word == "items":
             for index, item in enumerate(value):
                 yield from problems_of(document, said, item, f"{path}[{index}]")
         elif word in ("minItems", "maxItems"):
             if (len(value) < said) if word == "minItems" else (len(value) > said):
                 yield f"{path}: has {len(value)} items"
+        elif word == "uniqueItems":
+            if any(value[:index].count(item) for index, item in enumerate(value)):
+                yield f"{path}: has an item twice"
         elif word in ("minimum", "maximum"):
             if (value < said) if word == "minimum" else (value > said):
                 yield f"{path}: is {value}, {word} {said}"

@@ -13,11 +13,12 @@ from conftest import SOMEBODY_SERVES
 from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.core import Engine
+from hourbell.dispatch.remote import RemoteWorkers
+from hourbell.engine.core import CHANNEL, Engine
 from hourbell.engine.retain import make_partitions
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
-from integration.api.client import Client
+from integration.api.client import KEY_RING, Client
 
 # Far cheaper than a database for each of some hundred tests. The tables hold a few rows at most.
 EMPTY_ALL = """
@@ -79,8 +80,20 @@ def dispatch(engine: Engine) -> PostgresDispatch:
 
 
 @pytest.fixture
-async def server(engine: Engine, health: KnownHealth) -> AsyncIterator[ApiServer]:
-    server = ApiServer(create_app(engine, health), "127.0.0.1", 0)
+async def remote(engine: Engine, dispatch: PostgresDispatch) -> AsyncIterator[RemoteWorkers]:
+    """Woken by notifications, as in a process of ours."""
+    remote = RemoteWorkers(dispatch, engine.times.lease_seconds)
+    listener = await engine.database.listen(CHANNEL, remote.wake)
+    yield remote
+    await remote.stop()
+    await listener.close()
+
+
+@pytest.fixture
+async def server(
+    engine: Engine, health: KnownHealth, remote: RemoteWorkers
+) -> AsyncIterator[ApiServer]:
+    server = ApiServer(create_app(engine, health, KEY_RING, remote, local=True), "127.0.0.1", 0)
     await server.start()
     yield server
     await server.stop()

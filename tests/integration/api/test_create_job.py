@@ -193,3 +193,43 @@ async def test_the_last_instants_of_the_calendar_do_no_harm(api: Client):
     ):
         answer = await api.post("/api/v1/jobs", document)
         assert answer.status in (201, 422), answer.body
+
+
+async def test_a_job_says_whom_to_tell(api: Client):
+    notifications = [
+        {"on": ["failure", "dead_letter"], "url": "https://a.example/", "headers": {"X-A": "1"}},
+        {"on": ["success"], "url": "https://b.example/{{secret:path}}"},
+    ]
+    job = await api.created(recurring(notifications=notifications))
+    notifications[1]["headers"] = {}
+    assert job["notifications"] == notifications
+    assert (await api.get(job["path"])).body["notifications"] == notifications
+    patched = await api.patch(job["path"], {"notifications": notifications[:1]})
+    assert patched.body["notifications"] == notifications[:1]
+    patched = await api.patch(job["path"], {"notifications": None})
+    assert patched.body["notifications"] == []
+
+
+async def test_whom_to_tell_is_checked_like_any_webhook(api: Client):
+    wrong = [
+        {"on": ["success", "success"], "url": "https://a.example/"},
+        {"on": [], "url": "ftp://a.example/"},
+        {"on": ["missed"], "url": "https://a.example/", "headers": {"Host": "x"}},
+        {"url": "https://a.example/", "method": "GET"},
+        7,
+    ]
+    answer = await api.post("/api/v1/jobs", one_time(notifications=wrong))
+    assert answer.is_problem(422, "invalid_input")
+    assert answer.paths == {
+        "notifications[0].on[1]",
+        "notifications[1].on",
+        "notifications[1].url",
+        "notifications[2].on[0]",
+        "notifications[2].headers.Host",
+        "notifications[3].on",
+        "notifications[3].method",
+        "notifications[4]",
+    }
+    many = [{"on": ["success"], "url": "https://a.example/"}] * 6
+    answer = await api.post("/api/v1/jobs", one_time(notifications=many))
+    assert answer.paths == {"notifications"}

@@ -1,6 +1,13 @@
 """DELETE /api/v1/jobs/{job_id}"""
 
+from typing import Any
+
+import pytest
+
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine.core import Engine
 from integration.api.client import Client, one_time, recurring
+from integration.api.working import Hand
 
 
 async def test_a_deleted_job_is_cancelled_and_stays_readable(api: Client):
@@ -33,3 +40,46 @@ async def test_the_history_of_a_deleted_job_stays(api: Client):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.delete("/api/v1/jobs/job_0ahr000000000")
     assert answer.is_problem(404, "not_found")
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+@pytest.mark.parametrize(
+    ("query", "wished"), [("", False), ("?running=finish", False), ("?running=cancel", True)]
+)
+async def test_what_runs_is_let_finish_or_asked_to_stop(
+    api: Client, engine: Engine, dispatch: PostgresDispatch, document: Any, query: str, wished: bool
+):
+    job = await api.created(document())
+    await api.post(job["path"] + "/run")
+    (claimed,) = await Hand(dispatch).claim()
+    assert (await api.delete(job["path"] + query)).status == 200
+    wishes = await engine.database.fetch("select distinct id from hourbell.cancellations")
+    assert [row["id"] for row in wishes] == ([claimed.execution_id] if wished else [])
+
+
+async def test_who_has_deleted_a_job_may_still_stop_what_runs(
+    api: Client, engine: Engine, dispatch: PostgresDispatch
+):
+    job = await api.created(recurring())
+    await api.post(job["path"] + "/run")
+    (claimed,) = await Hand(dispatch).claim()
+    first = await api.delete(job["path"])
+    again = await api.delete(job["path"] + "?running=cancel")
+    assert (again.status, again.body) == (200, first.body)
+    wished = await engine.database.value("select id from hourbell.cancellations")
+    assert wished == claimed.execution_id
+
+
+async def test_another_wish_about_what_runs_is_refused(api: Client):
+    job = await api.created(recurring())
+    for query in ("running=kill", "running=", "runing=cancel", "running=cancel&running=cancel"):
+        answer = await api.delete(f"{job['path']}?{query}")
+        assert answer.is_problem(422, "invalid_input"), query
+    assert (await api.get(job["path"])).body["status"] == "SCHEDULED"
+
+
+async def test_the_wish_is_part_of_the_request(api: Client):
+    job = await api.created(recurring())
+    await api.delete(job["path"], key="gone")
+    answer = await api.delete(job["path"] + "?running=cancel", key="gone")
+    assert answer.is_problem(422, "idempotency_key_reused")

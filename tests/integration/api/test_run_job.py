@@ -1,6 +1,10 @@
 """POST /api/v1/jobs/{job_id}/run"""
 
+from hourbell.dispatch import SUCCEEDED
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.model.jobs import TaskAction, WebhookAction, decode_spec
 from integration.api.client import Client, one_time, recurring
+from integration.api.working import Hand
 
 
 async def test_a_run_now_is_an_execution_beside_the_schedule(api: Client):
@@ -43,3 +47,59 @@ async def test_an_ended_job_cannot_be_run(api: Client):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.post("/api/v1/jobs/job_0ahr000000000/run")
     assert answer.is_problem(404, "not_found")
+
+
+WEBHOOK = {"type": "WEBHOOK", "url": "https://example.com/", "body": {"own": 1}}
+
+
+async def test_one_run_may_be_sent_something_else(api: Client, dispatch: PostgresDispatch):
+    hand = Hand(dispatch)
+    for document in (recurring, one_time):
+        task = await api.created(document(action={"type": "TASK", "name": "t", "payload": "own"}))
+        await api.post(task["path"] + "/run", {"payload": {"n": [1, None]}})
+        (claimed,) = await hand.claim()
+        action = decode_spec(claimed.spec).action
+        assert isinstance(action, TaskAction)
+        assert (action.name, action.payload) == ("t", {"n": [1, None]})
+        await hand.settle(claimed, SUCCEEDED)
+    webhook = await api.created(recurring(action=WEBHOOK))
+    await api.post(webhook["path"] + "/run", {"body": "other"})
+    await api.post(webhook["path"] + "/run", {"body": None})
+    sent = [decode_spec(claimed.spec).action for claimed in await hand.claim()]
+    assert [action.body for action in sent if isinstance(action, WebhookAction)] == [
+        "other",
+        {"own": 1},
+    ]
+    assert (await api.get(webhook["path"])).body["action"]["body"] == {"own": 1}
+
+
+async def test_a_one_time_job_that_is_sent_something_else_is_another_version(api: Client):
+    job = await api.created(one_time())
+    await api.post(job["path"] + "/run", {"payload": 7})
+    changed = (await api.get(job["path"])).body
+    assert (changed["version"], changed["action"]["payload"]) == (2, 7)
+
+
+async def test_what_cannot_be_sent_is_refused(api: Client):
+    webhook, task = await api.created(recurring(action=WEBHOOK)), await api.created(recurring())
+    wrong = [
+        (webhook, {"payload": 1}, "payload"),
+        (task, {"body": 1}, "body"),
+        (task, {"payload": 1, "queue": "x"}, "queue"),
+        (task, {"payload": "x" * 300_000}, "payload"),
+        (task, {"payload": {"a": "\x00"}}, "payload.a"),
+    ]
+    for job, body, path in wrong:
+        answer = await api.post(job["path"] + "/run", body)
+        assert answer.is_problem(422, "invalid_input"), path
+        assert answer.paths == {path}
+
+
+async def test_what_runs_already_cannot_be_sent_anything_else(
+    api: Client, dispatch: PostgresDispatch
+):
+    job = await api.created(one_time())
+    await api.post(job["path"] + "/run")
+    assert await Hand(dispatch).claim()
+    answer = await api.post(job["path"] + "/run", {"payload": 1})
+    assert answer.is_problem(409, "conflict")

@@ -6,6 +6,7 @@ those of an impatient test. HOURBELL_FAILPOINTS counts here as it does there.
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import sys
@@ -17,14 +18,21 @@ import asyncpg
 from msgspec.structs import replace
 
 from hourbell import failpoints
+from hourbell.actions import Run
 from hourbell.actions.task import Context
-from hourbell.dispatch import SessionLost
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.complete import complete
 from hourbell.engine.core import Engine, Times
+from hourbell.engine.letters import purge_letter, retry_execution
 from hourbell.engine.limits import set_tenant
+from hourbell.engine.monitors import create_monitor
+from hourbell.engine.read import get_execution
 from hourbell.engine.request import cancel_execution, run_now
 from hourbell.engine.writes import Write
-from hourbell.model.jobs import Job
+from hourbell.model.errors import SessionLost
+from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succeeded
+from hourbell.model.ids import execution_text, job_text
+from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
 from hourbell.observe.logs import configure_logs
 from hourbell.store.database import Database
@@ -141,22 +149,48 @@ def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
         if context.attempt == 1:
             raise ValueError("the first attempt fails")
 
+    async def mortal(payload: object, context: Context) -> None:
+        started(context)
+        if context.attempt == 1:
+            raise ValueError("it dies, and has to be replayed")
+
     async def hang(payload: object, context: Context) -> None:
         started(context)
         await asyncio.Event().wait()
 
-    return {"note": note, "poison": poison, "flaky": flaky, "hang": hang}
+    return {"note": note, "poison": poison, "flaky": flaky, "mortal": mortal, "hang": hang}
+
+
+LATER, TOKEN = "https://later.example/", "the token of what is accepted"
+
+
+class NotedWebhooks:
+    """Sends nothing; starts go to a file, as those of handlers do. One target accepts what it gets, to complete it later."""
+
+    def __init__(self, log: str) -> None:
+        self._file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def run(self, action: WebhookAction, run: Run) -> Outcome:
+        claimed = run.claimed
+        line = f"{execution_text(claimed.execution_id)} {claimed.attempt}\n"
+        os.write(self._file, line.encode())
+        if action.url == LATER:
+            return Accepted(hashlib.sha256(TOKEN.encode()).digest(), run.timeout_seconds)
+        return Succeeded()
 
 
 async def life(engine: Engine, log: str, points: str) -> None:
     """Everything in one process, and a client of it that does everything there is to do.
 
     Each of its writes has a key, so a life that is begun again goes on where the last one died.
-    The failpoints are armed when work is going on, unless they are those of a creation.
+    The failpoints are armed when work is going on, unless they are those of a creation, or of what a life before this one may
+    have left over.
     """
-    early = points.startswith(("create", "join"))
+    early = points.startswith(("create", "join", "notify", "watch"))
     failpoints.configure(points if early else "")
-    async with scheduling(engine), working(engine, handlers(log), slots=5):
+    queues = ("default", "notifications")
+    everything = working(engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues)
+    async with scheduling(engine), everything:
         async for number, step in _a_life(engine):
             if number == 4 and not early:
                 failpoints.configure(points)
@@ -174,11 +208,12 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     async def made(name: str, document: dict[str, object]) -> Job:
         return await create(engine, document | {"name": name}, key=name)
 
-    steady = await made("steady", every(1, "note"))
+    told = [{"on": ["success"], "url": "https://hooks.example/"}]
+    steady = await made("steady", every(1, "note", notifications=told))
     yield next(steps), f"create {steady.job_id}"
     changing = await made("changing", every(1, "note"))
     yield next(steps), f"create {changing.job_id}"
-    once = await made("once", one_time("note"))
+    once = await made("once", one_time("note", notifications=told))
     yield next(steps), f"create {once.job_id}"
     retried = await made(
         "retried",
@@ -187,6 +222,20 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     yield next(steps), f"create {retried.job_id}"
     later = await made("later", one_time(schedule={"delay_seconds": 3600}))
     yield next(steps), f"create {later.job_id}"
+    webhook = {"type": "WEBHOOK", "url": LATER}
+    accepted = await made("accepted", one_time(action=webhook))
+    yield next(steps), f"create {accepted.job_id}"
+    dies = one_time("mortal", retry_policy={"max_retries": 0})
+    replayed, purged = await made("replayed", dies), await made("purged", dies)
+    yield next(steps), f"create {replayed.job_id}"
+    yield next(steps), f"create {purged.job_id}"
+    watching = {
+        "job_id": job_text(steady.job_id),
+        "grace_seconds": 1,
+        "url": "https://pager.example/",
+    }
+    await create_monitor(engine, watching, write("monitor"))
+    yield next(steps), "monitor"
     await update_job(engine, changing.job_id, {"priority": "HIGH"}, write("update"))
     yield next(steps), "update"
     await pause_job(engine, changing.job_id, write("pause"))
@@ -199,6 +248,21 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     yield next(steps), "cancel"
     await set_tenant(engine, "default", TenantSettings(max_concurrency=50), write("configure"))
     yield next(steps), "configure"
+
+    async def is_at(job: Job, *statuses: ExecutionStatus) -> bool:
+        return (await get_execution(engine, job.job_id)).status in statuses
+
+    await eventually(lambda: is_at(accepted, ExecutionStatus.AWAITING, ExecutionStatus.SUCCEEDED))
+    await complete(engine, accepted.job_id, TOKEN, Succeeded())
+    yield next(steps), "complete"
+    # In another life it may have been done already.
+    both = (ExecutionStatus.DEAD, ExecutionStatus.SUCCEEDED)
+    await eventually(lambda: is_at(replayed, *both))
+    await retry_execution(engine, replayed.job_id, write("replay"))
+    yield next(steps), "replay"
+    await eventually(lambda: is_at(purged, ExecutionStatus.DEAD))
+    await purge_letter(engine, purged.job_id, write("purge"))
+    yield next(steps), "purge"
     # Long enough for every loop to come round, whatever was armed.
     enough = steady.created_at + timedelta(seconds=1.5)
 

@@ -38,7 +38,7 @@ from hourbell.engine.scheduler import Scheduler
 from hourbell.engine.writes import Write
 from hourbell.failpoints import held
 from hourbell.model.executions import Claimed
-from hourbell.model.jobs import Job, TaskAction, encode_job
+from hourbell.model.jobs import Job, TaskAction, WebhookAction, encode_job
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
 from hourbell.worker.runtime import Worker, WorkerSettings
@@ -192,7 +192,7 @@ def every(seconds: int, task: str = "noop", **fields: object) -> dict[str, objec
 
 
 async def create(engine: Engine, document: Mapping[str, object], key: str | None = None) -> Job:
-    return await create_job(engine, document, Write(key))
+    return (await create_job(engine, document, Write(key))).job
 
 
 async def create_many(engine: Engine, documents: Sequence[Mapping[str, object]]) -> list[Job]:
@@ -332,14 +332,20 @@ async def noop(payload: object, context: Context) -> None:
 
 @contextlib.asynccontextmanager
 async def working(
-    engine: Engine, handlers: Mapping[str, Handler] | None = None, **settings: Any
+    engine: Engine,
+    handlers: Mapping[str, Handler] | None = None,
+    webhooks: Any = None,
+    **settings: Any,
 ) -> AsyncIterator[Worker]:
     """A worker with a session; at the end it drains."""
     chosen = WorkerSettings(
         **{"name": "test", "lease_seconds": engine.times.lease_seconds, "drain_seconds": 5.0}
         | settings
     )
-    actions = {TaskAction: TaskRunner({"noop": noop} | dict(handlers or {}))}
+    actions = {
+        TaskAction: TaskRunner({"noop": noop} | dict(handlers or {})),
+        WebhookAction: webhooks,
+    }
     worker = Worker(PostgresDispatch(engine), actions, chosen)
     running = asyncio.create_task(worker.run())
 
@@ -430,7 +436,8 @@ _DOUBLED = """
 select job, occurrence, origin, count(*) from (
   select coalesce(job, id) as job, occurrence, origin from hourbell.executions
   union all
-  select job, scheduled_for, origin from hourbell.ledger) as known
+  select job, scheduled_for, origin from hourbell.ledger as l where not exists (  -- a death that was undone
+    select from hourbell.replays as r where r.id = l.id and r.died_at = l.recorded_at)) as known
 where origin in (0, 2)
 group by job, occurrence, origin having count(*) > 1
 """

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from hourbell.actions.task import Context
+from hourbell.engine import outcomes
 from hourbell.engine.core import Engine
 from hourbell.engine.read import get_execution
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import parse_execution_id
-from hourbell.worker import outcomes
 from integration.life.support import (
     create,
     eventually,

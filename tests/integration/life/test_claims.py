@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, SessionLost, Settlement
+from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.reap import reap
+from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from integration.life.children import child
 from integration.life.support import (

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from hourbell.actions.task import Context
 from hourbell.dispatch import Settlement
 from hourbell.engine.admit import admit
+from hourbell.engine.batch import create_one_time_jobs
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_one_time_jobs
 from hourbell.engine.limits import set_queue, set_tenant
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution

@@ -6,6 +6,7 @@ peace. Then everything that was acknowledged has run, nothing is lost, every occ
 fate, and nothing is left behind anywhere.
 """
 
+import json
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
@@ -17,7 +18,7 @@ from hourbell.engine.change import pause_job
 from hourbell.engine.core import Engine
 from hourbell.engine.writes import Write
 from hourbell.failpoints import NAMES
-from hourbell.model.ids import parse_execution_id
+from hourbell.model.ids import execution_text, parse_execution_id
 from integration.life.children import child
 from integration.life.support import (
     Hand,
@@ -37,6 +38,7 @@ DEADLINES = (1, 2)
 LEFT_BEHIND = """
 select (select count(*) from hourbell.executions) as executions,
   (select count(*) from hourbell.fires) as fires,
+  (select count(*) from hourbell.notices) as notices,
   (select count(*) from hourbell.members where joined_through is null) as joining
 """
 
@@ -90,8 +92,9 @@ async def nothing_left(engine: Engine) -> bool:
 
 async def everything_has_its_fate(engine: Engine, acknowledged: list[str], log: Path) -> None:
     rows = await engine.database.fetch(
-        "select l.id, l.job, l.scheduled_for, l.origin, l.status, l.reason, l.missed, j.name"
+        "select l.id, l.job, l.scheduled_for, l.origin, l.status, l.reason, l.missed, l.spec, j.name"
         " from hourbell.ledger as l left join hourbell.jobs as j on j.id = l.job"
+        " where not exists (select from hourbell.replays as r where r.id = l.id and r.died_at = l.recorded_at)"
     )
     by_id = Counter(row["id"] for row in rows)
     assert by_id.most_common(1)[0][1] == 1
@@ -101,14 +104,22 @@ async def everything_has_its_fate(engine: Engine, acknowledged: list[str], log: 
 
     fates = {row["id"]: (row["status"], row["reason"]) for row in rows}
     created = [int(line.split()[1]) for line in acknowledged if line.startswith("create")]
-    steady, changing, once, retried, later = created
-    assert fates[once] == fates[retried] == (0, None)
+    steady, changing, once, retried, later, accepted, replayed, purged = created
+    assert fates[once] == fates[retried] == fates[accepted] == fates[replayed] == (0, None)
+    assert fates[purged] == (1, "retries_exhausted")
+    assert await engine.database.value("select count(*) from hourbell.dead_letters") == 0
     assert Counter(fates.values())[4, "start_deadline"] == len(DEADLINES)
     assert fates[later] == (2, "cancelled")
     (ran,) = [int(line.split()[1]) for line in acknowledged if line.startswith("run")]
     assert fates[ran] in ((0, None), (3, "deleted"))
-    one_timers = [row for row in rows if row["job"] == row["id"]]
-    assert len(one_timers) == JOBS + len(DEADLINES) + 3
+    one_timers = [row for row in rows if row["job"] == row["id"] and row["origin"] == 0]
+    assert len(one_timers) == JOBS + len(DEADLINES) + 6
+
+    # Of every success of the two jobs that wish it somebody was told once.
+    bodies = [json.loads(row["spec"])["action"]["body"] for row in rows if row["origin"] == 3]
+    told = [body["execution_id"] for body in bodies if body["event"] == "success"]
+    worth_telling = {row["id"] for row in rows if row["job"] in (steady, once)} & succeeded
+    assert sorted(told) == sorted(map(execution_text, worth_telling))
 
     # Every second of the steady job is there once, from its creation to its deletion. What a chunk was
     # planning just then is superseded.

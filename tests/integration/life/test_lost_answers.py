@@ -20,7 +20,7 @@ from hourbell.engine.request import backfill, cancel_execution, run_now
 from hourbell.engine.writes import Write
 from hourbell.failpoints import configure
 from hourbell.model.errors import IdempotencyKeyReused, StoreUnavailable
-from hourbell.model.jobs import Job
+from hourbell.model.jobs import Job, JobStatus
 from integration.life.support import (
     Fate,
     Hand,
@@ -169,7 +169,8 @@ async def test_a_create_whose_answer_was_lost_gives_the_same_job_again(
     await travel(still, at("10:00:45"))
     first = await create_job(still, document, write)
     assert await create_job(still, document, write) == first
-    assert await get_job(still, first.job_id) == first
+    job = await get_job(still, first.job.job_id)
+    assert job == first.job
     assert await still.database.value("select count(*) from hourbell.audit") == 1
     counts = await still.database.row(
         "select (select count(*) from hourbell.jobs) as jobs,"
@@ -182,7 +183,7 @@ async def test_a_create_whose_answer_was_lost_gives_the_same_job_again(
     await travel(still, at("10:01:01"))
     await plan_all(still)
     await (await Hand.opened(still)).run_all()
-    assert [fate.status for fate in await history(still, first.job_id)] == ["SUCCEEDED"]
+    assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"]
 
 
 async def test_one_key_for_two_different_requests_is_refused(engine: Engine) -> None:
@@ -194,8 +195,8 @@ async def test_one_key_for_two_different_requests_is_refused(engine: Engine) -> 
 
 async def test_the_same_create_many_times_at_once_makes_one_job(engine: Engine) -> None:
     write = Write("key", b"fingerprint")
-    jobs = await asyncio.gather(*(create_job(engine, every(5), write) for _ in range(8)))
-    assert len({job.job_id for job in jobs}) == 1
+    created = await asyncio.gather(*(create_job(engine, every(5), write) for _ in range(8)))
+    assert len({each.job.job_id for each in created}) == 1
     assert await engine.database.value("select count(*) from hourbell.jobs") == 1
     assert await engine.database.value("select count(*) from hourbell.members") == 1
 
@@ -237,6 +238,18 @@ async def test_a_change_whose_answer_was_lost_is_made_once(still: Engine, operat
     await check_sound(still)
     made = await still.database.value("select count(*) from hourbell.executions where origin > 0")
     assert made == {"run": 1, "backfill": 30}.get(operation, 0)
+
+
+async def test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring("*/10 * * * * *"))
+    configure("pause.before_commit=drop*1")
+    with pytest.raises(StoreUnavailable):
+        await pause_job(still, job.job_id, Write("key", b"fingerprint"))
+    assert (await get_job(still, job.job_id)).status is JobStatus.SCHEDULED
+    again = await pause_job(still, job.job_id, Write("key", b"fingerprint"))
+    assert again.status is JobStatus.PAUSED
 
 
 async def test_a_cancel_whose_answer_was_lost_is_made_once(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from hourbell.engine.reap import expire, reap
 from hourbell.engine.request import cancel_execution, run_now
 from hourbell.engine.writes import Write
 from hourbell.failpoints import held
-from hourbell.model.errors import Conflict, InvalidInput
+from hourbell.model.errors import Conflict, IdempotencyKeyReused, InvalidInput, Overloaded
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus
 from hourbell.store.queries import queries
@@ -177,17 +177,22 @@ async def test_a_change_and_the_end_of_a_membership_do_not_deadlock(
 
 
 async def test_waiting_for_a_stopped_client_leaves_connections_for_others(database: str) -> None:
-    async with open_engine(database, connections=4) as one, open_engine(database, 4) as other:
-        write = Write("key", b"print")
-        async with standing("create.before_commit", create_job(one, one_time(), write)):
-            repeats = [asyncio.create_task(create_job(other, one_time(), write)) for _ in range(4)]
-            await somebody_waits(one, "idempotency")
+    async with open_engine(database, connections=4) as one, open_engine(database, 8) as other:
+        writes = [Write(f"key {number}", b"print") for number in range(8)]
+        tenant = await one.tenant("default", await one.clock.now())
+        stopped = await asyncpg.connect(database)
+        async with stopped.transaction():
+            for write in writes:
+                await stopped.execute(_J["insert_answer"], tenant, write.key, b"", "{}", START)
+            repeats = [asyncio.create_task(create_job(other, one_time(), each)) for each in writes]
+            await somebody_waits(one, "create_jobs")
             async with asyncio.timeout(5):
                 await other.clock.now()
             answers = await asyncio.gather(*repeats, return_exceptions=True)
-        assert all(isinstance(answer, Conflict) for answer in answers)
-        [job] = await one.database.fetch("select id from hourbell.executions")
-        assert (await create_job(other, one_time(), write)).job_id == job["id"]
+            assert {type(answer) for answer in answers} == {Conflict, Overloaded}
+        await stopped.close()
+        with pytest.raises(IdempotencyKeyReused):
+            await create_job(other, one_time(), writes[0])
 
 
 async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(

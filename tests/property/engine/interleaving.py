@@ -28,6 +28,7 @@ from hourbell.engine.admit import admit
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.create import create_job
+from hourbell.engine.groups import Group
 from hourbell.engine.join import join_left_over
 from hourbell.engine.read import get_job
 from hourbell.engine.reap import CRASH_LIMIT, expire, reap
@@ -36,6 +37,7 @@ from hourbell.engine.writes import Write
 from hourbell.failpoints import FailpointError
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus
+from hourbell.model.jobs import Job
 from hourbell.store.database import Database
 from hourbell.testing.clock import VirtualClock
 from simulation.history import (
@@ -118,6 +120,8 @@ class Interleaving:
         self._database = database
         self._clock = clock
         self._engine = Engine(database, clock, TIMES)
+        # Who is stopped in the middle of a create stops nobody else's: he is in another process.
+        self._engine.creates = Group(most_together=1, most_under_way=1_000)
         self._dispatch = PostgresDispatch(self._engine)
         self._session: Session | None = None
         self._claims = 0
@@ -155,6 +159,8 @@ class Interleaving:
             await asyncio.gather(stopped.task, return_exceptions=True)
         if self._chunk is not None:
             await self._chunk[0].close()
+        # A create goes on without whoever asked for it.
+        await asyncio.gather(*self._engine.creates._tasks, return_exceptions=True)
 
     async def finish(self) -> History:
         """Let everything that was begun come to its end, do what is due, and read the result."""
@@ -203,7 +209,10 @@ class Interleaving:
             self._note(job.created_at, asked_at, job.job_id, "create", document)
 
         asked_at = self.now
-        create = lambda: create_job(self._engine, document, Write())  # noqa: E731
+
+        async def create() -> Job:
+            return (await create_job(self._engine, document, Write())).job
+
         await self._change(None, "create", create, answered, other)
 
     async def _do_update(self, one: int, other: int) -> None:

@@ -96,6 +96,7 @@ RETRIES = st.fixed_dictionaries(
         "initial_delay_seconds": st.integers(0, 3600),
         "max_delay_seconds": st.integers(3600, 604_800),
         "non_retryable": st.lists(st.just("http_404"), max_size=2),
+        "retryable": st.lists(st.just("http_410"), max_size=2),
     },
 ) | st.fixed_dictionaries(
     {"delays_seconds": st.lists(st.integers(0, 604_800), min_size=1, max_size=100)}
@@ -108,6 +109,7 @@ COMMON = {
     "timeout_seconds": st.integers(1, 86_400),
     "start_deadline_seconds": st.integers(1, 86_400),
     "deadline_seconds": st.integers(1, 86_400),
+    "labels": st.dictionaries(LABELS, st.sampled_from(["billing", "Zürich 1"]), max_size=3),
 }
 NAMES = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=200)
 ONE_TIME_DOCUMENTS = st.fixed_dictionaries(

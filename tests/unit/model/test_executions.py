@@ -48,6 +48,13 @@ def test_what_has_run_is_not_skipped():
     assert not can_move(S.RETRYING, S.SKIPPED)
 
 
+def test_what_its_target_accepted_waits_and_then_ends_or_is_tried_again():
+    life = [S.RUNNING, S.AWAITING, S.FAILED, S.RETRYING]
+    assert all(can_move(a, b) for a, b in pairwise(life))
+    assert can_move(S.AWAITING, S.SUCCEEDED)
+    assert not can_move(S.AWAITING, S.RUNNING)
+
+
 def test_work_that_is_given_back_waits_again():
     assert can_move(S.RUNNING, S.SCHEDULED)
 

@@ -206,6 +206,21 @@ def test_a_retry_policy_is_changed_field_by_field():
     before = job(retry_policy={"max_retries": 9, "backoff": "FIXED", "non_retryable": ["a"]})
     after = change(before, retry_policy={"initial_delay_seconds": 7}).job.retry_policy
     assert after == RetryPolicy(9, Backoff.FIXED, 7, non_retryable=("a",))
+    after = change(before, retry_policy={"retryable": ["http_404"]}).job.retry_policy
+    assert (after.non_retryable, after.retryable) == (("a",), ("http_404",))
+    both = {"retry_policy.retryable": "conflict"}
+    assert wrong(before, retry_policy={"retryable": ["a"]}) == both
+
+
+def test_a_webhook_is_signed_by_the_secret_that_it_names():
+    webhook = {"type": "WEBHOOK", "url": "https://a.test/", "signing_secret": "mine"}
+    named = job(action=webhook)
+    assert change(named, action={"url": "https://b.test/"}).job.action.signing_secret == "mine"
+    assert change(named, action={"signing_secret": None}).job.action.signing_secret is None
+    for name in ("", "a b", "x" * 65, "{{secret:a}}"):
+        assert wrong(named, action={"signing_secret": name}) == {
+            "action.signing_secret": "bad_format"
+        }
 
 
 def test_a_formula_becomes_a_list_and_a_list_a_formula():
@@ -269,3 +284,16 @@ def test_every_wrong_field_of_an_update_is_told():
         "retry_policy": "wrong_type",
         "priorty": "unknown_field",
     }
+
+
+def test_labels_are_changed_name_by_name():
+    before = job(labels={"team": "billing", "env": "prod"})
+    assert change(before, labels={"env": "test", "new": "1"}).job.labels == {
+        "team": "billing",
+        "env": "test",
+        "new": "1",
+    }
+    assert change(before, labels={"env": None}).job.labels == {"team": "billing"}
+    assert change(before, labels=None).job.labels == {}
+    assert not change(before, labels={}).changed
+    assert wrong(before, labels={"env": 5}) == {"labels.env": "wrong_type"}

@@ -385,6 +385,8 @@ def test_all_wrong_fields_are_told_at_once():
         ("retry_policy.max_delay_seconds", 29, "conflict"),
         ("retry_policy.non_retryable", "http_404", "wrong_type"),
         ("retry_policy.non_retryable", ["a"] * 51, "out_of_range"),
+        ("retry_policy.retryable", "http_404", "wrong_type"),
+        ("retry_policy.retryable", ["a"] * 51, "out_of_range"),
         ("timeout_seconds", 0, "out_of_range"),
         ("timeout_seconds", 86_401, "out_of_range"),
         ("start_deadline_seconds", 0, "out_of_range"),
@@ -634,3 +636,27 @@ def test_only_the_first_unknown_fields_get_a_suggestion():
 def test_a_rule_that_only_matches_skipped_times_is_refused_as_the_rule():
     document = recurring(cron="*/15 2 8-14 3 */7", timezone="America/New_York")
     assert wrong(document) == {"schedule.cron": "never_runs"}
+
+
+def test_labels_are_kept_as_they_are():
+    labels = {"team": "billing", "env:stage": "Zürich 1"}
+    assert parse(with_field(ONE_TIME, "labels", labels)).labels == labels
+    assert parse(with_field(ONE_TIME, "labels", None)).labels == {}
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ([], {"labels": "wrong_type"}),
+        ({"team": 5}, {"labels.team": "wrong_type"}),
+        ({"team": None}, {"labels.team": "required"}),
+        ({"team": ""}, {"labels.team": "bad_format"}),
+        ({"team": "a\nb"}, {"labels.team": "bad_format"}),
+        ({"team": "x" * 65}, {"labels.team": "bad_format"}),
+        ({"a team": "x"}, {"labels.a team": "bad_format"}),
+        ({"": "x"}, {"labels.": "bad_format"}),
+        ({f"l{n}": "x" for n in range(17)}, {"labels": "too_long"}),
+    ],
+)
+def test_a_wrong_label_is_told(labels: Any, problem: dict[str, str]):
+    assert wrong(with_field(ONE_TIME, "labels", labels)) == problem

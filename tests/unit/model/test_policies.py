@@ -31,6 +31,7 @@ def test_the_defaults_are_a_promise_to_stored_jobs():
         max_delay_seconds=3600,
         delays_seconds=None,
         non_retryable=(),
+        retryable=(),
     )
 
 

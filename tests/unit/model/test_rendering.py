@@ -73,6 +73,7 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
             "max_retries": 3,
             "backoff": "EXPONENTIAL_WITH_JITTER",
             "non_retryable": [],
+            "retryable": [],
             "initial_delay_seconds": 30,
             "max_delay_seconds": 3600,
         },
@@ -84,6 +85,10 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
         "deadline_seconds": None,
         "concurrency_key": None,
         "concurrency_limit": None,
+        "unique_key": None,
+        "on_duplicate": None,
+        "labels": {},
+        "notifications": [],
         "misfire_policy": "latest",
         "catch_up_window_seconds": 86_400,
         "catch_up_limit": 100,
@@ -101,6 +106,7 @@ def test_a_one_time_job_is_shown_without_what_has_no_meaning_for_it():
         "max_retries": 2,
         "backoff": "LIST",
         "non_retryable": [],
+        "retryable": [],
         "delays_seconds": [60, 300],
     }
     assert "misfire_policy" not in shown
@@ -164,6 +170,7 @@ def test_an_execution_is_shown_with_its_attempts():
         "execution_id": "exe_0000000000016",
         "job_id": "job_0000000000017",
         "tenant_id": "default",
+        "created_at": "2024-01-01T00:00:00Z",
         "status": "DEAD",
         "reason": "retries_exhausted",
         "scheduled_for": "2026-04-06T12:00:00.25Z",
@@ -173,6 +180,7 @@ def test_an_execution_is_shown_with_its_attempts():
         "lateness_ms": 0,
         "error": "it broke",
         "result": None,
+        "progress": None,
         "attempts": [
             {
                 "attempt": 1,

@@ -8,6 +8,11 @@ language sql stable as $$
   select * from hourbell.executions where job = p_job and origin not in (0, 2)
 $$;
 
+-- Whether an execution has run already, since it was made or replayed: one that has not is a newcomer.
+create or replace function hourbell.has_begun(e hourbell.executions) returns boolean
+language sql immutable
+return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.replayed_fence, 0);
+
 -- Those of them that are in the way of a newcomer: ready, leased or between two attempts. p_newcomers have just been taken
 -- from due; a retry is the earlier run and no newcomer, wherever it is.
 -- `offset 0` keeps a look-up a look-up: without it the planner may hash the whole table, for one row.
@@ -15,7 +20,7 @@ create or replace function hourbell.under_way(p_job bigint, p_newcomers bigint[]
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
   where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = 5 offset 0)
-    and (e.attempt > 0 or e.fence > 0 or (not e.id = any (p_newcomers) and not exists (
+    and (hourbell.has_begun(e) or (not e.id = any (p_newcomers) and not exists (
       select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
 
@@ -38,7 +43,7 @@ begin
       exists (select from hourbell.parked as p where p.kind = 5 and p.key = e.job offset 0) as waiting,
       exists (select from hourbell.under_way(e.job, p_ids) offset 0) as busy
     from hourbell.executions as e
-    where e.id = any (p_ids) and e.attempt = 0 and e.fence = 0
+    where e.id = any (p_ids) and not hourbell.has_begun(e)
     window w as (partition by e.job order by e.occurrence, e.id)),
   decided as (
     select id, job, overlap, case
@@ -62,7 +67,7 @@ begin
         select id from hourbell.under_way(r.job, p_ids) union all
         select id from hourbell.parked as p where p.kind = 5 and p.key = r.job) as e));
     select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
-    from (select id, attempt > 0 or fence > 0 as begun from hourbell.executions where id = any (taken)) as e;
+    from (select x.id, hourbell.has_begun(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
     skipped := skipped || replaced;
     reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
     if retrying is not null then
@@ -81,8 +86,10 @@ begin
       where e.id = d.id and e.id = any (skipped) returning e.*, d.reason),
     recorded as (
       insert into hourbell.ledger
-        (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason)
-      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason from gone)
+        (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason, spec,
+         history)
+      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason, spec, history
+      from gone)
     select array_agg(job) into jobs from gone;
     perform hourbell.let_go(skipped, true, p_now);
     perform hourbell.wake_jobs(jobs, p_now);

@@ -23,6 +23,7 @@ declare
   holding bigint[];
   p smallint;
   room int;
+  queues smallint[];
   shares int[];
   in_hand boolean;
   takes_long boolean;
@@ -41,7 +42,8 @@ begin
 
   if p_repeated and exists (select from hourbell.leased where leased.session = p_session and claim = p_claim) then
     select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
-      array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by), array_agg(coalesce(e.spec, j.spec))
+      array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by),
+      array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
     into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
     from hourbell.leased as l join hourbell.executions as e on e.id = l.id left join hourbell.jobs as j on j.id = e.job
     where l.session = p_session and l.claim = p_claim;
@@ -88,13 +90,24 @@ begin
     foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
+      queues := session.queues; shares := array[room];
+      if cardinality(queues) > 1 then
+        -- Mostly only one of them has anything of this priority.
+        queues := array(
+          select q.queue from unnest(session.queues) as q(queue)
+          cross join lateral (
+            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+          cross join lateral (
+            select from hourbell.ready as r
+            where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r);
+        continue when queues = '{}';
+      end if;
       -- Between queues decides how far their next is ahead of their virtual time: how many of each that makes.
-      shares := array[room];
-      if cardinality(session.queues) > 1 then
+      if cardinality(queues) > 1 then
         shares := array(
-          select count(t.queue) from unnest(session.queues) with ordinality as q(queue, pos)
+          select count(t.queue) from unnest(queues) with ordinality as q(queue, pos)
           left join (
-            select q.queue from unnest(session.queues) as q(queue)
+            select q.queue from unnest(queues) as q(queue)
             cross join lateral (
               select v from hourbell.virtual_time as v
               where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
@@ -105,7 +118,7 @@ begin
           group by q.pos order by q.pos);
       end if;
       with places as materialized (
-        select r.row from unnest(session.queues, shares) as q(queue, share)
+        select r.row from unnest(queues, shares) as q(queue, share)
         cross join lateral (
           select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
         cross join lateral (
@@ -126,7 +139,8 @@ begin
   at := greatest(p_now, hourbell.clock());
   wishes := exists (select from hourbell.cancellations);
   with found as materialized (
-    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, coalesce(e.spec, j.spec) as spec,
+    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
+      hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
       greatest(e.fence + 1, least_fence) as fence, coalesce(j.version, e.version) as version, r.pos,
       -- the plain case, or to be looked at by set_aside
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
@@ -173,6 +187,12 @@ begin
     end if;
   end if;
 end $$;
+
+-- The job as it is sent to a worker. A replayed execution brings the number of attempts that no longer count.
+create or replace function hourbell.sent_spec(p_own text, p_job text, p_replayed_attempt int) returns text
+language sql immutable
+return case when p_replayed_attempt is null then coalesce(p_own, p_job)
+  else '{"attempts_before":' || p_replayed_attempt::text || ',' || substr(coalesce(p_own, p_job), 2) end;
 
 -- The uncommon cases of a claim: wished away, out of date, too late, or a job with a limited number of runs, whose runs
 -- are counted here, when they start.
@@ -293,7 +313,7 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 begin
   insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
   perform hourbell.let_go(array[e.id], false, p_now);
-  update hourbell.executions set run_at = p_until where id = e.id;
+  update hourbell.executions set run_at = p_until, waits_for = null where id = e.id;
   perform hourbell.requeue(array[e.id]);
 end $$;
 

@@ -45,6 +45,7 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 #variable_conflict use_column
 declare
   freed bigint[];
+  noting bigint[]; notifies smallint[];
   queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
   with gone as (
@@ -52,7 +53,9 @@ begin
     where e.id = d.id and e.id = any (p_ids) returning e.*, d.status, d.reason),
   letters as (
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
-    select id, job, tenant, p_now, reason, to_jsonb(gone) - 'status' - 'reason' from gone where status = 1),
+    select id, job, tenant, p_now, reason,
+      to_jsonb(gone) - 'status' - 'reason' || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
+    from gone where status = 1),
   granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
   recorded as (
     insert into hourbell.ledger
@@ -63,8 +66,10 @@ begin
       priority, origin, status, reason, spec, history
     from gone)
   select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
-    array_agg(distinct target), array_agg(distinct key) filter (where key is not null)
-  into freed, queues, tenants, targets, keys from gone;
+    array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
+    array_agg(id) filter (where notifies <> 0), array_agg(notifies) filter (where notifies <> 0)
+  into freed, queues, tenants, targets, keys, noting, notifies from gone;
+  if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
   if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
   perform hourbell.let_go(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then

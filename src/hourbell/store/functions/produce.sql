@@ -38,10 +38,11 @@ begin
   with made as (
     insert into hourbell.executions as e
       (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
-       target, key, key_limit)
+       target, key, key_limit, notifies)
     select base | (nextval('hourbell.ids') & 4194303), m.job, o.at, o.at,
       o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
-      m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once, m.target, m.key, m.key_limit
+      m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once, m.target, m.key, m.key_limit,
+      m.notifies
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
       select p_occurrences[s.runs_from:s.last] from hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)

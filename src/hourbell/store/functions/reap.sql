@@ -14,6 +14,9 @@ declare
   freed bigint[];
   back bigint[];
   over bigint[];
+  failing bigint[];
+  noting bigint[];
+  notifies smallint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   sessions := 0; returned := 0; ended := 0;
@@ -39,7 +42,8 @@ begin
         delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-        select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost', hourbell.letter(e, e.attempt + 1, j.fence)
+        select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
+          hourbell.letter(e, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost')
         from gone as e join judged as j using (id) where j.fate = 1),
       granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
       recorded as (
@@ -57,10 +61,14 @@ begin
             first_started_at = coalesce(e.first_started_at, j.claimed_at),
             history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
         from judged as j
-        where e.id = j.id and e.id = any (array(select id from judged where fate is null)))
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null))
+        returning e.id, e.notifies)
       select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
-        (select array_agg(job) from gone where overlap > 0)
-      into back, over, freed from judged as j;
+        (select array_agg(job) from gone where overlap > 0), (select array_agg(id) from again where notifies & 2 <> 0),
+        (select array_agg(id) from gone where notifies <> 0), (select array_agg(notifies) from gone where notifies <> 0)
+      into back, over, freed, failing, noting, notifies from judged as j;
+      if failing is not null then perform hourbell.note_failures(failing); end if;
+      if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
       if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
       perform hourbell.let_go(back, false, p_now);
       perform hourbell.let_go(over, true, p_now);

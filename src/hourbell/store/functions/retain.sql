@@ -27,7 +27,7 @@ begin
   return made;
 end $$;
 
--- Drops whole days of the ledger that are older than p_keep.
+-- Drops whole days of the ledger that are older than p_keep, and what says which of their deaths were undone.
 create or replace function hourbell.drop_partitions(p_now timestamptz, p_keep interval) returns int
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
@@ -47,11 +47,13 @@ begin
       when lock_not_available then return dropped;
     end;
   end loop;
+  delete from hourbell.replays where ctid = any (array(
+    select ctid from hourbell.replays where died_at < p_now - p_keep - interval '1 day' order by died_at limit 10000));
   return dropped;
 end $$;
 
--- What has served its time: answers to idempotent writes, wishes whose execution has ended, timetables nobody rides,
--- lanes that virtual time has passed.
+-- What has served its time: answers to idempotent writes, tokens of completions, deleted monitors, wishes whose execution has
+-- ended, timetables nobody rides, lanes that virtual time has passed, unique keys of jobs that are over.
 create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -59,11 +61,21 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 declare
   n int;
   total int := 0;
+  held bigint[];
+  living bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   delete from hourbell.idempotency where ctid = any (array(
     select ctid from hourbell.idempotency where created_at < p_now - p_keep_answers
     order by created_at limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.awaiting where ctid = any (array(
+    select ctid from hourbell.awaiting where outcome is not null and until < p_now - p_keep_answers
+    order by until limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.monitors where ctid = any (array(
+    select ctid from hourbell.monitors where deleted_at < p_now - p_keep_answers
+    order by deleted_at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.cancellations as c where not exists (select from hourbell.executions as e where e.id = c.id);
   get diagnostics n = row_count; total := total + n;
@@ -90,6 +102,16 @@ begin
       select from hourbell.parked as p
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  -- The cursor goes round, so that a million living keys are not walked through each time.
+  held := array(
+    select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
+    order by job limit p_limit);
+  perform setval('hourbell.unique_keys_cursor', case when cardinality(held) < p_limit then 0 else held[p_limit] end);
+  living := hourbell.living(held);
+  delete from hourbell.unique_keys where ctid = any (array(
+    select ctid from hourbell.unique_keys
+    where job = any (array(select * from unnest(held) except select * from unnest(living))) for update skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;
 end $$;

@@ -11,10 +11,44 @@ language sql volatile as $$
   returning id, token
 $$;
 
+-- Somebody asks for work: extends his session if it holds nothing, and says which queues it serves. What is held is held by
+-- heartbeats alone: one that the worker does not know of must not be held for ever because he goes on asking for more.
+create or replace function hourbell.renew_session(
+  p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[]
+)
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare session hourbell.sessions;
+begin
+  select * into session from hourbell.sessions where id = p_session and token = p_token;
+  alive := found;
+  if not alive then return; end if;
+  queues := array(select name from hourbell.queues where id = any (session.queues) order by name);
+  -- Who asks all the time is extended now and then.
+  if session.renewed_at not between p_now - p_lease / 10 and p_now
+      and not exists (select from hourbell.leased as l where l.session = p_session) then
+    perform hourbell.extend_session(p_session, p_token, p_now, p_lease);
+  end if;
+end $$;
+
+-- False: the session is over.
+create or replace function hourbell.extend_session(p_session bigint, p_token uuid, p_now timestamptz, p_lease interval)
+returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  -- Never shortened by a call that comes late, unless the clock was set back.
+  update hourbell.sessions
+  set renewed_at = p_now, expires_at = case
+    when renewed_at > p_now + p_lease then p_now + p_lease else greatest(expires_at, p_now + p_lease) end
+  where id = p_session and token = p_token;
+  return found;
+end $$;
+
 -- Extends the session and compares what the worker runs with what it holds:
 -- `lost` it must stop, it no longer holds them; `unwanted` somebody wishes to cancel.
 -- p_resolved: every claim up to this number has been answered, so what the worker does not know of those is given back:
--- the answer that named it was lost.
+-- the answer that named it was lost. Null: the worker does not say; what it does not know after a whole lease is given back.
 create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
   out alive boolean, out lost bigint[], out unwanted bigint[]
@@ -23,12 +57,7 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare forgotten bigint[];
 begin
-  -- Never shortened by a call that comes late, unless the clock was set back.
-  update hourbell.sessions
-  set renewed_at = p_now, expires_at = case
-    when renewed_at > p_now + p_lease then p_now + p_lease else greatest(expires_at, p_now + p_lease) end
-  where id = p_session and token = p_token;
-  alive := found;
+  alive := hourbell.extend_session(p_session, p_token, p_now, p_lease);
   if not alive then lost := p_running; unwanted := '{}'; return; end if;
   -- Both by look-ups of what the worker names. Reading all that the session holds, or all wishes, would be walking over
   -- what vacuum may not clear away.
@@ -40,7 +69,8 @@ begin
     where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
   forgotten := array(
     select id from hourbell.leased as l
-    where l.session = p_session and l.claim <= p_resolved
+    where l.session = p_session
+      and (l.claim <= p_resolved or (p_resolved is null and l.claimed_at < p_now - p_lease))
       and not exists (select from unnest(p_running) as r where r = l.id));
   if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten, p_now); end if;
 end $$;
@@ -73,4 +103,39 @@ begin
   with gone as (delete from hourbell.sessions where id = p_session returning queues)
   insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
   return n;
+end $$;
+
+-- What a session holds of these executions, as its claims gave it.
+create or replace function hourbell.held_by(
+  p_session bigint, p_token uuid, p_ids bigint[],
+  out ids bigint[], out jobs bigint[], out tenants int[], out attempts int[], out fences bigint[],
+  out scheduled_for timestamptz[], out finish_by timestamptz[], out specs text[]
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  if not exists (select from hourbell.sessions where id = p_session and token = p_token) then return; end if;
+  select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
+    array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by), array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
+  into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
+  from unnest(p_ids) as asked(id)
+  cross join lateral (
+    select * from hourbell.leased as l where l.session = p_session and l.id = asked.id offset 0) as l
+  cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
+  left join hourbell.jobs as j on j.id = e.job;
+end $$;
+
+-- Keeps how far an execution has come, as long as it is held under this fence; false: it is not.
+create or replace function hourbell.note_progress(
+  p_session bigint, p_token uuid, p_id bigint, p_fence bigint, p_progress text
+) returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  -- A key share, as for a settle: a session that is being reaped is seen whole or not at all.
+  perform from hourbell.sessions where id = p_session and token = p_token for key share;
+  if not found then return false; end if;
+  update hourbell.leased set progress = p_progress where session = p_session and id = p_id and fence = p_fence;
+  return found;
 end $$;

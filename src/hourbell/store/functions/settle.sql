@@ -1,8 +1,11 @@
 -- Settling: a batch of outcomes leaves `leased`, if session and fence still match.
 -- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to its
--- end; both by the worker's monotonic clock). That is all there is to say about a plain success; the others are named by
--- their position in p_others, counted from 1, and p_kinds … p_results say about them:
--- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted.
+-- end; both by the worker's monotonic clock; begun_ms is null if all that is known is that it has just ended). That is all there
+-- is to say about a plain success; the others are named by their position in p_others, counted from 1, and p_kinds … p_results
+-- say about them:
+-- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted, to wait
+-- for p_reasons if that is said, 5 accepted by its target, which has p_delays seconds to say how it ended, by a token of which
+-- p_results has the digest, 6 dead, and its job is to be paused.
 -- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. And whether somebody
 -- may be waiting for what was let go of.
 create or replace function hourbell.settle(
@@ -18,17 +21,20 @@ declare
   settled bigint[];
   requeued bigint[];
   jobs bigint[];
+  accepted bigint[];
   granted bigint[];
   holding bigint[];
+  noting bigint[];  -- somebody wishes to be told of these,
+  notifies smallint[];  -- and of what
 begin
   freed := false;
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then refused := p_ids; return; end if;
 
   -- Who was wished away and has not ended by himself does so now.
-  if kinds && '{1,4}' and exists (select from hourbell.cancellations) then
+  if kinds && '{1,4,5}' and exists (select from hourbell.cancellations) then
     kinds := array(
-      select case when kind in (1, 4) and exists (
+      select case when kind in (1, 4, 5) and exists (
           select from hourbell.cancellations as c where c.id = p_ids[at] offset 0) then 3 else kind end
       from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
   end if;
@@ -43,25 +49,50 @@ begin
     taken as (
       delete from hourbell.leased as l using outcomes as o
       where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
-      returning o.*, l.held, hourbell.later(l.claimed_at, o.begun_ms) as started_at,
-        hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
+      returning o.*, l.held, hourbell.started(l.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(l.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at),
     again as (
       update hourbell.executions as e
       set fence = t.fence,
           attempt = e.attempt + (t.kind = 1)::int,
           crashes = case when t.kind = 1 then 0 else e.crashes end,
-          run_at = p_now + case when t.kind = 1 then make_interval(secs => t.delay) else '0' end,
+          run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
+          waits_for = case when t.kind = 4 then t.reason end,
           first_started_at = case when t.kind = 1 then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
           history = case when t.kind = 1 then hourbell.add_attempt(
             e.history, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
       from taken as t
-      where e.id = t.id and e.id = any (array(select id from taken)))
-    select array_agg(id), array_agg(id) filter (where held) into requeued, holding from taken;
+      where e.id = t.id and e.id = any (array(select id from taken))
+      returning e.id, e.notifies & 2 <> 0 and t.kind = 1 as notes)
+    select array_agg(id), array_agg(id) filter (where held), (select array_agg(id) from again where notes)
+    into requeued, holding, noting from taken;
     perform hourbell.requeue(requeued);
+    if noting is not null then perform hourbell.note_failures(noting); end if;
     if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;
+  end if;
+  if kinds && '{5}' then
+    -- To a session that never ends and serves nobody: no worker has to hold them any more, and all else about them stays.
+    insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+    values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
+    on conflict do nothing;
+    with outcomes as (
+      select o.*, x.delay, x.result
+      from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
+      join unnest(p_others, kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
+      where x.kind = 5),
+    moved as (
+      update hourbell.leased as l set session = 0 from outcomes as o
+      where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
+      returning o.*),
+    noted as (
+      insert into hourbell.awaiting (id, fence, until, begun_ms, token)
+      select id, fence, p_now + make_interval(secs => delay), begun_ms, decode(result #>> '{}', 'hex') from moved)
+    select array_agg(id) into accepted from moved;
+  end if;
+  if kinds && '{1,4,5}' then
     ending := array(
       select o.id from unnest(p_ids) with ordinality as o(id, pos)
-      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3));
+      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3, 6));
   end if;
 
   if cardinality(ending) > 0 then
@@ -75,38 +106,83 @@ begin
       delete from hourbell.leased as l using outcomes as o
       where l.session = p_session and l.id = any (ending) and o.id = l.id and o.fence = l.fence
       returning o.id, o.fence, o.kind, o.reason, o.error, o.result, l.held, l.version as ran_version,
-        hourbell.later(l.claimed_at, o.begun_ms) as started_at,
-        hourbell.later(l.claimed_at, o.begun_ms + o.took_ms) as finished_at),
+        hourbell.started(l.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(l.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at),
     ended as (
       delete from hourbell.executions where id = any (array(select id from taken)) returning *),
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-      select e.id, e.job, e.tenant, p_now, t.reason, t.error, hourbell.letter(e, e.attempt + 1, t.fence)
-      from ended as e join taken as t using (id) where t.kind = 2),
+      select e.id, e.job, e.tenant, p_now, t.reason, t.error,
+        hourbell.letter(e, t.fence, t.started_at, t.finished_at, t.reason, t.error)
+      from ended as e join taken as t using (id) where t.kind in (2, 6)),
+    abandoned as (
+      insert into hourbell.gone (job, version)
+      select e.job, t.ran_version from ended as e join taken as t using (id) where t.kind = 6 and e.job is not null),
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
          queue, priority, origin, status, reason, error, result, spec, history)
       select e.id, coalesce(e.job, e.id), t.fence, e.occurrence, t.started_at, t.finished_at, p_now, e.tenant, t.ran_version,
         e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
-        e.priority, e.origin, case t.kind when 0 then 0 when 2 then 1 else 2 end, t.reason, t.error, t.result, e.spec, e.history
+        e.priority, e.origin, case t.kind when 0 then 0 when 3 then 2 else 1 end, t.reason, t.error, t.result, e.spec, e.history
       from ended as e join taken as t using (id))
-    select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(id) filter (where held),
-      (select array_agg(job) from ended where overlap > 0)
-    into settled, granted, holding, jobs from taken;
+    select t.*, e.* into settled, granted, holding, jobs, noting, notifies
+    from (select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(id) filter (where held) from taken) as t,
+      (select array_agg(job) filter (where overlap > 0), array_agg(id) filter (where notifies <> 0),
+         array_agg(notifies) filter (where notifies <> 0) from ended) as e;
+    if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
     if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;
     if holding is not null then perform hourbell.let_go(holding, true, p_now); freed := true; end if;
     if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
   end if;
 
-  settled := settled || requeued;
+  settled := settled || requeued || accepted;
   refused := case when cardinality(settled) = cardinality(p_ids) then '{}'
     else array(select unnest(p_ids) except select unnest(settled)) end;
+end $$;
+
+-- Of outcomes that were refused, those that this session has brought before, under the same fence: their answer was lost.
+-- kinds as above; 1 and 2 are the same, a failure. What the reaper wrote is not an outcome that somebody brought.
+create or replace function hourbell.brought_before(p_session bigint, p_ids bigint[], p_fences bigint[], p_kinds smallint[])
+returns bigint[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  return array(
+    select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
+    left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true
+    left join lateral (
+      select fence, session, status, reason, history from hourbell.ledger where id = o.id and job <> id
+      union all
+      select fence, session, status, reason, history from hourbell.ledger where id = any (array[o.id]) and job = id
+      limit 1) as l on true
+    cross join lateral (
+      select exists (
+        select from jsonb_array_elements(coalesce(e.history, l.history, '[]')) as h
+        where (h ->> 'fence')::bigint = o.fence and h ->> 'reason' is distinct from 'lost') as failed) as h
+    where case o.kind
+      when 0 then l.fence = o.fence and l.session = p_session and l.status = 0
+      when 4 then (e.fence = o.fence and not h.failed)
+        or (l.fence = o.fence and l.session = p_session and l.status = 2)
+      else h.failed or (l.fence = o.fence and l.session = p_session
+        and (l.status = 2 or (l.status = 1 and l.reason not in ('lost', 'crashed')))) end);
 end $$;
 
 create or replace function hourbell.later(p_at timestamptz, p_ms int) returns timestamptz
 language sql stable
 return p_at + make_interval(secs => p_ms / 1000.0::float8);
+
+-- When an outcome began and when it ended, from what its worker says; never before the claim.
+create or replace function hourbell.started(p_claimed timestamptz, p_begun_ms int, p_took_ms int, p_now timestamptz)
+returns timestamptz language sql stable
+return case when p_begun_ms is null then greatest(p_claimed, hourbell.later(p_now, -p_took_ms))
+  else hourbell.later(p_claimed, p_begun_ms) end;
+
+create or replace function hourbell.finished(p_claimed timestamptz, p_begun_ms int, p_took_ms int, p_now timestamptz)
+returns timestamptz language sql stable
+return case when p_begun_ms is null then greatest(p_claimed, p_now)
+  else hourbell.later(p_claimed, p_begun_ms + p_took_ms) end;
 
 create or replace function hourbell.lateness_ms(p_due timestamptz, p_started timestamptz) returns bigint
 language sql immutable
@@ -121,7 +197,16 @@ return coalesce(p_history, '[]') || jsonb_build_array(jsonb_build_object(
   'attempt', p_attempt, 'started_at', p_started, 'finished_at', p_finished, 'fence', p_fence, 'reason', p_reason,
   'error', p_error));
 
--- An execution as a dead letter keeps it, to be replayed under the same id.
-create or replace function hourbell.letter(e hourbell.executions, p_attempt int, p_fence bigint) returns jsonb
+-- What an execution is to run by.
+create or replace function hourbell.job_spec(p_job bigint, p_own text) returns text
 language sql stable
-return to_jsonb(e) || jsonb_build_object('attempt', p_attempt, 'fence', p_fence);
+return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job));
+
+-- An execution whose last attempt has failed, as a dead letter keeps it: with every attempt, and the job as it was.
+create or replace function hourbell.letter(
+  e hourbell.executions, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text, p_error text
+) returns jsonb
+language sql stable
+return to_jsonb(e) || jsonb_build_object(
+  'attempt', e.attempt + 1, 'fence', p_fence, 'job_spec', hourbell.job_spec(e.job, e.spec),
+  'history', hourbell.add_attempt(e.history, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error));

@@ -1,15 +1,16 @@
 -- Executions: the statements of run now, backfill, cancel and read.
 
 -- name: insert_run
--- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin. One that lives already is left.
+-- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin; $9 the job that they run by, if it is not
+-- the job as it stands. One that lives already is left.
 with job as (select * from hourbell.jobs where id = $1),
 made as (
   insert into hourbell.executions as e
     (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
-     target, key, key_limit)
+     target, key, key_limit, spec, notifies)
   select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303), j.id, at, $2,
     $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8,
-    j.target, j.key, j.key_limit
+    j.target, j.key, j.key_limit, $9, $10
   from job as j cross join unnest($4::timestamptz[]) as at
   on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do nothing
   returning *),
@@ -21,6 +22,13 @@ queued as (
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
   select run_at, id, tenant, queue, priority, (overlap > 0)::int, target, key from made)
 select id, occurrence from made order by occurrence
+
+-- name: hasten
+-- A one-time job that was taken out of where it waits is to run by $2 at the latest, and by another job $3 if one is given.
+update hourbell.executions
+set run_at = least(run_at, $2), spec = coalesce($3, spec), version = version + ($3::text is not null)::int,
+    updated_at = case when $3 is null then updated_at else $2 end
+where id = $1
 
 -- name: take_waiting
 -- Takes an execution out of due, parked, held or suspects, so that nobody else can move it; no row: it is ready, runs or has
@@ -50,9 +58,19 @@ select exists (
 insert into hourbell.cancellations (id, wished_at)
 select id, $2 from hourbell.executions where id = $1 returning id
 
+-- name: wish_to_cancel_all
+-- All of a recurring job that has not ended.
+insert into hourbell.cancellations (id, wished_at) select id, $2 from hourbell.live_executions($1)
+
+-- name: runs
+-- Whether an execution is held by a worker.
+select exists (
+  select from hourbell.sessions as s cross join lateral (
+    select from hourbell.leased as l where l.session = s.id and l.id = $1 offset 0) as l)
+
 -- name: live
 -- One execution that has not ended, with where it is. (`offset 0`: a look-up stays one, whatever the planner believes.)
-select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.worker, l.expires_at,
+select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress, l.worker, l.expires_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
           where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
@@ -81,7 +99,7 @@ order by l.recorded_at desc limit 1
 -- name: live_of_job
 -- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, which
 -- a change of the job would still take back.
-select e.*, l.claimed_at, l.fence as lease_fence,
+select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
           where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
@@ -92,17 +110,93 @@ from (
   where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
   order by e.occurrence desc, e.id desc limit $4) as e
 left join lateral (
-  select l.claimed_at, l.fence from hourbell.sessions as s cross join lateral (
+  select l.session, l.claimed_at, l.fence, l.progress from hourbell.sessions as s cross join lateral (
     select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
   limit 1) as l on true
 order by e.occurrence desc, e.id desc
 
 -- name: recorded_of_job
--- The last runs of a recurring job, newest first, before ($2, $3).
+-- The last runs of a recurring job, newest first, before ($2, $3). What was replayed has not ended there.
 select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name from hourbell.ledger as l
 where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
+  and not hourbell.was_replayed(l.id, l.status, l.recorded_at)
 order by l.scheduled_for desc, l.id desc limit $4
 
 -- name: queue_served
 -- Whether anybody serves a queue.
 select exists (select from hourbell.sessions where $1::smallint = any (queues) and expires_at > $2) as served
+
+-- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 of those that are `wanted`, among the $3
+-- newest, and the last of these if the walk ends there (engine/pages.py). $5 the tenant, $6 the status; each may be null.
+
+-- name: list_live
+-- Of recurring jobs only if $7 says so; $8 now: what is only planned ahead is left out.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.*, w.*, row_number() over (order by e.id desc) as pos,
+    e.fits and ($6::text is null or w.status = $6) as wanted
+  from (
+    select e, e.*, ($5::int is null or e.tenant = $5) and not ($7 and e.job is null)
+      and (e.job is null or e.occurrence <= $8 or e.attempt > 0) as fits
+    from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
+  left join lateral hourbell.whereabouts(e.e, e.fits) as w on true) as e
+where e.wanted or e.pos = $3
+order by e.id desc limit $2
+
+-- name: list_live_one_time
+-- One-time jobs of a tenant, written as a range: only their own index has (tenant, id) in order.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos, $6::text is null or w.status = $6 as wanted
+  from (
+    select * from hourbell.executions
+    where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
+  cross join lateral hourbell.whereabouts(e, true) as w) as e
+where e.wanted or e.pos = $3
+order by e.tenant desc, e.id desc limit $2
+
+-- name: list_running
+-- What runs, or has been accepted by its target, is found by its sessions: there is little of it, among much that waits. Of
+-- everybody, no session has more than $2 of the first $2.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.*, false as in_due, false as in_parked, false as in_held, l.claimed_at, l.fence as lease_fence, l.session,
+    l.progress, row_number() over (order by l.id desc) as pos, $5::int is null or e.tenant = $5 as wanted
+  from (
+    select l.* from hourbell.sessions as s cross join lateral (
+      select * from hourbell.leased as l where l.session = s.id and (l.session = 0) = ($6::text = 'AWAITING') and l.id < $1 and l.id >= $4
+      order by l.id desc limit case when $5::int is null then $2::bigint else $3::bigint end) as l
+    order by l.id desc limit $3) as l
+  cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e) as e
+where e.wanted or e.pos = $3
+order by e.id desc limit $2
+
+-- name: list_recorded
+-- $6 is a code of the ledger. Recurring and one-time ones have an index each.
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from (
+  select l.*, row_number() over (order by l.id desc) as pos,
+    ($5::int is null or l.tenant = $5) and ($6::smallint is null or l.status = $6)
+      and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
+  from (
+    (select * from hourbell.ledger where job <> id and id < $1 and id >= $4 order by id desc limit $3)
+    union all
+    (select * from hourbell.ledger where job = id and id < $1 and id >= $4 order by id desc limit $3)
+    order by id desc limit $3) as l) as l
+where l.wanted or l.pos = $3
+order by l.id desc limit $2
+
+-- name: list_recorded_of_tenant
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from (
+  select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
+    ($6::smallint is null or l.status = $6) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
+  from (
+    (select * from hourbell.ledger
+     where job <> id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
+    union all
+    (select * from hourbell.ledger
+     where job = id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
+    order by tenant desc, id desc limit $3) as l) as l
+where l.wanted or l.pos = $3
+order by l.tenant desc, l.id desc limit $2

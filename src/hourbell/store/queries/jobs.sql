@@ -1,85 +1,72 @@
 -- Jobs: the statements of create, change and read. Times come in as arguments.
 
--- name: moment
--- The time, an id for a job that may be created at it, and the defaults of its queue $1.
-select now, hourbell.id_base(now) | (nextval('hourbell.ids') & 4194303) as id, q.timeout_seconds, q.retry_policy
-from (select hourbell.clock() as now offset 0) as clock left join hourbell.queues as q on q.name = $1
+-- name: before_create
+-- What has to be known before $1 documents can be read: $2 queues, $3 tenants, $4 and $5 the keys of the requests.
+select * from hourbell.before_create($1, $2, $3, $4, $5)
 
--- name: ensure_tenant
--- The number of a tenant; a new name is a new tenant.
-with made as (
-  insert into hourbell.tenants (name, created_at) select $1, $2
-  where not exists (select from hourbell.tenants where name = $1)
-  on conflict (name) do nothing returning id)
-select id from made union all select id from hourbell.tenants where name = $1
+-- name: create_jobs
+select * from hourbell.create_jobs(
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
+  $27, $28, $29)
 
--- name: ensure_queue
--- The number of a queue; a new name is a new queue.
-with made as (
-  insert into hourbell.queues (name, created_at) select $1, $2
-  where not exists (select from hourbell.queues where name = $1)
-  on conflict (name) do nothing returning id)
-select id from made union all select id from hourbell.queues where name = $1
+-- name: new_id
+-- For something that is created at $1.
+select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303)
 
--- name: ensure_target
+-- name: ensure_tenants
+-- The numbers of tenants; a new name is a new tenant. One that somebody else makes at this moment is left out.
 with made as (
-  insert into hourbell.targets (host, created_at) select $1, $2
-  where not exists (select from hourbell.targets where host = $1)
-  on conflict (host) do nothing returning id)
-select id from made union all select id from hourbell.targets where host = $1
+  insert into hourbell.tenants (name, created_at) select name, $2 from unnest($1::text[]) as name
+  where not exists (select from hourbell.tenants as t where t.name = name.name) order by name
+  on conflict (name) do nothing returning id, name)
+select id, name from made union all select id, name from hourbell.tenants where name = any ($1)
 
--- name: ensure_timetable
--- The timetable of a rhythm; $5 now, $6 its first fire after that.
+-- name: ensure_queues
+-- The same for queues.
 with made as (
+  insert into hourbell.queues (name, created_at) select name, $2 from unnest($1::text[]) as name
+  where not exists (select from hourbell.queues as q where q.name = name.name) order by name
+  on conflict (name) do nothing returning id, name)
+select id, name from made union all select id, name from hourbell.queues where name = any ($1)
+
+-- name: ensure_targets
+-- The same for hosts.
+with made as (
+  insert into hourbell.targets (host, created_at) select host, $2 from unnest($1::text[]) as host
+  where not exists (select from hourbell.targets as t where t.host = host.host) order by host
+  on conflict (host) do nothing returning id, host as name)
+select id, name from made union all select id, host from hourbell.targets where host = any ($1)
+
+-- name: ensure_timetables
+-- The timetables of rhythms, by their place in the arrays; $5 now, $6 their first fires after that.
+with asked as materialized (
+  select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $6::timestamptz[]) with ordinality
+    as a(rule, zone, dst_gap, dst_overlap, first, k)),
+known as materialized (
+  select a.k, t.id from asked as a cross join lateral (
+    select id from hourbell.timetables as t
+    where (t.rule, t.zone, t.dst_gap, t.dst_overlap) = (a.rule, a.zone, a.dst_gap, a.dst_overlap) offset 0) as t),
+made as (
   insert into hourbell.timetables
     (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version)
-  select $1, $2, $3, $4, $5, $6, $6, $7
-  where not exists (select from hourbell.timetables where (rule, zone, dst_gap, dst_overlap) = ($1, $2, $3, $4))
-  on conflict (rule, zone, dst_gap, dst_overlap) do nothing returning id)
-select id from made
+  select rule, zone, dst_gap, dst_overlap, $5, first, first, $7 from asked where k not in (select k from known) order by k
+  on conflict (rule, zone, dst_gap, dst_overlap) do nothing returning id, rule, zone, dst_gap, dst_overlap)
+select k, id from known
 union all
-select id from hourbell.timetables where (rule, zone, dst_gap, dst_overlap) = ($1, $2, $3, $4)
+select a.k, m.id from made as m join asked as a using (rule, zone, dst_gap, dst_overlap)
 
--- name: new_ids
--- Ids for $2 jobs that are created at $1.
-select array(select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303) from generate_series(1, $2))
-
--- name: insert_one_time
--- One-time jobs are their executions. Job k is on the terms $4[k], counted from 1: a batch has many jobs and few terms.
-with terms as materialized (
-  select * from unnest($6::smallint[], $7::int[], $8::smallint[], $9::boolean[], $10::int[], $11::int[], $12::bigint[],
-    $13::int[]) with ordinality
-    as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, k)),
-new as materialized (
-  select n.*, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit,
-    n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
-  from unnest($1::bigint[], $2::timestamptz[], $3::int[], $4::int[], $5::text[]) as n(id, at, tenant, terms, spec)
-  join terms as t on t.k = n.terms),
-made as (
-  insert into hourbell.executions
-    (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target, key,
-     key_limit)
-  select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit from new),
-timed as (
-  insert into hourbell.deadlines (at, id, kind)
-  select start_by, id, 0 from new where start_by is not null
-  union all
-  select finish_by, id, 1 from new where finish_by is not null)
-insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
-select at, id, tenant, queue, priority, target, key from new
-
--- name: insert_recurring
-insert into hourbell.jobs
-  (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec, target, key,
-   key_limit)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10, $11, $12, $13, $14)
+-- name: holder
+-- The living job that has a unique key; $1 the tenant's name, $2 the space of the key.
+select job from hourbell.unique_keys as k
+where tenant = (select id from hourbell.tenants where name = $1) and space = $2 and key = $3
+  and hourbell.living(array[job]) <> '{}'
 
 -- name: insert_member
 -- A membership that has still to join its timetable.
 insert into hourbell.members
   (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
-   overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+   overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 
 -- name: end_member
 -- The present membership of a job ends now: what is due stays its own, what comes is not.
@@ -142,7 +129,8 @@ where exists (select from from_due) or exists (select from from_parked) or exist
 -- name: update_one_time
 update hourbell.executions
 set occurrence = $2, run_at = $3, queue = $4, priority = $5, start_by = $6, finish_by = $7, at_most_once = $8, spec = $9,
-    version = version + 1, updated_at = $10, target = $11, key = $12, key_limit = $13
+    version = version + 1, updated_at = $10, target = $11, key = $12, key_limit = $13,
+    notifies = $14
 where id = $1 returning version
 
 -- name: let_go
@@ -163,39 +151,86 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 -- name: discard
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
+-- Lists of jobs, newest first, before the id $1: the first $2 of those that are `wanted`, among the $3 newest, and the last
+-- of these if the walk ends there (engine/pages.py). $4 the status; $5 queue, $6 prefix of the name, $7 a label as `name:value`;
+-- each may be null.
+
 -- name: list_recurring
--- Of all tenants, newest first, before $1; $3 their status, or null.
-select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name from hourbell.jobs as j
-where j.id < $1 and ($3::smallint is null or j.status = $3)
+select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
+from (
+  select j.*, row_number() over (order by j.id desc) as pos,
+    ($4::smallint is null or j.status = $4) and ($5::smallint is null or j.queue = $5)
+      and hourbell.is_wanted(j.spec, $6, $7) as wanted
+  from (select * from hourbell.jobs where id < $1 order by id desc limit $3) as j) as j
+where j.wanted or j.pos = $3
 order by j.id desc limit $2
 
 -- name: list_recurring_of_tenant
--- Of the tenant $3 in the statuses $4, newest first, before $1: the newest of each status, merged. By `-id`, which only
--- the index of tenants has in order: by `id` the planner may walk through everybody's jobs in search of this tenant's.
-select j.*, (select name from hourbell.tenants as t where t.id = $3) as tenant_name
-from unnest($4::smallint[]) as s(status) cross join lateral (
-  select * from hourbell.jobs as j
-  where j.tenant = $3 and j.status = s.status and -j.id > -$1::bigint order by -j.id limit $2) as j
-order by j.id desc limit $2
+-- Of the tenant $8 in one status, $4. By `-id`, which only the index of tenants has in order: by `id` the planner may walk
+-- through everybody's jobs in search of this tenant's.
+select j.*, (select name from hourbell.tenants as t where t.id = $8) as tenant_name
+from (
+  select j.*, row_number() over (order by j.down) as pos,
+    ($5::smallint is null or j.queue = $5) and hourbell.is_wanted(j.spec, $6, $7) as wanted
+  from (
+    select *, -id as down from hourbell.jobs
+    where tenant = $8 and status = $4 and -id > -$1::bigint order by -id limit $3) as j) as j
+where j.wanted or j.pos = $3
+order by j.down limit $2
 
 -- name: list_one_time_live
--- Newest first, before $1; $3 tenant or null, $4 whether they are paused, or null.
-select e.id, e.run_at, e.version, e.spec, e.updated_at,
-  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  exists (select from hourbell.held as h where h.id = e.id offset 0) as held
-from hourbell.executions as e
-where e.job is null and e.id < $1 and ($3::int is null or e.tenant = $3)
-  and ($4::boolean is null or $4 = exists (select from hourbell.held as h where h.id = e.id offset 0))
+-- $4 whether they are paused.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.id desc) as pos,
+    e.job is null and e.origin = 0 and ($4::boolean is null or h.held = $4) and ($5::smallint is null or e.queue = $5)
+      and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  from (select * from hourbell.executions where id < $1 order by id desc limit $3) as e
+  cross join lateral (select exists (select from hourbell.held as h where h.id = e.id offset 0) as held) as h) as e
+where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
+-- name: list_one_time_live_of_tenant
+-- Of the tenant $8, written as a range: only the index of one-time jobs has (tenant, id) in order, and it begins there. $4 whether they are paused.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.origin = 0 and ($4::boolean is null or h.held = $4) and ($5::smallint is null or e.queue = $5)
+      and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  from (
+    select * from hourbell.executions
+    where job is null and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as e
+  cross join lateral (select exists (select from hourbell.held as h where h.id = e.id offset 0) as held) as h) as e
+where e.wanted or e.pos = $3
+order by e.tenant desc, e.id desc limit $2
+
 -- name: list_one_time_ended
--- Newest first, before $1; $3 tenant or null, $4 whether they came to an end of their own, or null.
-select l.id, l.version, l.spec, l.status, l.recorded_at,
-  (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
-from hourbell.ledger as l
-where l.job = l.id and l.id < $1 and ($3::int is null or l.tenant = $3)
-  and ($4::boolean is null or $4 = (l.status in (0, 1, 4)))
+-- $4 whether they came to an end of their own. What was replayed has not ended there.
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from (
+  select l.*, row_number() over (order by l.id desc) as pos,
+    l.origin = 0 and ($4::boolean is null or $4 = (l.status in (0, 1, 4))) and ($5::smallint is null or l.queue = $5)
+      and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
+  from (
+    select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
+    where job = id and id < $1 order by id desc limit $3) as l) as l
+where l.wanted or l.pos = $3
 order by l.id desc limit $2
+
+-- name: list_one_time_ended_of_tenant
+select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+from (
+  select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
+    l.origin = 0 and ($4::boolean is null or $4 = (l.status in (0, 1, 4))) and ($5::smallint is null or l.queue = $5)
+      and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
+  from (
+    select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
+    where job = id and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as l) as l
+where l.wanted or l.pos = $3
+order by l.tenant desc, l.id desc limit $2
+
+-- name: queue_by_name
+select id from hourbell.queues where name = $1
 
 -- name: tenant_by_name
 select id from hourbell.tenants where name = $1
@@ -214,3 +249,10 @@ where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
 -- name: insert_answer
 insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at) values ($1, $2, $3, 0, $4, $5)
+
+-- name: abandoned
+-- Jobs that their target wants no more of, in no order.
+select job, version from hourbell.gone limit $1
+
+-- name: forget_abandoned
+delete from hourbell.gone where job = $1 and version = $2

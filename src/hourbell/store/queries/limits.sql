@@ -64,16 +64,3 @@ select p.kind, p.key,
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 where p.id = $1
-
--- name: quota
--- A tenant of $1 whose quota $2 more jobs would exceed, if there is one. What others are creating at this moment is not seen:
--- a quota may be passed by as many as come at once.
-select t.name, t.max_jobs from unnest($1::int[], $2::int[]) as new(tenant, n)
-cross join lateral (select * from hourbell.tenants as t where t.id = new.tenant and t.max_jobs is not null offset 0) as t
-where t.max_jobs < new.n
-  + (select count(*) from (
-       select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-         select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
-  + (select count(*) from (
-       select from hourbell.executions as e where e.tenant = t.id and e.job is null limit t.max_jobs) as one_time)
-limit 1

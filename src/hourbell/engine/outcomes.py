@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
 from hourbell.model.executions import (
+    Accepted,
     Cancelled,
     Claimed,
     Failed,
@@ -14,8 +14,11 @@ from hourbell.model.executions import (
     Released,
     Succeeded,
 )
-from hourbell.model.jobs import JobSpec
-from hourbell.model.policies import Delivery, Retry, decide
+from hourbell.model.jobs import SentSpec
+from hourbell.model.policies import Delivery, Retry, decide, is_final
+
+# Kinds of Settlement, as in store/functions/settle.sql.
+SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE = range(7)
 
 MOST_ERROR_CHARACTERS = 4_000
 MOST_RESULT_BYTES = 16 * 1024
@@ -23,27 +26,61 @@ MOST_RESULT_BYTES = 16 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """An outcome, decided: what is to become of a claimed execution."""
+
+    execution_id: int
+    fence: int
+    kind: int
+    begun_ms: int | None = 0  # from the claim to the start of the action; None: it has just ended
+    took_ms: int = 0  # from its start to its end
+    delay_seconds: float | None = None  # RETRY, RELEASED: after this; AWAITING: no longer than this
+    reason: str | None = None
+    error: str | None = None
+    result: str | None = None  # JSON; AWAITING: the digest of the token, in hexadecimal
+
+    @property
+    def is_plain(self) -> bool:
+        """A success with nothing to say: the common case, which costs least."""
+        return self.kind == SUCCEEDED and self.result is None and self.error is None
+
+
 def settlement(
     claimed: Claimed,
-    spec: JobSpec | None,
+    spec: SentSpec | None,
     outcome: Outcome,
-    begun_ms: int,
+    begun_ms: int | None,
     took_ms: int,
     remaining_seconds: float | None,
 ) -> Settlement:
     """The settlement of an outcome. `spec` is None when it could not be read."""
-    number, fence = claimed.execution_id, claimed.fence
+    if isinstance(outcome, Failed):
+        return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
+    return plain_settlement(claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms)
+
+
+def plain_settlement(
+    number: int,
+    fence: int,
+    outcome: Succeeded | Cancelled | Accepted | Released,
+    begun_ms: int | None,
+    took_ms: int,
+) -> Settlement:
+    """The settlement of an outcome on which the job's policies have no bearing."""
     if isinstance(outcome, Succeeded):
         result, error = _result(outcome.result)
         return Settlement(number, fence, SUCCEEDED, begun_ms, took_ms, None, None, error, result)
-    if isinstance(outcome, Failed):
-        return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     if isinstance(outcome, Cancelled):
         return Settlement(
             number, fence, CANCELLED, begun_ms, took_ms, reason=Reason.CANCELLED.value
         )
-    assert isinstance(outcome, Released)
-    return Settlement(number, fence, RELEASED)
+    if isinstance(outcome, Accepted):
+        digest = f'"{outcome.token_digest.hex()}"'
+        within = max(outcome.within_seconds, 0.0)
+        return Settlement(number, fence, AWAITING, begun_ms, took_ms, within, result=digest)
+    return Settlement(
+        number, fence, RELEASED, delay_seconds=outcome.delay_seconds, reason=outcome.waits_for
+    )
 
 
 def without_result(bad: Settlement, why: str) -> Settlement:
@@ -87,19 +124,28 @@ def _result(value: object) -> tuple[str | None, str | None]:
 
 def _failure(
     claimed: Claimed,
-    spec: JobSpec | None,
+    spec: SentSpec | None,
     failure: Failed,
-    begun_ms: int,
+    begun_ms: int | None,
     took_ms: int,
     remaining_seconds: float | None,
 ) -> Settlement:
     number, fence, error = claimed.execution_id, claimed.fence, clean(failure.error)
+    dead = DEAD
+    if failure.gone and spec is not None and is_final(spec.retry_policy, failure):
+        dead = GONE
     if spec is None or spec.delivery is Delivery.AT_MOST_ONCE:
         reason = Reason.NON_RETRYABLE if spec is None else Reason.RETRIES_EXHAUSTED
-        return Settlement(number, fence, DEAD, begun_ms, took_ms, None, reason.value, error)
-    verdict = decide(spec.retry_policy, claimed.attempt, failure, number, remaining_seconds)
+        return Settlement(number, fence, dead, begun_ms, took_ms, None, reason.value, error)
+    verdict = decide(
+        spec.retry_policy,
+        claimed.attempt - spec.attempts_before,
+        failure,
+        number,
+        remaining_seconds,
+    )
     if isinstance(verdict, Retry):
         delay = verdict.delay_seconds
         kind = clean(failure.kind)
         return Settlement(number, fence, RETRY, begun_ms, took_ms, delay, kind, error)
-    return Settlement(number, fence, DEAD, begun_ms, took_ms, None, verdict.reason.value, error)
+    return Settlement(number, fence, dead, begun_ms, took_ms, None, verdict.reason.value, error)

@@ -1,0 +1,119 @@
+"""Who calls: an API key in `Authorization: Bearer hb_…`, looked up and remembered for a moment.
+
+A server that only this machine can reach is open until somebody makes the first key; it then still answers only to requests
+that were meant for this machine, so that a page in a browser cannot reach it under a name of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from ipaddress import ip_address
+
+import structlog
+
+from hourbell.api.errors import Misdirected
+from hourbell.api.requests import AnyRequest
+from hourbell.api.routes import Route
+from hourbell.engine.core import Engine
+from hourbell.engine.keys import caller_of, is_keyless
+from hourbell.model.access import ANYBODY, Caller, digest_of
+from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
+
+FRESH_SECONDS = 2.0  # how long a revoked key may still open a door
+MOST_FAILURES = 20  # at once, from one address,
+SECONDS_PER_FAILURE = 3  # and then one in so many seconds
+_MOST_REMEMBERED = 10_000
+
+_SCHEME = "Bearer "
+_HOW = "Send it as `Authorization: Bearer hb_…`; an administrator makes keys with POST /api/v1/keys or `hourbell keys create`."
+
+_log = structlog.get_logger(__name__)
+
+
+class Doorkeeper:
+    """Tells who a request comes from, and whether he may."""
+
+    def __init__(self, engine: Engine, local: bool) -> None:
+        self._engine = engine
+        self._local = local  # only this machine can reach us
+        self._known: dict[bytes, tuple[Caller, float]] = {}
+        self._failures: dict[str, float] = {}  # address → when it will have none
+        self._keyless_until = 0.0
+
+    async def admit(self, request: AnyRequest, route: Route) -> Caller:
+        """The caller of an operation; Unauthenticated or Forbidden if there is none who may call it."""
+        caller = await self._caller(request)
+        if route.access is not None and caller.role not in route.access:
+            allowed = ", ".join(sorted(route.access))
+            raise Forbidden(
+                f"A key with the role {caller.role} may not do this; it takes one of: {allowed}."
+            )
+        return caller
+
+    async def _caller(self, request: AnyRequest) -> Caller:
+        headers = request.headers.getall("Authorization", [])
+        if not headers:
+            if await self._is_open():
+                _refuse_strange_host(request)
+                return ANYBODY
+            raise Unauthenticated(f"This request came without a key. {_HOW}")
+        if len(headers) > 1 or not headers[0].startswith(_SCHEME):
+            raise Unauthenticated(f"The Authorization header is not a key. {_HOW}")
+        digest = digest_of(headers[0].removeprefix(_SCHEME))
+        known = None if digest is None else self._known.get(digest)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        address = request.client.host if request.client else ""
+        self._refuse_if_often(address)
+        at = time.monotonic()
+        caller = None if digest is None else await caller_of(self._engine, digest)
+        if caller is None or digest is None:
+            self._note_failure(address)
+            raise Unauthenticated(f"This key is not known, or was revoked. {_HOW}")
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[digest] = (caller, at + FRESH_SECONDS)
+        return caller
+
+    async def _is_open(self) -> bool:
+        if not self._local:
+            return False
+        at = time.monotonic()
+        if at >= self._keyless_until:
+            if not await is_keyless(self._engine):
+                self._local = False  # for good: there has been a key
+                return False
+            self._keyless_until = at + FRESH_SECONDS
+        return True
+
+    def _refuse_if_often(self, address: str) -> None:
+        excess = self._failures.get(address, 0.0) - time.monotonic()
+        if excess > (MOST_FAILURES - 1) * SECONDS_PER_FAILURE:
+            raise TooManyFailures(SECONDS_PER_FAILURE)
+
+    def _note_failure(self, address: str) -> None:
+        now = time.monotonic()
+        if len(self._failures) >= _MOST_REMEMBERED:
+            self._failures = {who: until for who, until in self._failures.items() if until > now}
+            if len(self._failures) >= _MOST_REMEMBERED:
+                self._failures.clear()
+        self._failures[address] = max(self._failures.get(address, 0.0), now) + SECONDS_PER_FAILURE
+        _log.warning("unknown_key", address=address)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_strange_host(request: AnyRequest) -> None:
+    """A page of somebody else, in a browser here, may have made its own name lead to us."""
+    host = request.headers.get("Host", "")
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if not is_local(name.removeprefix("[").removesuffix("]")):
+        raise Misdirected

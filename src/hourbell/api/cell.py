@@ -1,0 +1,209 @@
+"""The cell: its tenants, queues and targets, its audit trail, and the load to come."""
+
+from __future__ import annotations
+
+from litestar import Response
+
+from hourbell.api.answers import (
+    JSON,
+    answer,
+    render_audit,
+    render_forecast,
+    render_named,
+    render_page,
+)
+from hourbell.api.requests import (
+    AnyRequest,
+    read_hours,
+    read_part,
+    read_tenant_part,
+    read_write,
+    refuse_query,
+)
+from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.engine import audit, limits, overview
+from hourbell.engine import forecast as forecasts
+from hourbell.engine.documents import (
+    parse_limits,
+    parse_queue_settings,
+    parse_tenant_settings,
+)
+from hourbell.model.access import ADMINISTER, OPERATE, READ
+
+_tenant, _queue, _target = (render_named(field) for field in ("tenant_id", "queue", "host"))
+
+
+async def list_tenants(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    part = read_part(request)
+    page = await overview.list_tenants(engine, part.page_size, part.page_token)
+    return answer(render_page(page, _tenant))
+
+
+async def get_tenant(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+    refuse_query(request)
+    return answer(_tenant(await overview.get_tenant(engine, name)))
+
+
+async def set_tenant(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    await limits.set_tenant(engine, name, parse_tenant_settings(document), write)
+    return answer(_tenant(await overview.get_tenant(engine, name)))
+
+
+async def list_queues(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    part = read_part(request)
+    page = await overview.list_queues(engine, part.page_size, part.page_token)
+    return answer(render_page(page, _queue))
+
+
+async def get_queue(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+    refuse_query(request)
+    return answer(_queue(await overview.get_queue(engine, name)))
+
+
+async def set_queue(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    await limits.set_queue(engine, name, parse_queue_settings(document), write)
+    return answer(_queue(await overview.get_queue(engine, name)))
+
+
+async def list_targets(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    part = read_part(request)
+    page = await overview.list_targets(engine, part.page_size, part.page_token)
+    return answer(render_page(page, _target))
+
+
+async def get_target(engine: TheEngine, request: AnyRequest, host: InPath) -> Response[bytes]:
+    refuse_query(request)
+    return answer(_target(await overview.get_target(engine, host)))
+
+
+async def set_target(engine: TheEngine, request: AnyRequest, host: InPath) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    await limits.set_target(engine, host, parse_limits(document), write)
+    return answer(_target(await overview.get_target(engine, host)))
+
+
+async def list_audit(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    tenant_id, part = read_tenant_part(request)
+    page = await audit.list_audit(engine, tenant_id, part.page_size, part.page_token)
+    return answer(render_page(page, render_audit))
+
+
+async def get_forecast(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    hours, tenant_id = read_hours(request, forecasts.MOST_HOURS, forecasts.USUAL_HOURS)
+    return answer(render_forecast(await forecasts.forecast(engine, hours, tenant_id)))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/tenants",
+        handler=list_tenants,
+        access=READ,
+        summary="List tenants by name",
+        query=("page_size", "page_token"),
+        answers={200: "TenantPage"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tenants/{name}",
+        handler=get_tenant,
+        access=READ,
+        summary="Read the settings of a tenant, and what it has now",
+        answers={200: "Tenant"},
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/tenants/{name}",
+        handler=set_tenant,
+        access=ADMINISTER,
+        summary="Set the weight, limits and quota of a tenant",
+        description="The whole of them: what is left out is as usual again. They act at once.",
+        body="TenantSettings",
+        media_types=(JSON,),
+        answers={200: "Tenant"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/queues",
+        handler=list_queues,
+        access=READ,
+        summary="List queues by name",
+        query=("page_size", "page_token"),
+        answers={200: "QueuePage"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/queues/{name}",
+        handler=get_queue,
+        access=READ,
+        summary="Read the settings of a queue, and what it has now",
+        answers={200: "Queue"},
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/queues/{name}",
+        handler=set_queue,
+        access=ADMINISTER,
+        summary="Set the limits and defaults of a queue",
+        description=(
+            "The whole of them: what is left out is as usual again. Limits act at once, defaults on jobs that "
+            "are created from now on."
+        ),
+        body="QueueSettings",
+        media_types=(JSON,),
+        answers={200: "Queue"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/targets",
+        handler=list_targets,
+        access=READ,
+        summary="List hosts that webhooks call, by name",
+        query=("page_size", "page_token"),
+        answers={200: "TargetPage"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/targets/{host}",
+        handler=get_target,
+        access=READ,
+        summary="Read the limits of a host, and what waits for them",
+        answers={200: "Target"},
+    ),
+    Route(
+        method="PUT",
+        path="/api/v1/targets/{host}",
+        handler=set_target,
+        access=ADMINISTER,
+        summary="Set the limits of a host",
+        description="The whole of them: what is left out is not limited any more. They act at once.",
+        body="TargetSettings",
+        media_types=(JSON,),
+        answers={200: "Target"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/audit",
+        handler=list_audit,
+        access=OPERATE,
+        summary="Who changed what, the latest change first",
+        query=("tenant_id", "page_size", "page_token"),
+        answers={200: "AuditPage"},
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/forecast",
+        handler=get_forecast,
+        access=READ,
+        summary="Executions that will fall due, by minute",
+        description=(
+            "From the timetables, and from what already waits for its time. Pauses, starts_at and ends_at are "
+            "honoured; max_runs, overlaps and runs that somebody will ask for are not known. Up to "
+            "complete_until nothing is missing."
+        ),
+        query=("hours", "tenant_id"),
+        answers={200: "Forecast"},
+    ),
+)

@@ -1,0 +1,83 @@
+"""API keys: make, list, revoke."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Response
+
+from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
+from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.engine import keys
+from hourbell.model.access import ADMINISTER, ApiKey
+from hourbell.model.ids import key_text, parse_key_id
+from hourbell.model.instants import format_instant
+
+KEYS = "/api/v1/keys"
+KEY = "/api/v1/keys/{key_id}"
+
+
+async def create_key(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    made = await keys.create_key(engine, keys.parse_new_key(document), write)
+    location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
+    return answer({**_render(made.made), "key": made.key}, 201, location)
+
+
+async def list_keys(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    part = read_part(request)
+    page = await keys.list_keys(engine, part.page_size, part.page_token)
+    return answer(render_page(page, _render))
+
+
+async def revoke_key(engine: TheEngine, request: AnyRequest, key_id: InPath) -> Response[bytes]:
+    write = await read_bare_write(request)
+    return answer(_render(await keys.revoke_key(engine, parse_key_id(key_id), write)))
+
+
+def _render(key: ApiKey) -> dict[str, Any]:
+    return {
+        "key_id": key_text(key.key_id),
+        "name": key.name,
+        "role": key.role,
+        "tenant_id": key.tenant_id,
+        "created_at": format_instant(key.created_at),
+        "revoked_at": None if key.revoked_at is None else format_instant(key.revoked_at),
+    }
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path=KEYS,
+        handler=create_key,
+        access=ADMINISTER,
+        summary="Make an API key",
+        description=(
+            "The key is in this answer and nowhere else; a repeated answer is without it. The first key must be an admin's "
+            "of all tenants. From then on every request needs a key."
+        ),
+        body="NewKey",
+        media_types=(JSON,),
+        answers={201: "MadeKey"},
+    ),
+    Route(
+        method="GET",
+        path=KEYS,
+        handler=list_keys,
+        access=ADMINISTER,
+        summary="List API keys, newest first",
+        query=("page_size", "page_token"),
+        answers={200: "KeyPage"},
+    ),
+    Route(
+        method="DELETE",
+        path=KEY,
+        handler=revoke_key,
+        access=ADMINISTER,
+        summary="Revoke an API key",
+        description="Within 5 seconds no node takes it any more.",
+        answers={200: "Key"},
+    ),
+)

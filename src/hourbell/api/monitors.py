@@ -1,0 +1,97 @@
+"""Monitors: dead-man switches of jobs."""
+
+from __future__ import annotations
+
+from litestar import Response
+
+from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_part,
+    read_write,
+    refuse_query,
+)
+from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.engine import monitors
+from hourbell.engine.monitors import render_monitor
+from hourbell.model.access import OPERATE, READ
+from hourbell.model.ids import monitor_text, parse_monitor_id
+
+MONITORS = "/api/v1/monitors"
+MONITOR = "/api/v1/monitors/{monitor_id}"
+
+
+async def create_monitor(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    monitor = await monitors.create_monitor(engine, document, write)
+    path = f"{MONITORS}/{monitor_text(monitor.monitor_id)}"
+    return answer(render_monitor(monitor), 201, {"Location": path})
+
+
+async def list_monitors(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    part = read_part(request)
+    page = await monitors.list_monitors(engine, part.page_size, part.page_token)
+    return answer(render_page(page, render_monitor))
+
+
+async def get_monitor(
+    engine: TheEngine, request: AnyRequest, monitor_id: InPath
+) -> Response[bytes]:
+    refuse_query(request)
+    monitor = await monitors.get_monitor(engine, parse_monitor_id(monitor_id))
+    return answer(render_monitor(monitor))
+
+
+async def delete_monitor(
+    engine: TheEngine, request: AnyRequest, monitor_id: InPath
+) -> Response[bytes]:
+    write = await read_bare_write(request)
+    monitor = await monitors.delete_monitor(engine, parse_monitor_id(monitor_id), write)
+    return answer(render_monitor(monitor))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path=MONITORS,
+        handler=create_monitor,
+        access=OPERATE,
+        summary="Watch a recurring job",
+        description=(
+            "An alert is sent when no success comes at or after an expected occurrence and within "
+            "the grace; one for each outage, and one when the job succeeds again."
+        ),
+        body="NewMonitor",
+        media_types=(JSON,),
+        answers={201: "Monitor"},
+        names_others=True,
+        conflicts=True,
+    ),
+    Route(
+        method="GET",
+        path=MONITORS,
+        handler=list_monitors,
+        access=READ,
+        summary="List monitors, newest first",
+        query=("page_size", "page_token"),
+        answers={200: "MonitorPage"},
+    ),
+    Route(
+        method="GET",
+        path=MONITOR,
+        handler=get_monitor,
+        access=READ,
+        summary="Read a monitor",
+        answers={200: "Monitor"},
+    ),
+    Route(
+        method="DELETE",
+        path=MONITOR,
+        handler=delete_monitor,
+        access=OPERATE,
+        summary="Delete a monitor",
+        description="Nobody watches any more; an alert that is on its way still comes.",
+        answers={200: "Monitor"},
+    ),
+)

@@ -1,0 +1,94 @@
+"""Secrets: set, list, delete. Their values only come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Response
+
+from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_tenant,
+    read_tenant_part,
+    read_write,
+)
+from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
+from hourbell.engine import secrets
+from hourbell.engine.secrets import StoredSecret
+from hourbell.model.access import OPERATE
+from hourbell.model.instants import format_instant
+
+SECRETS = "/api/v1/secrets"
+SECRET = "/api/v1/secrets/{name}"
+
+
+async def set_secret(
+    engine: TheEngine, key_ring: TheKeyRing, request: AnyRequest, name: InPath
+) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    new = secrets.parse_new_secret(document)
+    done = await secrets.set_secret(engine, key_ring, name, new, write)
+    return answer({**_render(done.secret), "value": done.value})
+
+
+async def list_secrets(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    tenant, part = read_tenant_part(request)
+    page = await secrets.list_secrets(engine, tenant, part.page_size, part.page_token)
+    return answer(render_page(page, _render))
+
+
+async def delete_secret(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+    tenant = read_tenant(request)
+    write = await read_bare_write(request, "tenant_id")
+    return answer(_render(await secrets.delete_secret(engine, name, tenant, write)))
+
+
+def _render(secret: StoredSecret) -> dict[str, Any]:
+    until = secret.previous_until
+    return {
+        "name": secret.name,
+        "tenant_id": secret.tenant_id,
+        "created_at": format_instant(secret.created_at),
+        "updated_at": format_instant(secret.updated_at),
+        "previous_until": None if until is None else format_instant(until),
+    }
+
+
+ROUTES = (
+    Route(
+        method="PUT",
+        path=SECRET,
+        handler=set_secret,
+        access=OPERATE,
+        summary="Set a secret",
+        description=(
+            "Jobs of the tenant name it as {{secret:name}} in url, headers and body of a webhook. No answer ever shows its "
+            "value, but for one that is made here, once. With keep_previous_seconds signatures are made by the value before "
+            "it too, for that long."
+        ),
+        body="NewSecret",
+        media_types=(JSON,),
+        answers={200: "SetSecret"},
+        seals=True,
+    ),
+    Route(
+        method="GET",
+        path=SECRETS,
+        handler=list_secrets,
+        access=OPERATE,
+        summary="List the secrets of a tenant, without their values",
+        query=("tenant_id", "page_size", "page_token"),
+        answers={200: "SecretPage"},
+    ),
+    Route(
+        method="DELETE",
+        path=SECRET,
+        handler=delete_secret,
+        access=OPERATE,
+        summary="Delete a secret",
+        query=("tenant_id",),
+        answers={200: "Secret"},
+    ),
+)

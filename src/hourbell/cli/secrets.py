@@ -1,0 +1,39 @@
+"""`hourbell secrets`: the keys that secrets are sealed with."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from hourbell.cli.process import at_database
+from hourbell.compose import key_ring_of
+from hourbell.engine.core import Engine
+from hourbell.engine.secrets import reseal
+from hourbell.model.sealing import KeyRing
+from hourbell.settings import from_environment
+
+
+@click.group("secrets")
+def secrets_command() -> None:
+    """Look after the keys that secrets are sealed with."""
+
+
+@secrets_command.command("new-key")
+def new_key_command() -> None:
+    """Print a new key for HOURBELL_SECRET_KEYS."""
+    click.echo(KeyRing.generate())
+
+
+@secrets_command.command("rotate")
+def rotate_command() -> None:
+    """Seal all secrets by the first key of HOURBELL_SECRET_KEYS; then the others can be dropped."""
+
+    async def rotate(engine: Engine) -> None:
+        ring = key_ring_of(from_environment(os.environ))
+        count = await reseal(engine, ring)
+        click.echo(
+            f"{count} secrets were sealed anew; all are sealed by the key {ring.sealing} now."
+        )
+
+    at_database(rotate)

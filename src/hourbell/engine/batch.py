@@ -1,0 +1,244 @@
+"""batch: many jobs in one write, with one key and one answer, in a transaction of its own.
+
+Of checked jobs all are created or none. Of documents each is created or not: what is wrong with one is said in its place
+in the answer, and the others are created. That goes for a unique key that somebody holds in a transaction as well: the
+batch is halved, within its transaction, until the item that wants it is alone, and that one is told to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.create import Asked, asked_by, follow, look
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, numbers_of
+from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
+from hourbell.model.errors import (
+    Conflict,
+    DuplicateJob,
+    FieldError,
+    HourbellError,
+    InvalidInput,
+)
+from hourbell.model.ids import job_text
+from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob, OnDuplicate
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+T = TypeVar("T")
+
+MOST_ITEMS = 10_000
+
+_Q = queries("jobs")
+_POINTS = Points("create.before_commit", "create.after_commit")
+_BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
+_SLICE = 200  # items that are read before others get their turn
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What was wrong with an item."""
+
+    code: str
+    detail: str
+    errors: tuple[FieldError, ...] = ()
+
+
+Result = int | Refused  # the id of the job, or why there is none
+
+
+async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
+    """Many checked one-time jobs at once, all or none: one statement, one commit; their ids, in order."""
+    home = jobs[0].tenant_id
+    seen = await look(
+        engine, [Asked(None, home, job.tenant_id, DEFAULT_QUEUE, write) for job in jobs]
+    )
+    entries = [Entry(job_id, job) for job_id, job in zip(seen.ids, jobs, strict=True)]
+    request = Entries(home, entries, write.actor)
+
+    async def prepare() -> Prepared[list[int]]:
+        for job in jobs:
+            seen.take_room(job.tenant_id)
+        numbers = await numbers_of(engine, [request], seen.now)
+
+        async def effect(connection: Connection) -> list[int]:
+            row = await _insert(connection, request, numbers, seen.now, None)
+            if row["refused"]:
+                raise DuplicateJob(job_text(row["holders"][0]))
+            return seen.ids
+
+        async def then() -> None:
+            await follow(engine, entries, numbers, seen.now)
+
+        return Prepared(numbers.tenants[home], effect, then)
+
+    return await once(engine, write, _POINTS, home, seen.now, list[int], prepare)
+
+
+async def create_batch(
+    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
+) -> list[Result]:
+    """Many jobs at once: in the place of each its id, or what is wrong with it.
+
+    `read` makes a document of an item, or raises what is wrong with it.
+    """
+    home = engine.scope or DEFAULT_TENANT  # whose key it is
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[list[Result]]:
+        batch = await _read(engine, items, read, write)
+        numbers = await batch.numbered(engine, home)
+
+        async def effect(connection: Connection) -> list[Result]:
+            await batch.insert(connection, numbers)
+            await connection.execute(_Q["be_brief"])  # as before: the batch was briefer still
+            return batch.results()
+
+        async def then() -> None:
+            await follow(engine, batch.created(), numbers, batch.now)
+
+        return Prepared(numbers.tenants[home], effect, then)
+
+    return await once(engine, write, _POINTS, home, now, list[Result], prepare)
+
+
+async def _read(
+    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
+) -> _Batch:
+    found: list[Asked | HourbellError] = []
+    async for some in _in_turns(items):
+        for item in some:
+            try:
+                found.append(asked_by(engine, read(item), write))
+            except HourbellError as error:
+                found.append(error)
+    seen = await look(engine, [each for each in found if isinstance(each, Asked)])
+    batch = _Batch(seen.now, write)
+    ids = iter(seen.ids)
+    async for those in _in_turns(found):
+        for each in those:
+            try:
+                if isinstance(each, HourbellError):
+                    raise each
+                job_id = next(ids)
+                entry = Entry(job_id, seen.parse(each, job_id))
+                if not batch.repeats(entry):
+                    seen.take_room(entry.job.tenant_id)
+                    batch.add(entry)
+            except HourbellError as error:
+                batch.refuse(error)
+    return batch
+
+
+async def _in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """Some of them at a time; in between, others get their turn of the loop."""
+    for first in range(0, len(items), _SLICE):
+        await asyncio.sleep(0)
+        yield items[first : first + _SLICE]
+
+
+class _Batch:
+    """Items that were read, and what has become of them."""
+
+    def __init__(self, now: datetime, write: Write) -> None:
+        self.now = now
+        self._write = write
+        self._places: list[Entry | Refused] = []  # in the order of the items
+        self._entries: list[Entry] = []  # to be created
+        self._holders: dict[int, int] = {}  # by entries whose unique key another job has
+        self._stuck: set[int] = set()  # entries whose unique key somebody is taking just now
+        self._unique: dict[tuple[object, ...], Entry] = {}  # the first entry with each unique key
+        self._request = Entries(DEFAULT_TENANT, [], write.actor)
+
+    def refuse(self, error: HourbellError) -> None:
+        self._places.append(_refusal(error))
+
+    def repeats(self, entry: Entry) -> bool:
+        """Note an item whose unique key an item before it has; it gets what that one gets."""
+        repeats = entry.unique is not None and _key_of(entry) in self._unique
+        if repeats:
+            self._places.append(entry)
+        return repeats
+
+    def add(self, entry: Entry) -> None:
+        if entry.unique is not None:
+            self._unique[_key_of(entry)] = entry
+        self._places.append(entry)
+        self._entries.append(entry)
+
+    async def numbered(self, engine: Engine, home: str) -> Numbers:
+        """The numbers of what the entries name."""
+        self._request = Entries(home, self._entries, self._write.actor)
+        return await numbers_of(engine, [self._request], self.now)
+
+    async def insert(self, connection: Connection, numbers: Numbers) -> None:
+        self._holders.clear()
+        self._stuck.clear()
+        if self._entries:
+            await self._insert(connection, numbers, self._entries)
+
+    async def _insert(
+        self, connection: Connection, numbers: Numbers, entries: Sequence[Entry]
+    ) -> None:
+        request = msgspec.structs.replace(self._request, entries=entries)
+        try:
+            async with connection.transaction():
+                row = await _insert(connection, request, numbers, self.now, _BRIEF_MS)
+        except asyncpg.LockNotAvailableError:
+            if len(entries) == 1:
+                self._stuck.add(entries[0].job_id)
+                return
+            middle = len(entries) // 2
+            await self._insert(connection, numbers, entries[:middle])
+            await self._insert(connection, numbers, entries[middle:])
+            return
+        self._holders.update(zip(row["refused"], row["holders"], strict=True))
+
+    def created(self) -> list[Entry]:
+        missing = self._holders.keys() | self._stuck
+        return [entry for entry in self._entries if entry.job_id not in missing]
+
+    def results(self) -> list[Result]:
+        return [
+            place if isinstance(place, Refused) else self._result(place) for place in self._places
+        ]
+
+    def _result(self, entry: Entry) -> Result:
+        holder = entry.job_id
+        if entry.unique is not None:
+            first = self._unique[_key_of(entry)]
+            if first.job_id in self._stuck:
+                return _refusal(Conflict(IN_USE))
+            holder = self._holders.get(first.job_id, first.job_id)
+        if holder == entry.job_id or entry.job.on_duplicate is OnDuplicate.KEEP:
+            return holder
+        replacing = entry.job.on_duplicate is OnDuplicate.REPLACE
+        return _refusal(DuplicateJob(job_text(holder), replacing))
+
+
+async def _insert(
+    connection: Connection,
+    request: Entries,
+    numbers: Numbers,
+    now: datetime,
+    patience_ms: int | None,
+) -> asyncpg.Record:
+    row = await connection.fetchrow(
+        _Q["create_jobs"], *arguments([request], numbers, now, patience_ms)
+    )
+    assert row is not None
+    return row
+
+
+def _key_of(entry: Entry) -> tuple[object, ...]:
+    return (entry.job.tenant_id, *(entry.unique or ()))
+
+
+def _refusal(error: HourbellError) -> Refused:
+    errors = error.errors if isinstance(error, InvalidInput) else ()
+    return Refused(error.code, error.message, errors)

@@ -1,0 +1,173 @@
+"""complete: what was accepted by its target ends when the target says so, or when its time is over.
+
+A webhook that is answered by `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to a session that never ends, so its
+fence, its deadline and what it holds of limits stay as they are, and no worker's death matters any more. Who brings the token
+that went along with the request completes it. A repetition gets the same answer, whatever has become of the execution since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.codes import AWAITING_SESSION
+from hourbell.engine.core import Engine
+from hourbell.engine.outcomes import (
+    MOST_ERROR_CHARACTERS,
+    MOST_RESULT_BYTES,
+    Settlement,
+    settlement,
+)
+from hourbell.engine.read import get_execution
+from hourbell.engine.settle import SETTLE, columns, settle
+from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, once
+from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.executions import TIMEOUT, Claimed, ExecutionStatus, Failed, Succeeded
+from hourbell.model.fields import Problems, read_object
+from hourbell.model.ids import execution_text
+from hourbell.model.jobs import decode_spec
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+_Q = queries("awaiting")
+_TOKEN_OF_SESSION = UUID(int=0)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_COMPLETE = Points("complete.before_commit", "complete.after_commit")
+_MOST_OVERDUE = 500
+_MOST_MS = 2_000_000_000
+
+_TOO_LATE = Failed(
+    "The target accepted it, and did not say within the timeout how it ended.", TIMEOUT
+)
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """What a target has said about an execution."""
+
+    execution_id: int
+    status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be tried again
+
+
+def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
+    """The token and the outcome that a document tells, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    reader.require("token")
+    token = reader.text("token", _TOKEN, "the token that came with the request", "")
+    reader.require("status", "is required: SUCCEEDED or FAILED")
+    succeeded = reader.choice("status", {"SUCCEEDED": True, "FAILED": False}, None)
+    if succeeded:
+        reader.forbid("error", "has no meaning for what SUCCEEDED")
+    elif succeeded is False:
+        reader.forbid("result", "has no meaning for what FAILED")
+    result = reader.json("result", MOST_RESULT_BYTES)
+    error = reader.string("error")
+    if error is not None and len(error) > MOST_ERROR_CHARACTERS:
+        reader.wrong("error", "too_long", f"must be at most {MOST_ERROR_CHARACTERS} characters")
+    reader.finish()
+    problems.raise_if_any()
+    if succeeded:
+        return token, Succeeded(result)
+    return token, Failed(error or "The target said that it failed.", "reported")
+
+
+async def complete(
+    engine: Engine, execution_id: int, token: str, outcome: Succeeded | Failed
+) -> Completed:
+    """End an attempt that waits for its target, by the token that the target was given."""
+    seen = await get_execution(engine, execution_id)
+    succeeded = isinstance(outcome, Succeeded)
+    status = ExecutionStatus.SUCCEEDED if succeeded else ExecutionStatus.FAILED
+    answer = Completed(execution_id, status)
+    digest = hashlib.sha256(token.encode()).digest()
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Completed]:
+        row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+        if row is None:
+            raise NotFound("execution", execution_text(execution_id))
+        if row["outcome"] == status:
+            return Prepared(0, partial(_as_said, answer))
+        if row["outcome"] is not None or row["claimed_at"] is None:
+            raise _ended(execution_id, row["outcome"])
+        settled = _settlement(execution_id, row, outcome, now)
+
+        async def effect(connection: Connection) -> Completed:
+            fence = settled.fence
+            if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
+                raise ChangedMeanwhile
+            done = await connection.fetchrow(
+                SETTLE, AWAITING_SESSION, _TOKEN_OF_SESSION, now, *columns([settled])
+            )
+            assert done is not None
+            if done["refused"]:
+                raise _ended(execution_id, None)
+            return answer
+
+        return Prepared(0, effect, partial(_announce, engine))
+
+    return await once(engine, Write(), _COMPLETE, seen.tenant_id, now, Completed, prepare)
+
+
+async def end_overdue(engine: Engine, now: datetime) -> bool:
+    """Fail those that were not completed in time, and cancel those that are wished away; True if there may be more.
+
+    Anybody may do this: an execution leaves its lease only once.
+    """
+    await engine.database.value(_Q["cancel_wished"], now)
+    rows = await engine.database.fetch(_Q["overdue"], now, _MOST_OVERDUE)
+    if not rows:
+        return False
+    batch = [
+        _settlement(row["id"], row, _TOO_LATE, now)
+        for row in rows
+        if row["claimed_at"] is not None and row["spec"] is not None
+    ]
+    if batch:
+        await settle(engine, AWAITING_SESSION, _TOKEN_OF_SESSION, batch)
+    ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
+    await engine.database.value(_Q["note_ended"], ids, fences)
+    return len(rows) == _MOST_OVERDUE
+
+
+def _settlement(
+    execution_id: int, row: asyncpg.Record, outcome: Succeeded | Failed, now: datetime
+) -> Settlement:
+    """The same decision as a worker's, about an attempt that began on a worker."""
+    claimed = Claimed(
+        execution_id,
+        execution_id,
+        "",
+        row["attempt"] + 1,
+        row["fence"],
+        row["occurrence"],
+        None,
+        row["spec"],
+    )
+    passed_ms = int((now - row["claimed_at"]).total_seconds() * 1000)
+    took_ms = max(min(passed_ms, _MOST_MS) - row["begun_ms"], 0)
+    by = row["finish_by"]
+    remaining = None if by is None else (by - now).total_seconds()
+    spec = decode_spec(row["spec"])
+    return settlement(claimed, spec, outcome, row["begun_ms"], took_ms, remaining)
+
+
+def _ended(execution_id: int, outcome: str | None) -> Conflict:
+    how = (
+        f"was completed as {outcome}" if outcome in ("SUCCEEDED", "FAILED") else "ended without it"
+    )
+    return Conflict(f"{execution_text(execution_id)} does not wait for this any more: it {how}.")
+
+
+async def _as_said(answer: Completed, connection: Connection) -> Completed:
+    return answer
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()

@@ -1,0 +1,250 @@
+"""Checked jobs as the arguments of `hourbell.create_jobs`: numbers in place of names, a list for each column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from hourbell.engine.codes import MISFIRES, OVERLAPS, notifies
+from hourbell.engine.core import Engine
+from hourbell.engine.documents import timetable_of
+from hourbell.model.jobs import NewJob, OnDuplicate, encode_job
+from hourbell.model.policies import Delivery
+from hourbell.model.schedules import Once, Timetable
+from hourbell.store.queries import queries
+from hourbell.timing.rules import compile_rule
+from hourbell.timing.zones import tz_version
+
+UNIQUE_KEY, NAME = range(2)  # the spaces of unique keys
+
+_Q = queries("jobs")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A checked job that is to be created."""
+
+    job_id: int
+    job: NewJob
+    name: str | None = None  # it is the one job of its tenant that is made by this name
+
+    @property
+    def unique(self) -> tuple[int, str] | None:
+        """The key that only it may have, with the space of the key."""
+        if self.name is not None:
+            return NAME, self.name
+        return None if self.job.unique_key is None else (UNIQUE_KEY, self.job.unique_key)
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """The jobs of one request, and what is kept with them."""
+
+    tenant: str  # whose key it is
+    entries: Sequence[Entry]
+    actor: str
+    key: str | None = None
+    fingerprint: bytes = b""
+    answer: str | None = None
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """What stands for names in the database."""
+
+    tenants: dict[str, int]
+    queues: dict[str, int]
+    targets: dict[str, int]
+    timetables: dict[Timetable, int]
+    rides: dict[int, Timetable]  # by the ids of recurring jobs
+
+
+async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime) -> Numbers:
+    """The numbers of all that some jobs name; what is new is made."""
+    entries = [entry for request in requests for entry in request.entries]
+    jobs = [entry.job for entry in entries]
+    rides = {
+        entry.job_id: timetable_of(entry.job.schedule, entry.job_id)
+        for entry in entries
+        if not isinstance(entry.job.schedule, Once)
+    }
+    named = {job.tenant_id for job in jobs} | {request.tenant for request in requests}
+    return Numbers(
+        await engine.tenants(named, now),
+        await engine.queues({job.queue for job in jobs}, now),
+        await engine.targets({host for job in jobs if (host := job.target) is not None}, now),
+        await ensure_timetables(engine, set(rides.values()), now) if rides else {},
+        rides,
+    )
+
+
+def arguments(
+    requests: Sequence[Entries], numbers: Numbers, now: datetime, patience_ms: int | None
+) -> list[object]:
+    """In the order of the function's parameters."""
+    once, again, unique = [], [], []
+    terms = _Terms(numbers)
+    for number, request in enumerate(requests, start=1):
+        for entry in request.entries:
+            job = entry.job
+            if isinstance(job.schedule, Once):
+                tenant, spec = numbers.tenants[job.tenant_id], encode_job(job).decode()
+                at = job.schedule.at
+                once.append((entry.job_id, number, at, tenant, terms.number(job), spec))
+            else:
+                again.append(_recurring(number, entry, numbers, now))
+            if entry.unique is not None:
+                unique.append(_unique(number, entry, numbers))
+    return [
+        now,
+        patience_ms,
+        [numbers.tenants[request.tenant] for request in requests],
+        [request.actor for request in requests],
+        [request.key for request in requests],
+        [request.fingerprint for request in requests],
+        [request.answer for request in requests],
+        *_columns(once, 6),
+        *_columns(terms.rows, 9),
+        msgspec.json.encode(again).decode() if again else None,
+        *_columns(unique, 6),
+    ]
+
+
+class _Terms:
+    """On what terms jobs run: a batch has many jobs and few terms."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._known: dict[tuple[Any, ...], int] = {}
+        self.rows: list[tuple[Any, ...]] = []
+
+    def number(self, job: NewJob) -> int:
+        """The number of a job's terms, counted from 1."""
+        said = (
+            job.queue,
+            job.target,
+            job.priority,
+            job.delivery,
+            job.start_deadline_seconds,
+            job.deadline_seconds,
+            key_number(job),
+            job.concurrency_limit,
+            notifies(job),
+        )
+        number = self._known.get(said)
+        if number is None:
+            queue, host, priority, delivery, *rest = said
+            target = None if host is None else self._numbers.targets[host]
+            at_most_once = delivery is Delivery.AT_MOST_ONCE
+            row = (self._numbers.queues[queue], target, priority.value, at_most_once, *rest)
+            self.rows.append(row)
+            number = self._known[said] = len(self.rows)
+        return number
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Iterable[list[Any]]:
+    return map(list, zip(*rows, strict=True)) if rows else ([] for _ in range(width))
+
+
+class _Recurring(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that recurs, with its first membership; the fields are columns."""
+
+    id: int
+    request: int
+    tenant: int
+    queue: int
+    priority: int
+    timetable: int
+    max_runs: int | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    name: str
+    spec: str
+    target: int | None
+    key: int | None
+    key_limit: int
+    since: datetime
+    misfire: int
+    catch_up_seconds: int
+    catch_up_limit: int
+    overlap: int
+    at_most_once: bool
+    start_deadline_seconds: int | None
+    deadline_seconds: int | None
+    notifies: int
+
+
+def _recurring(request: int, entry: Entry, numbers: Numbers, now: datetime) -> _Recurring:
+    job = entry.job
+    return _Recurring(
+        id=entry.job_id,
+        request=request,
+        tenant=numbers.tenants[job.tenant_id],
+        queue=numbers.queues[job.queue],
+        priority=job.priority.value,
+        timetable=numbers.timetables[numbers.rides[entry.job_id]],
+        max_runs=job.window.max_runs,
+        starts_at=job.window.starts_at,
+        ends_at=job.window.ends_at,
+        name=job.name,
+        spec=encode_job(job).decode(),
+        target=None if job.target is None else numbers.targets[job.target],
+        key=key_number(job),
+        key_limit=job.concurrency_limit,
+        since=active_since(job, now),
+        misfire=MISFIRES[job.misfire_policy],
+        catch_up_seconds=job.catch_up_window_seconds,
+        catch_up_limit=job.catch_up_limit,
+        overlap=OVERLAPS[job.overlap_policy],
+        at_most_once=job.delivery is Delivery.AT_MOST_ONCE,
+        start_deadline_seconds=job.start_deadline_seconds,
+        deadline_seconds=job.deadline_seconds,
+        notifies=notifies(job),
+    )
+
+
+def _unique(request: int, entry: Entry, numbers: Numbers) -> tuple[int, int, int, int, str, bool]:
+    assert entry.unique is not None
+    replaces = entry.name is None and entry.job.on_duplicate is OnDuplicate.REPLACE
+    tenant = numbers.tenants[entry.job.tenant_id]
+    return entry.job_id, request, tenant, *entry.unique, replaces
+
+
+def active_since(job: NewJob, now: datetime) -> datetime:
+    """No occurrence up to here is the job's."""
+    if job.window.starts_at is None:
+        return now
+    # An occurrence at starts_at itself counts, and a membership begins after `active_since`.
+    return max(now, job.window.starts_at - timedelta(microseconds=1))
+
+
+def key_number(job: NewJob) -> int | None:
+    """The number of its concurrency key: a hash, so that nobody has to hand them out."""
+    if job.concurrency_key is None:
+        return None
+    named = f"{job.tenant_id}\0{job.concurrency_key}".encode()
+    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
+
+
+async def ensure_timetables(
+    engine: Engine, timetables: Iterable[Timetable], now: datetime
+) -> dict[Timetable, int]:
+    """The numbers of timetables, made if they are new. A transaction of its own: others may be waiting for them."""
+    wanted = sorted(timetables, key=msgspec.structs.astuple)
+    found: dict[Timetable, int] = {}
+    while missing := [each for each in wanted if each not in found]:
+        # Twice at most: somebody else may be making one just now.
+        rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
+        rows = await engine.database.fetch(
+            _Q["ensure_timetables"],
+            [each.rule for each in missing],
+            [each.zone for each in missing],
+            [each.dst_gap for each in missing],
+            [each.dst_overlap for each in missing],
+            now,
+            [rule.next(now) for rule in rules],
+            tz_version(),
+        )
+        found |= {missing[row["k"] - 1]: row["id"] for row in rows}
+    return found

@@ -1,0 +1,91 @@
+"""Sealing: secrets at rest, by AES-256-GCM.
+
+A sealed value is a nonce and a ciphertext, bound to what it belongs to: one that is moved to another tenant or name does not
+open. Keys have names, which stand beside what they sealed; the first of a ring seals, all of them open. To rotate, put a new
+key in front, reseal everything (`hourbell secrets rotate`), then drop the old one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from hourbell.model.errors import ConfigurationError, NoSecretKeys
+
+KEY_BYTES = 32
+_NONCE_BYTES = 12
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """A value that only the key of this name opens."""
+
+    content: bytes
+    by: str
+
+
+class KeyRing:
+    """The keys of secrets, the one that seals first. Without any, nothing is sealed or opened."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = dict(keys)
+
+    @classmethod
+    def parse(cls, text: str) -> KeyRing:
+        """A ring from `name:base64,name:base64`; ConfigurationError, which tells no key, if it is none."""
+        keys: dict[str, bytes] = {}
+        for number, part in enumerate(filter(None, text.split(",")), 1):
+            name, _, encoded = part.strip().partition(":")
+            try:
+                key = base64.b64decode(encoded, validate=True)
+            except (binascii.Error, ValueError):
+                key = b""
+            if not _NAME.fullmatch(name) or len(key) != KEY_BYTES or name in keys:
+                raise ConfigurationError(
+                    f"key {number} is not name:key, with a name of its own and {KEY_BYTES} bytes in base64"
+                )
+            keys[name] = key
+        return cls(keys)
+
+    @staticmethod
+    def generate() -> str:
+        """A ring of one new key, as `parse` reads it."""
+        return f"k1:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
+
+    @property
+    def sealing(self) -> str:
+        """The name of the key that seals."""
+        if not self._keys:
+            raise NoSecretKeys("This process has no key to seal secrets with.")
+        return next(iter(self._keys))
+
+    def seal(self, value: str, belongs_to: str) -> Sealed:
+        name = self.sealing
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        content = AESGCM(self._keys[name]).encrypt(nonce, value.encode(), belongs_to.encode())
+        return Sealed(nonce + content, name)
+
+    def open(self, sealed: Sealed, belongs_to: str) -> str:
+        key = self._keys.get(sealed.by)
+        if key is None:
+            raise NoSecretKeys(f"This process has no key {sealed.by}, by which a secret is sealed.")
+        nonce, content = sealed.content[:_NONCE_BYTES], sealed.content[_NONCE_BYTES:]
+        try:
+            return AESGCM(key).decrypt(nonce, content, belongs_to.encode()).decode()
+        except InvalidTag:
+            raise NoSecretKeys(
+                f"A secret does not open with the key {sealed.by}: that is another key of the same name."
+            ) from None
+
+    def mac(self, message: bytes) -> bytes:
+        """A digest that says nothing to who has not the key, however few the messages are that it may be of."""
+        return hmac.new(self._keys[self.sealing], message, hashlib.sha256).digest()

@@ -1,0 +1,247 @@
+-- Creating jobs: a look at what has to be known, then one statement for the jobs of all who ask at this moment.
+
+-- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the quotas of
+-- tenants and how much room they leave, and answers that were already given: answered[k] is an index into p_keys.
+-- What others are creating at this moment is not seen: a quota may be passed by as many as come at once.
+create or replace function hourbell.before_create(
+  p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
+  out now timestamptz, out ids bigint[],
+  out queues text[], out timeouts int[], out retry_policies text[],
+  out limited text[], out quotas int[], out rooms int[],
+  out answered int[], out fingerprints bytea[], out answers text[]
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare base bigint;
+begin
+  now := hourbell.clock();
+  base := hourbell.id_base(now);
+  ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
+  select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
+  from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
+  select array_agg(t.name), array_agg(t.max_jobs), array_agg(t.max_jobs - have.n) into limited, quotas, rooms
+  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t
+  cross join lateral (
+    select (select count(*) from (
+        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
+      + (select count(*) from (
+        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time) as n
+    ) as have;
+  if p_keys <> '{}' then
+    select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text) into answered, fingerprints, answers
+    from unnest(p_key_tenants, p_keys) with ordinality as asked(tenant, key, k)
+    join hourbell.tenants as t on t.name = asked.tenant
+    join hourbell.idempotency as i on i.tenant = t.id and i.key = asked.key;
+  end if;
+end $$;
+
+-- Those of some jobs that have not ended. Volatile: whoever waited for a lock wants to know what is true now.
+create or replace function hourbell.living(p_jobs bigint[]) returns bigint[]
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  return array(
+    select id from hourbell.jobs where id = any (p_jobs) and status in (0, 1)
+    union all
+    select id from (select id, job from hourbell.executions where id = any (p_jobs) offset 0) as e where job is null);
+end $$;
+
+-- Takes a job back for another that replaces it, as its owner's delete would. False: it is queued or runs.
+create or replace function hourbell.withdraw(p_job bigint, p_now timestamptz) returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  taken bigint[];
+begin
+  perform from hourbell.jobs where id = p_job for no key update;
+  if found then
+    update hourbell.members as m set until = least(m.until, p_now)
+    from hourbell.jobs as j
+    where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
+    perform hourbell.take_back(p_job, p_now);
+    update hourbell.jobs
+    set version = version + 1, valid_from = version + 1, outdated = 'deleted', updated_at = p_now, status = 3
+    where id = p_job;
+    perform hourbell.supersede(p_job, p_now);
+    return true;
+  end if;
+  taken := hourbell.take_out(array[p_job]);
+  if taken = '{}' then
+    delete from hourbell.held where id = p_job;
+    if not found then return false; end if;
+  end if;
+  perform hourbell.discard(array[p_job], array[2::smallint], array['cancelled'], p_now);
+  return true;
+end $$;
+
+-- Gives unique keys to new jobs, all or those that can have theirs; answers with the others, and with who has the key.
+-- p_jobs[k] wants p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a job that has it and waits is taken back.
+create or replace function hourbell.take_unique_keys(
+  p_now timestamptz, p_jobs bigint[], p_tenants int[], p_spaces smallint[], p_keys text[], p_replaces boolean[],
+  p_actors text[], out refused bigint[], out holders bigint[]
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  missing int;
+  others hourbell.unique_keys[];
+  living bigint[];
+  gone bigint;
+  actor text;
+begin
+  for try in 1 .. 5 loop  -- a row that was in the way may be forgotten before it is locked
+    insert into hourbell.unique_keys (tenant, space, key, job)
+    select * from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job) order by tenant, space, key
+    on conflict do nothing;
+    others := array(
+      select k from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
+      join hourbell.unique_keys as k
+        on k.tenant = w.tenant and k.space = w.space and k.key = w.key and k.job <> w.job
+      order by k.tenant, k.space, k.key for update of k);
+    select count(*) into missing from unnest(p_tenants, p_spaces, p_keys) as w(tenant, space, key)
+    where not exists (
+      select from hourbell.unique_keys as k where k.tenant = w.tenant and k.space = w.space and k.key = w.key);
+    exit when missing = 0;
+  end loop;
+  if missing > 0 then raise lock_not_available; end if;
+
+  living := hourbell.living(array(select job from unnest(others)));
+  for gone, actor in
+    select o.job, w.actor from unnest(others) as o
+    join unnest(p_tenants, p_spaces, p_keys, p_replaces, p_actors) as w(tenant, space, key, replaces, actor)
+      on w.tenant = o.tenant and w.space = o.space and w.key = o.key and w.replaces
+    where o.job = any (living)
+  loop
+    if hourbell.withdraw(gone, p_now) then
+      living := array_remove(living, gone);
+      insert into hourbell.audit (at, tenant, job, actor, operation)
+      select p_now, o.tenant, gone, actor, 'replace' from unnest(others) as o where o.job = gone;
+    end if;
+  end loop;
+  update hourbell.unique_keys as k set job = w.job
+  from unnest(others) as o
+  join unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
+    on w.tenant = o.tenant and w.space = o.space and w.key = o.key
+  where k.tenant = o.tenant and k.space = o.space and k.key = o.key and o.job <> all (living);
+  select coalesce(array_agg(w.job), '{}'), coalesce(array_agg(o.job), '{}') into refused, holders
+  from unnest(others) as o
+  join unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
+    on w.tenant = o.tenant and w.space = o.space and w.key = o.key
+  where o.job = any (living);
+end $$;
+
+-- The jobs of several requests, with their audit rows and the answers that are kept for their keys: one statement, one
+-- commit. Requests are counted from 1.
+--   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
+--   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
+--   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms
+--   p_queues …        the terms
+--   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
+--   p_unique …        jobs that want a unique key, as in take_unique_keys
+-- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused).
+create or replace function hourbell.create_jobs(
+  p_now timestamptz, p_patience_ms int,
+  p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
+  p_ids bigint[], p_requests int[], p_instants timestamptz[], p_job_tenants int[], p_terms int[], p_specs text[],
+  p_queues smallint[], p_targets int[], p_priorities smallint[], p_at_most_once boolean[], p_start_seconds int[],
+  p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
+  p_recurring json,
+  p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
+  p_replaces boolean[],
+  out repeated int[], out refused bigint[], out holders bigint[]
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  repeated := '{}'; refused := '{}'; holders := '{}';
+  if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
+
+  with asked as (
+    select * from unnest(p_tenants, p_keys, p_fingerprints, p_answers) with ordinality
+      as r(tenant, key, fingerprint, answer, k)
+    where key is not null),
+  kept as (
+    insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+    select tenant, key, fingerprint, 0, answer::json, p_now from asked order by tenant, key
+    on conflict do nothing returning tenant, key)
+  select coalesce(array_agg(k), '{}') into repeated from asked
+  where (tenant, key) not in (select tenant, key from kept);
+
+  if p_unique <> '{}' then
+    select u.refused, u.holders into refused, holders
+    from (
+      select array_agg(w.job) as jobs, array_agg(w.tenant) as tenants, array_agg(w.space) as spaces,
+        array_agg(w.key) as keys, array_agg(w.replaces) as replaces, array_agg(p_actors[w.request]) as actors
+      from unnest(p_unique, p_unique_requests, p_unique_tenants, p_spaces, p_unique_keys, p_replaces)
+        as w(job, request, tenant, space, key, replaces)
+      where w.request <> all (repeated)) as w
+    cross join lateral hourbell.take_unique_keys(
+      p_now, w.jobs, w.tenants, w.spaces, w.keys, w.replaces, w.actors) as u
+    where w.jobs is not null;
+    refused := coalesce(refused, '{}'); holders := coalesce(holders, '{}');
+    if refused <> '{}' then  -- a refusal is not kept: the same request may do better later
+      delete from hourbell.idempotency as i
+      using unnest(p_unique, p_unique_requests) as w(job, request)
+      where w.job = any (refused) and i.tenant = p_tenants[w.request] and i.key = p_keys[w.request];
+    end if;
+  end if;
+
+  if p_ids <> '{}' then
+    with terms as materialized (
+      select * from unnest(p_queues, p_targets, p_priorities, p_at_most_once, p_start_seconds, p_finish_seconds,
+        p_concurrency_keys, p_concurrency_limits, p_notifies) with ordinality
+        as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, notifies, k)),
+    new as materialized (
+      select n.*, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit, t.notifies,
+        n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
+      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_terms, p_specs)
+        as n(id, request, at, tenant, terms, spec)
+      join terms as t on t.k = n.terms
+      where n.request <> all (repeated) and n.id <> all (refused)),
+    made as (
+      insert into hourbell.executions
+        (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target,
+         key, key_limit, notifies)
+      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
+        notifies
+      from new),
+    timed as (
+      insert into hourbell.deadlines (at, id, kind)
+      select start_by, id, 0 from new where start_by is not null
+      union all
+      select finish_by, id, 1 from new where finish_by is not null),
+    -- The job itself is the record of what was asked; the audit row says who did, once for all of a request.
+    noted as (
+      insert into hourbell.audit (at, tenant, job, actor, operation)
+      select distinct on (request) p_now, tenant, id, p_actors[request], 'create' from new order by request, id)
+    insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
+    select at, id, tenant, queue, priority, target, key from new;
+  end if;
+
+  if p_recurring is not null then
+    with new as materialized (
+      select * from json_to_recordset(p_recurring) as n(
+        id bigint, request int, tenant int, queue smallint, priority smallint, timetable bigint, max_runs int,
+        starts_at timestamptz, ends_at timestamptz, name text, spec text, target int, key bigint, key_limit int,
+        since timestamptz, misfire smallint, catch_up_seconds int, catch_up_limit int, overlap smallint,
+        at_most_once boolean, start_deadline_seconds int, deadline_seconds int, notifies smallint)
+      where n.request <> all (repeated) and n.id <> all (refused)),
+    made as (
+      insert into hourbell.jobs
+        (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec, target,
+         key, key_limit)
+      select id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, p_now, p_now, name, spec, target,
+        key, key_limit from new),
+    noted as (
+      insert into hourbell.audit (at, tenant, job, actor, operation, after)
+      select p_now, tenant, id, p_actors[request], 'create', spec::json from new)
+    insert into hourbell.members
+      (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
+       overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
+    select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
+      overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies from new;
+  end if;
+end $$;

@@ -1,0 +1,82 @@
+-- Notices: what somebody wishes to be told leaves a row in the outbox, in the transaction that decides it. The leader makes
+-- executions of their own out of these rows, which notify nobody.
+
+-- Of executions that have just been recorded, those whose fate somebody wishes to know. notifies[k] belongs to ids[k].
+create or replace function hourbell.note_ends(p_ids bigint[], p_notifies smallint[], p_now timestamptz) returns void
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
+  select case l.status when 0 then 1 else 4 end, l.finished_at, l.scheduled_for, l.id, l.job, l.tenant, l.attempt, l.reason,
+    l.error, l.spec
+  from unnest(p_ids, p_notifies) as n(id, notifies)
+  cross join lateral (
+    select * from hourbell.ledger where id = n.id and job <> id and recorded_at = p_now
+    union all
+    -- with `=` the planner would forget that job and id are equal, and the index that says so
+    select * from hourbell.ledger where id = any (array[n.id]) and job = id and recorded_at = p_now) as l
+  where n.notifies & case l.status when 0 then 1 when 1 then 4 else 0 end <> 0;
+end $$;
+
+-- Executions of which an attempt has just failed, and that will be tried again.
+create or replace function hourbell.note_failures(p_ids bigint[]) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
+  select 2, (last ->> 'finished_at')::timestamptz, e.occurrence, e.id, coalesce(e.job, e.id), e.tenant, e.attempt,
+    last ->> 'reason', last ->> 'error', e.spec
+  from hourbell.executions as e cross join lateral (select e.history -> -1 as last) as h
+  where e.id = any (p_ids) and e.notifies & 2 <> 0;
+end $$;
+
+-- Takes notices out of the outbox and makes their notifications: number k is about the notice p_about[k]. A notice that
+-- somebody else has taken makes none.
+create or replace function hourbell.send_notices(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_notices bigint[], p_queue smallint, p_about bigint[], p_targets int[],
+  p_specs text[]
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  base constant bigint := hourbell.id_base(p_now);
+  sent int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  with gone as (delete from hourbell.notices where id = any (p_notices) returning id, tenant),
+  made as (
+    insert into hourbell.executions
+      (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
+    select base | (nextval('hourbell.ids') & 4194303), p_now, p_now, gone.tenant, 1, p_queue, 3, 3, n.spec, n.target
+    from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
+    returning id, tenant, target)
+  insert into hourbell.due (run_at, id, tenant, queue, priority, target)
+  select p_now, id, tenant, p_queue, 3, target from made;
+  get diagnostics sent = row_count;
+  return sent;
+end $$;
+
+-- What was judged of monitors, unless they have changed since they were looked at (p_versions). An event other than 0 goes to the outbox.
+create or replace function hourbell.judge_monitors(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_versions int[], p_since timestamptz[],
+  p_expected timestamptz[], p_check timestamptz[], p_successes timestamptz[], p_down_since timestamptz[], p_events smallint[]
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare told int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  with judged as (
+    update hourbell.monitors as m
+    set since = j.since, expected_at = j.expected_at, check_at = j.check_at, down_since = j.down_since, looked_at = p_now,
+      last_success_at = coalesce(j.success_at, m.last_success_at), version = m.version + 1
+    from unnest(p_ids, p_versions, p_since, p_expected, p_check, p_successes, p_down_since, p_events)
+      as j(id, version, since, expected_at, check_at, success_at, down_since, event)
+    where m.id = j.id and m.id = any (p_ids) and m.version = j.version
+    returning m.id, m.job, m.tenant, m.since, m.expected_at, j.event)
+  insert into hourbell.notices (event, at, scheduled_for, job, monitor, tenant)
+  select event, p_now, coalesce(expected_at, since), job, id, tenant from judged where event <> 0;
+  get diagnostics told = row_count;
+  return told;
+end $$;

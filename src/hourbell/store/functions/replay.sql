@@ -1,0 +1,56 @@
+-- Replaying: what is dead is due again, under the same id.
+
+-- Replays letters[k] at run_at[k]: by the present version and policies of a recurring job, by its own of a one-time one, with
+-- its deadlines counted anew from then. Attempts and fence go on counting, its retries begin anew. Returns those that were replayed.
+-- What cannot be replayed stays among the dead letters: its job was deleted, or the same occurrence was backfilled again and
+-- lives. What somebody has locked is left to him.
+create or replace function hourbell.replay(p_ids bigint[], p_run_at timestamptz[], p_now timestamptz) returns bigint[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  locked bigint[];
+  replayed bigint[];
+begin
+  locked := array(
+    select d.id from unnest(p_ids) as w(id) cross join lateral (
+      select id from hourbell.dead_letters as d where d.id = w.id for update skip locked) as d);
+  if locked = '{}' then return '{}'; end if;
+  with letters as materialized (
+    select e.*, w.at, d.died_at, j.id is not null as recurs, coalesce(j.spec, e.spec)::json as said, j.version as job_version,
+      j.queue as job_queue, j.priority as job_priority, j.target as job_target, j.key as job_key, j.key_limit as job_key_limit
+    from unnest(p_ids, p_run_at) as w(id, at)
+    cross join lateral (select * from hourbell.dead_letters as d where d.id = w.id and d.id = any (locked) offset 0) as d
+    cross join lateral jsonb_populate_record(null::hourbell.executions, d.execution) as e
+    left join hourbell.jobs as j on j.id = e.job
+    where e.job is null or j.status <> 3),
+  made as (
+    insert into hourbell.executions
+      (id, job, occurrence, run_at, fence, start_by, finish_by, first_started_at, tenant, version, attempt, queue, priority,
+       origin, overlap, at_most_once, spec, history, updated_at, target, key, key_limit, replayed_attempt, replayed_fence,
+       notifies)
+    select id, job, occurrence, at, fence, at + make_interval(secs => (said ->> 'start_deadline_seconds')::int),
+      at + make_interval(secs => (said ->> 'deadline_seconds')::int), first_started_at, tenant,
+      coalesce(job_version, version), attempt, coalesce(job_queue, queue), coalesce(job_priority, priority), origin,
+      case when recurs then coalesce(
+        array_position(array['allow', 'forbid', 'replace', 'queue_one'], said ->> 'overlap_policy') - 1, 0) else 0 end,
+      coalesce(said ->> 'delivery' = 'at_most_once', false), spec, history, updated_at,
+      case when recurs then job_target else target end, case when recurs then job_key else key end,
+      case when recurs then job_key_limit else key_limit end, attempt, fence, (
+        select coalesce(bit_or(case w.word when 'success' then 1 when 'failure' then 2 else 4 end), 0)
+        from json_array_elements(said -> 'notifications') as n(one)
+        cross join lateral json_array_elements_text(n.one -> 'on') as w(word))
+    from letters
+    on conflict do nothing
+    returning id, start_by, finish_by),
+  gone as (delete from hourbell.dead_letters where id = any (array(select id from made)) returning id, died_at),
+  noted as (insert into hourbell.replays (id, died_at, replayed_at) select id, died_at, p_now from gone),
+  timed as (
+    insert into hourbell.deadlines (at, id, kind)
+    select d.at, made.id, d.kind from made cross join lateral (values (start_by, 0), (finish_by, 1)) as d(at, kind)
+    where d.at is not null)
+  select array_agg(id) into replayed from made;
+  if replayed is null then return '{}'; end if;
+  perform hourbell.requeue(replayed);
+  return replayed;
+end $$;

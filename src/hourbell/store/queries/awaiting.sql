@@ -1,0 +1,40 @@
+-- Awaiting: what was accepted by its target, which will say how it ended.
+
+-- name: by_token
+-- The one that was given a token ($2, its digest), whatever has become of it. claimed_at is null if it waits no more.
+select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
+from hourbell.awaiting as a
+left join hourbell.leased as l on l.session = 0 and l.id = a.id and l.fence = a.fence
+left join hourbell.executions as e on e.id = a.id
+left join hourbell.jobs as j on j.id = e.job
+where a.id = $1 and a.token = $2
+
+-- name: overdue
+-- Those that were not completed in time, at most $2. claimed_at is null if one has ended without anybody having noted it.
+select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
+from (
+  select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
+left join hourbell.leased as l on l.session = 0 and l.id = a.id and l.fence = a.fence
+left join hourbell.executions as e on e.id = a.id
+left join hourbell.jobs as j on j.id = e.job
+
+-- name: note_outcome
+-- $3 is what became of it; no row: somebody was first.
+update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and outcome is null returning id
+
+-- name: note_ended
+-- They wait no more, and nobody has completed them.
+update hourbell.awaiting as a set outcome = 'ENDED' from unnest($1::bigint[], $2::bigint[]) as o(id, fence)
+where a.id = o.id and a.fence = o.fence and a.outcome is null
+
+-- name: cancel
+-- Ends one that waits; false: it does not.
+select hourbell.cancel_awaiting(array[$1::bigint], $2) <> '{}'
+
+-- name: cancel_wished
+-- Ends those that somebody wishes to cancel and that no worker will ever report.
+select hourbell.cancel_wished($1)
+
+-- name: until
+-- How long one may wait.
+select until from hourbell.awaiting where id = $1 and outcome is null

@@ -1,0 +1,44 @@
+-- Forecast: what will fall due. Times come in as arguments.
+
+-- name: waiting
+-- What is already planned, or scheduled once, or to be tried again, by minute, in ($1, $2]: of the first $3 by their time, those
+-- of the tenant $4 (null: of all). With how many were looked at and the last moment among them.
+select date_bin('1 minute', w.run_at, '2000-01-01') as minute, count(*) filter (where $4::int is null or w.tenant = $4) as n,
+  count(*) as looked_at, max(w.run_at) as last
+from (
+  select w.run_at, w.tenant from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority) cross join lateral (
+    select d.run_at, d.tenant from hourbell.due as d
+    where d.priority = p.priority and d.run_at > $1 and d.run_at <= $2 order by d.run_at limit $3) as w
+  order by w.run_at limit $3) as w
+group by 1 order by 1
+
+-- name: firing_by
+-- Timetables that are to be planned up to $1, the earliest first, at most $2 of them.
+select id, rule, zone, dst_gap, dst_overlap, next_fire_at, plan_from, size from hourbell.timetables
+where plan_from <= $1 order by plan_from limit $2
+
+-- name: riders
+-- How many memberships of the timetables $1 hold from when and until when (null: already, and without an end), after $2; no more
+-- than $3 of a timetable and $4 in all are counted, in the order of $1.
+select m.timetable, m.since, m.until, count(*) as n
+from (
+  select m.* from unnest($1::bigint[]) with ordinality as t(id, pos) cross join lateral (
+    select m.timetable, case when m.active_since > $2 then m.active_since end as since, m.until
+    from hourbell.members as m
+    where m.timetable = t.id and (m.until is null or m.until > $2) limit $3) as m
+  order by t.pos limit $4) as m
+group by m.timetable, m.since, m.until
+
+-- name: riders_of_tenant
+-- The timetables of the tenant $1's jobs, with the same about their memberships; no more than $3 jobs are looked at.
+select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until, count(*) as n
+from (
+  select * from hourbell.jobs as j where j.tenant = $1 and j.status = 0 order by -j.id limit $3) as j
+cross join lateral (
+  select case when m.active_since > $2 then m.active_since end as since, m.until
+  from hourbell.members as m
+  where m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
+    and (m.until is null or m.until > $2)) as m
+join hourbell.timetables as t on t.id = j.timetable
+where t.next_fire_at is not null
+group by t.id, m.since, m.until

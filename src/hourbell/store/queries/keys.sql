@@ -1,0 +1,35 @@
+-- API keys: the statements that make, find and end them.
+
+-- name: insert_key
+insert into hourbell.api_keys (id, tenant, role, name, digest, created_at) values ($1, $2, $3, $4, $5, $6)
+
+-- name: lock_keys
+-- One after the other: whether this is the first key must not change meanwhile.
+select pg_advisory_xact_lock(hashtext('hourbell.api_keys'))
+
+-- name: any_key
+-- Whether there is a key, or ever was one.
+select exists (select from hourbell.api_keys)
+
+-- name: lasting_admin
+-- Whether an administrator of all tenants besides the key $1 has a key.
+select exists (
+  select from hourbell.api_keys where role = 'admin' and tenant is null and revoked_at is null and id is distinct from $1)
+
+-- name: by_digest
+-- Whose a key is; nothing if it was revoked.
+select k.id, k.role, k.name, t.name as tenant_name from hourbell.api_keys as k
+left join hourbell.tenants as t on t.id = k.tenant
+where k.digest = $1 and k.revoked_at is null
+
+-- name: key
+select k.*, t.name as tenant_name from hourbell.api_keys as k left join hourbell.tenants as t on t.id = k.tenant
+where k.id = $1
+
+-- name: list_keys
+-- Newest first, before $1; $3 the tenant, or null for all.
+select k.*, t.name as tenant_name from hourbell.api_keys as k left join hourbell.tenants as t on t.id = k.tenant
+where k.id < $1 and ($3::text is null or t.name = $3) order by k.id desc limit $2
+
+-- name: revoke_key
+update hourbell.api_keys set revoked_at = $2 where id = $1 and revoked_at is null

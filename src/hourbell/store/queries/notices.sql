@@ -1,0 +1,56 @@
+-- Notices and monitors: the statements around the outbox, and of those who watch a job.
+
+-- name: outbox
+-- The oldest notices, with what has to be known to send them. (`offset 0`: each is looked up.)
+select n.*, (select name from hourbell.tenants as t where t.id = n.tenant) as tenant_name, j.name as job_name, coalesce(n.spec, j.spec) as job_spec,
+  m.url, m.headers, m.grace_seconds, m.last_success_at
+from (select * from hourbell.notices order by id limit $1) as n
+left join lateral (select * from hourbell.jobs as j where j.id = n.job offset 0) as j on true
+left join lateral (select * from hourbell.monitors as m where m.id = n.monitor offset 0) as m on true
+order by n.id
+
+-- name: watched
+-- Monitors to be looked at by $1, each with its job and with a success of it that counts, if there is one. While a monitor is
+-- down, only what was recorded since the last look is read, and a little before it: so long may a commit be under way.
+select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
+from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
+cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
+left join lateral (
+  select l.recorded_at from hourbell.ledger as l
+  where l.job = m.job and l.job <> l.id and l.status = 0
+    and l.recorded_at >= greatest(coalesce(m.expected_at, m.since),
+      case when m.down_since is not null then m.looked_at - interval '10 minutes' end)
+  order by l.scheduled_for desc limit 1) as s on true
+order by m.check_at
+
+-- name: watch_anew
+-- The job was paused, resumed, ended or given another schedule: what it owes is reckoned from now on.
+update hourbell.monitors set since = $2, expected_at = null, check_at = $2, version = version + 1
+where job = $1 and deleted_at is null
+
+-- name: monitors_of_job
+select count(*) from hourbell.monitors where job = $1 and deleted_at is null
+
+-- name: insert_monitor
+insert into hourbell.monitors
+  (id, tenant, job, created_at, since, looked_at, expected_at, check_at, grace_seconds, url, headers)
+values ($1, $2, $3, $4, $4, $4, $5, $6, $7, $8, $9)
+
+-- name: monitor
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+from hourbell.monitors as m where m.id = $1
+
+-- name: list_monitors
+-- Newest first, before $1; of all tenants.
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+from hourbell.monitors as m where m.deleted_at is null and m.id < $1 order by m.id desc limit $2
+
+-- name: list_monitors_of_tenant
+-- Newest first, before $1; of the tenant $3.
+select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
+from hourbell.monitors as m where m.deleted_at is null and m.tenant = $3 and m.id < $1 order by m.id desc limit $2
+
+-- name: delete_monitor
+-- It is kept for as long as the answer, for whoever repeats the request.
+update hourbell.monitors set deleted_at = $2, check_at = null, version = version + 1
+where id = $1 and deleted_at is null returning id

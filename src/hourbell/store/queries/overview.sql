@@ -1,0 +1,55 @@
+-- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more.
+
+-- name: list_tenants
+-- By name, after $1 and at most $2 of them; $3: this one only, or null.
+select t.id, t.name, t.max_jobs, l.max_concurrency, l.rate, l.burst, coalesce(
+  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
+where t.name > $1 and ($3::text is null or t.name = $3) order by t.name limit $2
+
+-- name: list_queues
+select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+from hourbell.queues as q left join hourbell.limits as l on l.kind = 1 and l.key = q.id
+where q.name > $1 and ($3::text is null or q.name = $3) order by q.name limit $2
+
+-- name: list_targets
+select t.id, t.host as name, l.max_concurrency, l.rate, l.burst
+from hourbell.targets as t left join hourbell.limits as l on l.kind = 3 and l.key = t.id
+where t.host > $1 and ($3::text is null or t.host = $3) order by t.host limit $2
+
+-- name: tenant_counts
+select least($2::int, (
+    select count(*) from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+      select from hourbell.jobs as j where j.tenant = $1 and j.status = s.status limit $2) as j)
+  + (select count(*) from (
+      select from hourbell.executions as e where e.job is null and e.origin = 0 and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
+      order by e.tenant, e.id limit $2) as e)) as jobs,
+  (select count(*) from (
+    select e.tenant from hourbell.sessions as s cross join lateral (
+      select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
+    limit $2) as e where e.tenant = $1) as running,
+  (select count(*) from (
+    select from hourbell.parked as p where p.kind = 2 and p.key = $1 limit $2) as p) as parked
+
+-- name: queue_counts
+-- What is ready is counted from virtual time on, as claims read it; $3 now.
+select least($2::int, (
+    select count(*) from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority)
+    cross join lateral (
+      select v from hourbell.virtual_time as v
+      where v.queue = $1 and v.priority = p.priority order by pass desc limit 1) as v
+    cross join lateral (
+      select from hourbell.ready as r
+      where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
+  (select count(*) from (
+    select e.queue from hourbell.sessions as s cross join lateral (
+      select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e
+    limit $2) as e where e.queue = $1) as running,
+  (select count(*) from (
+    select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2) as p) as parked,
+  (select count(*) from hourbell.sessions as s where $1::smallint = any (s.queues) and s.expires_at > $3) as workers
+
+-- name: target_counts
+select count(*) as parked from (select from hourbell.parked as p where p.kind = 3 and p.key = $1 limit $2) as p

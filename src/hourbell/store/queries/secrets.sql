@@ -1,0 +1,41 @@
+-- Secrets: sealed by model/sealing.py; the database never sees one open.
+
+-- name: lock_secret
+-- The secret $2 of a tenant, for a change.
+select * from hourbell.secrets where tenant = $1 and name = $2 for update
+
+-- name: put_secret
+-- $5 … $7: the value before it, and until when signatures are made by that too.
+insert into hourbell.secrets (tenant, name, sealed, sealed_by, previous, previous_by, previous_until, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+on conflict (tenant, name) do update
+set sealed = excluded.sealed, sealed_by = excluded.sealed_by, previous = excluded.previous,
+    previous_by = excluded.previous_by, previous_until = excluded.previous_until, updated_at = excluded.updated_at
+returning created_at
+
+-- name: count_secrets
+select count(*) from hourbell.secrets where tenant = $1
+
+-- name: delete_secret
+delete from hourbell.secrets where tenant = $1 and name = $2 returning name
+
+-- name: list_secrets
+-- Of a tenant, by name, after $2.
+select s.name, s.created_at, s.updated_at, s.previous_until from hourbell.secrets as s
+where s.tenant = (select id from hourbell.tenants where name = $1) and s.name > $2 order by s.name limit $3
+
+-- name: sealed
+-- The secrets $2 of a tenant, as they are sealed.
+select name, sealed, sealed_by, previous, previous_by, previous_until from hourbell.secrets
+where tenant = (select id from hourbell.tenants where name = $1) and name = any ($2)
+
+-- name: sealed_by_others
+-- Secrets that another key than $1 seals, of all tenants.
+select s.tenant, s.name, s.sealed, s.sealed_by, s.previous, s.previous_by, t.name as tenant_name
+from hourbell.secrets as s join hourbell.tenants as t on t.id = s.tenant
+where s.sealed_by <> $1 or s.previous_by <> $1 order by s.tenant, s.name limit $2
+
+-- name: reseal
+-- The same values under another key, unless somebody has changed them meanwhile.
+update hourbell.secrets set sealed = $4, sealed_by = $5, previous = $6, previous_by = $7
+where tenant = $1 and name = $2 and sealed = $3

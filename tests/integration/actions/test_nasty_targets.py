@@ -1,0 +1,266 @@
+"""Targets that do their worst, beside healthy ones, for a worker process of its own.
+
+Each nasty target has a port of its own, so that its circuit is its own too. What must hold: the healthy webhooks are on time, the
+worker's memory stays flat, and each nasty one ends with a reason that a person understands.
+"""
+
+import asyncio
+import contextlib
+import gzip
+import re
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hourbell.engine.core import Engine
+from hourbell.engine.read import get_execution
+from hourbell.model.executions import FATES, Execution
+from integration.life.support import create, eventually, open_engine, scheduling
+from integration.test_roles import free_port, hourbell, is_ready
+
+HEALTHY = 50
+EACH = 3  # of every nasty one; fewer than open a circuit
+TIMEOUT_SECONDS = 2
+MOST_LATE_SECONDS = 1.0
+MOST_GROWTH_KB = 40_000
+
+OK = b"HTTP/1.1 200 OK\r\n"
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Behaviour = Callable[[Reader, Writer], Awaitable[None]]
+
+_BOMB = gzip.compress(bytes(100_000_000), compresslevel=9)
+
+
+async def hangs_before_headers(reader: Reader, writer: Writer) -> None:
+    await asyncio.Event().wait()
+
+
+async def hangs_mid_body(reader: Reader, writer: Writer) -> None:
+    writer.write(OK + b"Content-Length: 1000\r\n\r\nsome of it")
+    await asyncio.Event().wait()
+
+
+async def hangs_mid_refusal(reader: Reader, writer: Writer) -> None:
+    writer.write(b"HTTP/1.1 500 No\r\nContent-Length: 1000\r\n\r\nno disk")
+    await asyncio.Event().wait()
+
+
+async def resets(reader: Reader, writer: Writer) -> None:
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.close()
+
+
+async def trickles(reader: Reader, writer: Writer) -> None:
+    for byte in OK + b"Content-Length: 2\r\n\r\nok":
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(1)
+
+
+async def answers_100_mb(reader: Reader, writer: Writer) -> None:
+    writer.write(OK + b"Content-Length: 100000000\r\n\r\n")
+    for _ in range(1_000):
+        writer.write(b"x" * 100_000)
+        await writer.drain()
+
+
+async def sends_a_bomb(reader: Reader, writer: Writer) -> None:
+    head = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(_BOMB)
+    writer.write(head + _BOMB)
+    await writer.drain()
+
+
+async def redirects_to_itself(reader: Reader, writer: Writer) -> None:
+    port = writer.get_extra_info("sockname")[1]
+    location = b"Location: http://127.0.0.1:%d/\r\n" % port
+    writer.write(b"HTTP/1.1 302 Found\r\n" + location + b"Content-Length: 0\r\n\r\n")
+    await writer.drain()
+
+
+async def redirects_to_metadata(reader: Reader, writer: Writer) -> None:
+    location = b"Location: http://169.254.169.254/latest/meta-data/\r\n"
+    writer.write(b"HTTP/1.1 307 Go\r\n" + location + b"Content-Length: 0\r\n\r\n")
+    await writer.drain()
+
+
+async def sends_garbage_chunks(reader: Reader, writer: Writer) -> None:
+    writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nZZZ\r\n\x00\xff\r\n")
+    await writer.drain()
+
+
+async def is_not_http(reader: Reader, writer: Writer) -> None:
+    writer.write(b"\x00\xff\x17 what is this? \r\n\r\n\x00" * 8)
+    await writer.drain()
+
+
+async def continues_for_ever(reader: Reader, writer: Writer) -> None:
+    while True:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000)
+        await writer.drain()
+
+
+async def floods_with_headers(reader: Reader, writer: Writer) -> None:
+    writer.write(OK)
+    for number in range(1_000_000):
+        writer.write(b"X-Flood-%d: %s\r\n" % (number, b"x" * 100))
+        await writer.drain()
+
+
+async def sends_a_header_without_end(reader: Reader, writer: Writer) -> None:
+    writer.write(OK + b"X-Endless: ")
+    while True:
+        writer.write(b"x" * 10_000)
+        await writer.drain()
+
+
+BY_TIMEOUT = ("DEAD", "It was stopped by its timeout.")
+NOT_HTTP = ("DEAD", "What the target answered is not HTTP: ")
+REDIRECT = "a redirect; redirects are not followed."
+CLOSED = "The target closed the connection without an answer."
+
+NASTY: dict[Behaviour, tuple[str, str]] = {
+    hangs_before_headers: BY_TIMEOUT,
+    hangs_mid_body: BY_TIMEOUT,
+    hangs_mid_refusal: ("DEAD", "The target answered 500. It said: no disk"),
+    resets: ("DEAD", CLOSED),
+    trickles: BY_TIMEOUT,
+    answers_100_mb: ("SUCCEEDED", ""),
+    sends_a_bomb: ("SUCCEEDED", ""),
+    redirects_to_itself: ("DEAD", f"The target answered 302, {REDIRECT}"),
+    redirects_to_metadata: ("DEAD", f"The target answered 307, {REDIRECT}"),
+    sends_garbage_chunks: NOT_HTTP,
+    is_not_http: NOT_HTTP,
+    continues_for_ever: NOT_HTTP,
+    floods_with_headers: NOT_HTTP,
+    sends_a_header_without_end: NOT_HTTP,
+}
+
+
+class Healthy:
+    """Notes how late each webhook comes."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+
+    async def __call__(self, reader: Reader, writer: Writer) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                due = re.search(r"Hourbell-Scheduled-For: (\S+)", head)
+                assert due is not None
+                self.late.append(time.time() - datetime.fromisoformat(due[1]).timestamp())  # noqa: TID251 - as a target sees it
+                writer.write(OK + b"Content-Length: 0\r\n\r\n")
+                await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def served(behaviour: Behaviour, heard: list[Behaviour]) -> AsyncIterator[str]:
+    """A target of this kind; its URL."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: Reader, writer: Writer) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            if not isinstance(behaviour, Healthy):
+                await reader.readuntil(b"\r\n\r\n")
+                heard.append(behaviour)
+            await behaviour(reader, writer)
+            writer.close()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            writer.transport.abort()
+        tasks.discard(task)
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)  # transports are closed in the next turn of the loop
+
+
+def webhook(url: str, at: datetime) -> dict[str, object]:
+    return {
+        "name": "call",
+        "type": "ONE_TIME",
+        "schedule": {"at": at.isoformat()},
+        "action": {"type": "WEBHOOK", "url": url, "method": "GET"},
+        "timeout_seconds": TIMEOUT_SECONDS,
+        "retry_policy": {"max_retries": 0},
+    }
+
+
+def memory_kb(pid: int, what: str) -> int:
+    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1])
+
+
+async def ended(engine: Engine, job_id: int) -> Execution:
+    async def look() -> Execution | None:
+        seen = await get_execution(engine, job_id)
+        return seen if seen.status in FATES else None
+
+    found = await eventually(look)
+    assert found is not None
+    return found
+
+
+@pytest.mark.timeout(120)
+async def test_nasty_targets_harm_nobody_but_themselves(database: str) -> None:
+    healthy, heard = Healthy(), list[Behaviour]()
+    port = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        urls = {each: await stack.enter_async_context(served(each, heard)) for each in NASTY}
+        good = await stack.enter_async_context(served(healthy, heard))
+        worker = hourbell("worker", database, port)
+        stack.callback(worker.communicate)
+        stack.callback(worker.kill)
+        engine = await stack.enter_async_context(open_engine(database))
+        await stack.enter_async_context(scheduling(engine))
+        await eventually(lambda: is_ready(port), 60.0)
+
+        now = await engine.clock.now()
+        for job in [await create(engine, webhook(good, now)) for _ in range(10)]:
+            assert (await ended(engine, job.job_id)).status == "SUCCEEDED"
+        before_kb = memory_kb(worker.pid, "VmRSS")
+        healthy.late.clear()
+
+        start = await engine.clock.now() + timedelta(seconds=2)
+        bad = [
+            (each, await create(engine, webhook(url, start + timedelta(seconds=0.5 * turn))))
+            for turn in range(EACH)
+            for each, url in urls.items()
+        ]
+        for number in range(HEALTHY):
+            await create(engine, webhook(good, start + timedelta(seconds=number * 0.06)))
+
+        wrong = []
+        for each, job in bad:
+            status, reason = NASTY[each]
+            seen = await ended(engine, job.job_id)
+            if seen.status != status or not (seen.error or "").startswith(reason):
+                wrong.append((each.__name__, seen.status, seen.error))
+        assert wrong == []
+
+        async def all_came() -> bool:
+            return len(healthy.late) >= HEALTHY
+
+        await eventually(all_came)
+        growth_kb = memory_kb(worker.pid, "VmHWM") - before_kb
+    assert len(healthy.late) == HEALTHY
+    assert max(healthy.late) < MOST_LATE_SECONDS, sorted(healthy.late)[-10:]
+    assert min(healthy.late) >= 0
+    assert growth_kb < MOST_GROWTH_KB
+    # Nothing was sent twice, and no redirect was followed.
+    assert {each: heard.count(each) for each in NASTY} == dict.fromkeys(NASTY, EACH)

@@ -1,0 +1,304 @@
+"""Who may call, with which key."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hourbell.api import auth
+from hourbell.api.app import ROUTES, create_app
+from hourbell.api.server import ApiServer
+from hourbell.dispatch.remote import RemoteWorkers
+from hourbell.engine.core import Engine
+from hourbell.model.access import KeyRole
+from integration.api.client import KEY_RING, Client, one_time
+from integration.api.conftest import KnownHealth
+from integration.life.support import eventually
+
+KEYS = "/api/v1/keys"
+
+
+async def made(api: Client, role: str, tenant: str | None = None, **sent: Any) -> str:
+    answer = await api.post(KEYS, {"name": role, "role": role, "tenant_id": tenant}, **sent)
+    assert answer.status == 201, answer.body
+    return str(answer.body["key"])
+
+
+def bearing(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def answers(api: Client, status: int, headers: dict[str, str] | None = None) -> bool:
+    return (await api.send("GET", "/api/v1/jobs", key=None, headers=headers)).status == status
+
+
+@pytest.fixture
+async def admin(api: Client) -> str:
+    """The first key; from then on every request needs one, on this node within a moment."""
+    key = await made(api, "admin")
+    await eventually(lambda: answers(api, 401))
+    return key
+
+
+@pytest.fixture
+async def public(engine: Engine, api: Client, remote: RemoteWorkers) -> AsyncIterator[Client]:
+    """A second node, which others than this machine can reach."""
+    server = ApiServer(
+        create_app(engine, KnownHealth(), KEY_RING, remote, local=False), "127.0.0.1", 0
+    )
+    await server.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as http:
+        yield Client(http, api.document)
+    await server.stop()
+
+
+async def test_a_server_of_this_machine_is_open_until_there_is_a_key(api: Client, admin: str):
+    answer = await api.get("/api/v1/jobs")
+    assert answer.is_problem(401, "unauthenticated")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert (await api.send("GET", "/api/v1/jobs", key=None, headers=bearing(admin))).status == 200
+
+
+async def test_an_open_server_answers_only_under_the_names_of_this_machine(api: Client):
+    for host in (
+        "rebound.example.com",
+        "rebound.example.com:8080",
+        "127.0.0.1.example.com",
+        "",
+        "[::2]",
+    ):
+        answer = await api.send("GET", "/api/v1/jobs", key=None, headers={"Host": host})
+        assert answer.is_problem(421, "misdirected"), host
+    for host in ("localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "[::1]"):
+        answer = await api.send("GET", "/api/v1/jobs", key=None, headers={"Host": host})
+        assert answer.status == 200, host
+
+
+async def test_a_server_that_others_can_reach_is_never_open(public: Client):
+    assert (await public.get("/api/v1/jobs")).is_problem(401, "unauthenticated")
+    for path in ("/livez", "/readyz", "/schema/openapi.json", "/"):
+        assert (await public.get(path)).status == 200
+
+
+async def test_what_is_no_key_is_refused(public: Client, admin: str):
+    for value in (
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {admin}",
+        f"bearer{admin}",
+        f"Bearer {admin}x",
+        f"Bearer {admin[:-1]}",
+    ):
+        answer = await public.send(
+            "GET", "/api/v1/jobs", key=None, headers={"Authorization": value}
+        )
+        assert answer.is_problem(401, "unauthenticated"), value
+
+
+async def test_the_first_key_must_be_an_administrators_of_all_tenants(api: Client):
+    for role, tenant in (("viewer", None), ("admin", "acme"), ("worker", None)):
+        answer = await api.post(KEYS, {"name": "first", "role": role, "tenant_id": tenant})
+        assert answer.is_problem(409, "conflict")
+    await made(api, "admin")
+
+
+async def test_unknown_keys_are_refused_unread_after_some(
+    public: Client, admin: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(auth, "SECONDS_PER_FAILURE", 1)
+    known = bearing(admin)
+    assert (await public.send("GET", "/api/v1/jobs", key=None, headers=known)).status == 200
+    unknown = bearing("hb_" + "x" * 43)
+    statuses = []
+    for _ in range(auth.MOST_FAILURES + 5):
+        answer = await public.send("GET", "/api/v1/jobs", key=None, headers=unknown)
+        statuses.append(answer.status)
+    assert statuses[: auth.MOST_FAILURES] == [401] * auth.MOST_FAILURES
+    assert statuses[-1] == 429
+    assert answer.headers["Retry-After"] == "1"
+    # Whoever is known already is not held up by a neighbour of the same address.
+    assert (await public.send("GET", "/api/v1/jobs", key=None, headers=known)).status == 200
+    await eventually(lambda: answers(public, 401, unknown))
+
+
+async def test_a_revoked_key_is_refused_on_every_node_within_five_seconds(
+    api: Client, public: Client, admin: str
+):
+    viewer = await made(api, "viewer", headers=bearing(admin))
+    for node in (api, public):
+        assert (
+            await node.send("GET", "/api/v1/jobs", key=None, headers=bearing(viewer))
+        ).status == 200
+    listed = await api.send("GET", KEYS, key=None, headers=bearing(admin))
+    (key_id,) = [item["key_id"] for item in listed.body["items"] if item["role"] == "viewer"]
+    assert (await api.delete(f"{KEYS}/{key_id}", headers=bearing(admin))).status == 200
+    for node in (api, public):
+        await eventually(lambda node=node: answers(node, 401, bearing(viewer)), 5)
+
+
+async def test_the_last_administrator_cannot_be_revoked(api: Client, admin: str):
+    listed = await api.send("GET", KEYS, key=None, headers=bearing(admin))
+    (only,) = listed.body["items"]
+    path = f"{KEYS}/{only['key_id']}"
+    assert (await api.delete(path, headers=bearing(admin))).is_problem(409, "conflict")
+    another = await made(api, "admin", headers=bearing(admin))
+    assert (await api.delete(path, headers=bearing(another))).status == 200
+
+
+async def test_roles_may_call_what_the_document_says_and_nothing_else(
+    api: Client, public: Client, admin: str
+):
+    keys = {role.value: await made(api, role.value, headers=bearing(admin)) for role in KeyRole}
+    checked = 0
+    for path, operations in api.document["paths"].items():
+        for method, operation in operations.items():
+            allowed = operation.get("x-roles")
+            url = path.replace("{job_id}", "job_0ahr000000000").replace(
+                "{execution_id}", "exe_0ahr000000000"
+            )
+            url = url.replace("{key_id}", "key_0ahr000000000").replace("{name}", "nobody-knows-it")
+            url = url.replace("{host}", "nobody.example.com").replace(
+                "{monitor_id}", "mon_0ahr000000000"
+            )
+            assert "{" not in url, "teach this test the parameter"
+            for role, key in keys.items():
+                # Without a body and without an idempotency key: whoever gets past the door changes nothing.
+                answer = await public.send(method.upper(), url, key=None, headers=bearing(key))
+                if allowed is not None and role not in allowed:
+                    assert answer.is_problem(403, "forbidden"), (method, path, role)
+                else:
+                    assert answer.status not in (401, 403), (method, path, role)
+                checked += 1
+    assert checked == len(ROUTES) * len(KeyRole)
+
+
+async def test_the_roles_of_the_dangerous_operations_are_these(api: Client):
+    roles = {
+        f"{method.upper()} {path}": set(operation.get("x-roles", ["anybody"]))
+        for path, operations in api.document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert roles["POST /api/v1/keys"] == {"admin"}
+    assert roles["GET /api/v1/keys"] == {"admin"}
+    assert roles["PUT /api/v1/secrets/{name}"] == {"admin", "operator"}
+    assert roles["POST /api/v1/jobs"] == {"admin", "operator", "producer"}
+    assert roles["GET /api/v1/jobs"] == {"admin", "operator", "producer", "viewer"}
+    anybody = {operation for operation, allowed in roles.items() if allowed == {"anybody"}}
+    # A target has no key: the token that it was sent, for one attempt, is what it shows.
+    by_token = {"POST /api/v1/executions/{execution_id}/complete"}
+    assert anybody == by_token | {
+        "GET /",
+        "GET /livez",
+        "GET /readyz",
+        "GET /schema/openapi.json",
+    }
+    for operation, allowed in roles.items():
+        if "worker" in allowed:
+            assert "/internal/" in operation
+
+
+async def test_a_tenant_is_the_keys_and_not_the_documents(api: Client, admin: str):
+    acme = bearing(await made(api, "producer", "acme", headers=bearing(admin)))
+    other = await api.post("/api/v1/jobs", one_time(tenant_id="globex"), headers=acme)
+    assert other.is_problem(403, "forbidden")
+    own = await api.post("/api/v1/jobs", one_time(), headers=acme)
+    assert (own.status, own.body["tenant_id"]) == (201, "acme")
+    same = await api.post("/api/v1/jobs", one_time(tenant_id="acme"), headers=acme)
+    assert same.status == 201
+
+
+async def test_what_belongs_to_others_is_as_what_does_not_exist(api: Client, admin: str):
+    acme = bearing(await made(api, "operator", "acme", headers=bearing(admin)))
+    job = (
+        await api.post("/api/v1/jobs", one_time(tenant_id="globex"), headers=bearing(admin))
+    ).body
+    foreign, missing = job["job_id"], "job_0ahr000000000"
+    executions = (
+        await api.send(
+            "GET", f"/api/v1/jobs/{foreign}/executions", key=None, headers=bearing(admin)
+        )
+    ).body
+    execution = executions["items"][0]["execution_id"]
+    checked = 0
+    for path, operations in api.document["paths"].items():
+        for known, (its, nobodys) in {
+            "{job_id}": (foreign, missing),
+            "{execution_id}": (execution, "exe_0ahr000000000"),
+        }.items():
+            if known not in path or "/internal/" in path:
+                continue
+            for method, operation in operations.items():
+                body = (
+                    {"after": "2020-01-01T00:00:00Z", "through": "2020-01-02T00:00:00Z"}
+                    if path.endswith("/backfill")
+                    else None
+                )
+                body = {} if method == "patch" else body
+                if path.endswith("/complete"):
+                    body = {"token": "guessed", "status": "SUCCEEDED"}
+                answers = [
+                    await api.send(method.upper(), path.replace(known, each), body, headers=acme)
+                    if method != "get"
+                    else await api.send("GET", path.replace(known, each), key=None, headers=acme)
+                    for each in (its, nobodys)
+                ]
+                assert answers[0].status == 404, (method, path, operation)
+                told, expected = (
+                    str(answer.body).replace(its, "ID").replace(nobodys, "ID") for answer in answers
+                )
+                assert told == expected
+                checked += 1
+    assert checked > 10
+
+
+async def test_a_list_within_a_tenant_has_nothing_of_others(api: Client, admin: str):
+    acme = bearing(await made(api, "viewer", "acme", headers=bearing(admin)))
+    for tenant in ("acme", "globex"):
+        await api.post("/api/v1/jobs", one_time(tenant_id=tenant), headers=bearing(admin))
+    listed = await api.send("GET", "/api/v1/jobs", key=None, headers=acme)
+    assert [item["tenant_id"] for item in listed.body["items"]] == ["acme"]
+    other = await api.send("GET", "/api/v1/jobs?tenant_id=globex", key=None, headers=acme)
+    assert other.is_problem(403, "forbidden")
+
+
+async def test_an_administrator_of_one_tenant_makes_keys_for_that_one(api: Client, admin: str):
+    acme = bearing(await made(api, "admin", "acme", headers=bearing(admin)))
+    answer = await api.post(KEYS, {"name": "p", "role": "producer"}, headers=acme)
+    assert (answer.status, answer.body["tenant_id"]) == (201, "acme")
+    other = await api.post(
+        KEYS, {"name": "p", "role": "producer", "tenant_id": "globex"}, headers=acme
+    )
+    assert other.is_problem(403, "forbidden")
+    worker = await api.post(KEYS, {"name": "w", "role": "worker"}, headers=acme)
+    assert worker.is_problem(422, "invalid_input")
+    listed = await api.send("GET", KEYS, key=None, headers=acme)
+    assert {item["tenant_id"] for item in listed.body["items"]} == {"acme"}
+    alls = await api.send("GET", KEYS, key=None, headers=bearing(admin))
+    foreign = next(item["key_id"] for item in alls.body["items"] if item["tenant_id"] is None)
+    assert (await api.delete(f"{KEYS}/{foreign}", headers=acme)).is_problem(404, "not_found")
+
+
+async def test_a_key_is_shown_once(api: Client, admin: str):
+    document = {"name": "again", "role": "viewer"}
+    first = await api.post(KEYS, document, key="the-same", headers=bearing(admin))
+    again = await api.post(KEYS, document, key="the-same", headers=bearing(admin))
+    assert first.body["key"].startswith("hb_")
+    assert again.status == 201
+    assert again.body == {**first.body, "key": None}
+    listed = await api.send("GET", KEYS, key=None, headers=bearing(admin))
+    assert first.body["key"] not in str(listed.body)
+    assert len(listed.body["items"]) == 2
+
+
+async def test_the_database_has_no_key(api: Client, admin: str, engine: Engine):
+    rows = await engine.database.fetch("select * from hourbell.api_keys")
+    kept = await engine.database.fetch("select response::text from hourbell.idempotency")
+    assert admin not in str(rows) + str(kept)
+
+
+async def test_the_audit_trail_says_whose_key_it_was(api: Client, admin: str, engine: Engine):
+    await api.post("/api/v1/jobs", one_time(), headers=bearing(admin))
+    actor = await engine.database.value("select actor from hourbell.audit order by id desc limit 1")
+    assert actor.startswith("admin (key_")

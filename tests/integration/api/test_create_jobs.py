@@ -1,0 +1,168 @@
+"""Many jobs in one call."""
+
+import asyncio
+import io
+import json
+
+import asyncpg
+
+from hourbell import failpoints
+from hourbell.engine.core import Engine
+from hourbell.engine.limits import set_tenant
+from hourbell.engine.writes import Write
+from hourbell.model.limits import TenantSettings
+from integration.api.client import Answer, Client, one_time, recurring
+
+JOBS = "/api/v1/jobs"
+BATCH = "/api/v1/jobs/batch"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+def codes(answer: Answer) -> list[str]:
+    return [result.get("code", "created") for result in answer.body["results"]]
+
+
+async def test_every_item_gets_its_job_in_order(api: Client):
+    names = [f"job {number}" for number in range(20)]
+    documents = [(one_time if n % 2 else recurring)(name=name) for n, name in enumerate(names)]
+    answer = await api.post(BATCH, documents)
+    assert answer.status == 200
+    for name, result in zip(names, answer.body["results"], strict=True):
+        assert (await api.get(f"{JOBS}/{result['job_id']}")).body["name"] == name
+
+
+async def test_lines_are_as_good_as_an_array(api: Client):
+    lines = "\n".join(json.dumps(one_time(name=f"job {n}")) for n in range(3)) + "\n\r\n"
+    answer = await api.post(BATCH, body=lines.encode(), headers=NDJSON)
+    assert codes(answer) == ["created"] * 3
+
+
+async def test_one_bad_item_harms_no_other(api: Client, engine: Engine):
+    await set_tenant(engine, "small", TenantSettings(max_jobs=1), Write())
+    good = json.dumps(one_time())
+    lines = [
+        good,
+        "{",
+        json.dumps(one_time(name="", priority="high")),
+        '{"name": "a", "name": "b"}',
+        "5",
+        json.dumps(recurring(schedule={"cron": "never"})),
+        json.dumps(one_time(tenant_id="small")),
+        json.dumps(recurring(tenant_id="small")),
+        good,
+    ]
+    answer = await api.post(BATCH, body="\n".join(lines).encode(), headers=NDJSON)
+    assert codes(answer) == [
+        "created",
+        "malformed_json",
+        "invalid_input",
+        "malformed_json",
+        "invalid_input",
+        "invalid_input",
+        "created",
+        "quota_exceeded",
+        "created",
+    ]
+    wrong = answer.body["results"][2]["errors"]
+    assert {error["path"] for error in wrong} == {"name", "priority"}
+    assert len((await api.get(JOBS)).body["items"]) == 3
+
+
+async def test_a_repeated_batch_gets_the_first_answer(api: Client):
+    documents = [one_time(), {}, recurring()]
+    first = await api.post(BATCH, documents, key="mine")
+    again = await api.post(BATCH, documents, key="mine")
+    assert again.body == first.body
+    assert len((await api.get(JOBS)).body["items"]) == 2
+    other = await api.post(BATCH, [one_time()], key="mine")
+    assert other.is_problem(422, "idempotency_key_reused")
+
+
+async def test_a_batch_whose_answer_was_lost_is_repeated_without_a_double(api: Client):
+    failpoints.configure("create.after_commit=drop*1")
+    lost = await api.post(BATCH, [one_time(), recurring()], key="mine")
+    assert lost.is_problem(503, "store_unavailable")
+    again = await api.post(BATCH, [one_time(), recurring()], key="mine")
+    assert codes(again) == ["created"] * 2
+    assert len((await api.get(JOBS)).body["items"]) == 2
+
+
+async def test_a_batch_is_an_array_of_1_to_10000_jobs(api: Client):
+    assert (await api.post(BATCH, {})).is_problem(422, "invalid_input")
+    assert (await api.post(BATCH, [])).is_problem(422, "invalid_input")
+    assert (await api.post(BATCH, body=b"[" + b"1," * 10_000 + b"1]")).is_problem(
+        422, "invalid_input"
+    )
+    assert (await api.post(BATCH, body=b"[1,")).is_problem(400, "malformed_json")
+    many = io.BytesIO(json.dumps([one_time()] * 10_000).encode())
+    answer = await api.post(BATCH, body=many)
+    assert codes(answer) == ["created"] * 10_000
+
+
+async def test_a_batch_may_be_large_but_not_without_bounds(api: Client):
+    large = one_time(action={"type": "TASK", "name": "t", "payload": "x" * 200_000})
+    some = io.BytesIO(json.dumps([large] * 20).encode())
+    assert codes(await api.post(BATCH, body=some)) == ["created"] * 20
+    over = await api.post(BATCH, body=io.BytesIO(b" " * (16 * 1024 * 1024 + 1)))
+    assert over.is_problem(413, "body_too_large")
+    assert "16777216" in over.body["detail"]
+    many = await api.post(BATCH, body=io.BytesIO(b"[" + b"1," * 2_000_000 + b"1]"))
+    assert many.is_problem(422, "invalid_input")
+
+
+async def test_unique_keys_within_a_batch(api: Client):
+    def unique(key: str, on_duplicate: str = "reject") -> dict[str, object]:
+        return one_time(unique_key=key, on_duplicate=on_duplicate)
+
+    held = await api.created(unique("held"))
+    answer = await api.post(
+        BATCH,
+        [
+            unique("new"),
+            unique("new"),
+            unique("new", "keep"),
+            unique("held"),
+            unique("held", "keep"),
+        ],
+    )
+    results = answer.body["results"]
+    refused = "duplicate_job"
+    assert codes(answer) == ["created", refused, "created", refused, "created"]
+    assert results[2] == results[0]
+    assert results[4] == {"job_id": held["job_id"]}
+    assert held["job_id"] in results[3]["detail"]
+    replaced = await api.post(BATCH, [unique("held", "replace")])
+    assert codes(replaced) == ["created"]
+    assert (await api.get(held["path"])).body["status"] == "CANCELLED"
+
+
+async def test_a_unique_key_that_somebody_is_taking_harms_no_other_item(
+    api: Client, engine: Engine, database: str
+):
+    tenant = await engine.tenant("default", await engine.clock.now())
+    stuck = await asyncpg.connect(database)
+    async with stuck.transaction():
+        await stuck.execute(
+            "insert into hourbell.unique_keys (tenant, space, key, job) values ($1, 0, 'stuck', 1)",
+            tenant,
+        )
+        documents = [one_time(unique_key=f"key {n}") for n in range(6)]
+        documents[3]["unique_key"] = "stuck"
+        answer = await api.post(BATCH, documents)
+    await stuck.close()
+    assert codes(answer) == ["created"] * 3 + ["conflict"] + ["created"] * 2
+    assert len((await api.get(JOBS)).body["items"]) == 5
+
+
+async def test_more_batches_than_there_is_room_for_are_told_to_come_back(
+    api: Client, engine: Engine
+):
+    with failpoints.held("create.before_commit") as held:
+        first = asyncio.create_task(api.post(BATCH, [one_time()]))
+        await held.reached()
+        engine.batches._most = 1  # as if all the others were there
+        answer = await api.post(BATCH, [one_time()])
+        assert answer.is_problem(503, "overloaded")
+        assert answer.headers["Retry-After"] == "1"
+        held.release()
+        assert (await first).status == 200

@@ -1,0 +1,97 @@
+"""GET /api/v1/jobs, by what jobs are."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from hourbell.engine import pages, read
+from hourbell.engine.core import Engine
+from hourbell.model.errors import Forbidden
+from hourbell.model.ids import job_text
+from integration.api.client import Client, one_time, recurring
+
+JOBS = "/api/v1/jobs"
+
+
+async def ids(api: Client, query: str) -> set[str]:
+    return {job["job_id"] for job in await api.pages(f"{JOBS}?{query}")}
+
+
+async def both(api: Client, **fields: Any) -> set[str]:
+    """A one-time and a recurring job, and a one-time one that has ended."""
+    made = [await api.created(document(**fields)) for document in (one_time, recurring, one_time)]
+    await api.delete(made[2]["path"])
+    return {job["job_id"] for job in made}
+
+
+@pytest.mark.parametrize("of_tenant", ["", "&tenant_id=acme"])
+async def test_jobs_are_found_by_queue_name_and_label(api: Client, of_tenant: str):
+    wanted = await both(
+        api, tenant_id="acme", queue="mail", name="news-letter", labels={"team": "billing"}
+    )
+    await both(api, tenant_id="acme", queue="other", name="old news", labels={"team": "ops"})
+    assert await ids(api, f"queue=mail{of_tenant}") == wanted
+    assert await ids(api, f"name_prefix=news{of_tenant}") == wanted
+    assert await ids(api, f"label=team:billing{of_tenant}") == wanted
+    assert await ids(api, f"label=team:billing&queue=mail&name_prefix=n{of_tenant}") == wanted
+    for nothing in ("queue=nowhere", "name_prefix=ews", "label=team:bill", "label=billing:team"):
+        assert await ids(api, nothing + of_tenant) == set()
+    assert await ids(api, "queue=mail&tenant_id=other") == set()
+
+
+async def test_a_label_may_have_colons_wherever_it_likes(api: Client):
+    job = await api.created(one_time(labels={"a:b": "c:d"}))
+    assert await ids(api, "label=a:b:c:d") == {job["job_id"]}
+
+
+async def test_a_prefix_is_taken_as_it_is(api: Client):
+    name = "100%_done'; --"
+    job = await api.created(one_time(name=name))
+    await api.created(one_time(name="100 done"))
+    assert await ids(api, f"name_prefix={quote(name)}") == {job["job_id"]}
+
+
+async def test_jobs_are_found_by_type(api: Client):
+    once, again = await api.created(one_time()), await api.created(recurring())
+    assert await ids(api, "type=ONE_TIME") == {once["job_id"]}
+    assert await ids(api, "type=RECURRING") == {again["job_id"]}
+    assert await ids(api, "type=RECURRING&status=SCHEDULED") == {again["job_id"]}
+
+
+async def test_a_call_looks_at_a_bounded_number_of_jobs_and_says_how_to_go_on(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (pages, read):
+        monkeypatch.setattr(module, "MOST_LOOKED_AT", 4)
+    wanted = set()
+    for number in range(12):
+        rare = number in (0, 1)
+        document = one_time if number % 2 else recurring
+        made = await api.created(document(name="rare" if rare else "common", tenant_id="acme"))
+        wanted |= {made["job_id"]} if rare else set()
+    for query in ("name_prefix=rare", "name_prefix=rare&tenant_id=acme"):
+        first = (await api.get(f"{JOBS}?{query}")).body
+        assert first["items"] == []
+        assert first["next_page_token"]
+        assert await ids(api, query) == wanted
+    everything = [job["job_id"] for job in await api.pages(f"{JOBS}?page_size=3")]
+    assert len(everything) == len(set(everything)) == 12
+    assert everything == sorted(everything, reverse=True)
+
+
+async def test_wrong_filters_are_all_named(api: Client):
+    wrong = "queue=%00&type=OFTEN&name_prefix=" + "x" * 201 + "&label=team"
+    answer = await api.get(f"{JOBS}?{wrong}")
+    assert answer.is_problem(422, "invalid_input")
+    assert answer.paths == {"queue", "type", "name_prefix", "label"}
+
+
+async def test_within_a_scope_there_is_one_tenant(api: Client, engine: Engine):
+    mine = await api.created(one_time(tenant_id="mine"))
+    await api.created(one_time(tenant_id="theirs"))
+    scoped = engine.within("mine")
+    (found,) = (await read.list_jobs(scoped)).items
+    assert job_text(found.job_id) == mine["job_id"]
+    with pytest.raises(Forbidden):
+        await read.list_jobs(scoped, read.JobFilter(tenant_id="theirs"))

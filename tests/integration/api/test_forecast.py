@@ -1,0 +1,138 @@
+"""GET /api/v1/forecast"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hourbell.engine import forecast as forecasts
+from hourbell.engine.core import Engine
+from hourbell.engine.plan import plan
+from hourbell.model.errors import Forbidden
+from integration.api.client import Client, one_time, recurring
+
+FORECAST = "/api/v1/forecast"
+
+
+def hourly(minute: int, **fields: Any) -> dict[str, Any]:
+    return recurring(schedule={"cron": f"{minute} * * * *"} | fields.pop("window", {}), **fields)
+
+
+async def counts(api: Client, query: str = "hours=2") -> dict[str, int]:
+    """Executions by minute."""
+    body = (await api.get(f"{FORECAST}?{query}")).body
+    assert body["complete_until"] == body["ends_at"]
+    assert not body["estimated"]
+    return {each["at"]: each["executions"] for each in body["minutes"]}
+
+
+async def test_nothing_is_forecast_of_nothing(api: Client):
+    body = (await api.get(FORECAST)).body
+    assert body["minutes"] == []
+    begins, ends = (datetime.fromisoformat(body[key]) for key in ("begins_at", "ends_at"))
+    assert ends - begins == timedelta(hours=24)
+
+
+async def test_recurring_jobs_are_counted_in_each_of_their_minutes(api: Client, engine: Engine):
+    now = await engine.clock.now()
+    minute = (now.minute + 30) % 60
+    for _ in range(3):
+        await api.created(hourly(minute))
+    found = await counts(api)
+    assert list(found.values()) == [3, 3]
+    assert all(datetime.fromisoformat(at).minute == minute for at in found)
+
+
+async def test_what_is_planned_already_is_counted_once(api: Client, engine: Engine):
+    await api.created(recurring(schedule={"every_seconds": 10}))
+    before = sum((await counts(api, "hours=1")).values())
+    await plan(engine, None, await engine.clock.now())
+    assert await engine.database.value("select count(*) > 0 from hourbell.due")
+    after = sum((await counts(api, "hours=1")).values())
+    assert before == after == 360
+
+
+async def test_one_time_jobs_are_counted_at_their_time(api: Client):
+    await api.created(one_time(schedule={"delay_seconds": 3000}))
+    await api.created(one_time(schedule={"delay_seconds": 9000}))
+    assert list((await counts(api, "hours=1")).values()) == [1]
+    assert sum((await counts(api, "hours=3")).values()) == 2
+
+
+async def test_windows_and_pauses_are_honoured(api: Client, engine: Engine):
+    now = await engine.clock.now()
+    minute = (now.minute + 30) % 60
+    later = (now + timedelta(hours=1)).isoformat()
+    await api.created(hourly(minute, window={"starts_at": later}))
+    assert list((await counts(api)).values()) == [1]
+    await api.created(hourly(minute, window={"ends_at": later}))
+    assert list((await counts(api)).values()) == [1, 1]
+    paused = await api.created(hourly(minute))
+    assert list((await counts(api)).values()) == [2, 2]
+    await api.post(paused["path"] + "/pause")
+    assert list((await counts(api)).values()) == [1, 1]
+
+
+async def test_a_forecast_may_be_of_one_tenant(api: Client, engine: Engine):
+    minute = ((await engine.clock.now()).minute + 30) % 60
+    for tenant in ("a", "b", "b"):
+        await api.created(hourly(minute, tenant_id=tenant))
+    await api.created(one_time(tenant_id="a", schedule={"delay_seconds": 600}))
+    assert sum((await counts(api)).values()) == 7
+    assert sum((await counts(api, "hours=2&tenant_id=a")).values()) == 3
+    assert sum((await counts(api, "hours=2&tenant_id=b")).values()) == 4
+    assert await counts(api, "hours=2&tenant_id=c") == {}
+    scoped = engine.within("a")
+    mine = await forecasts.forecast(scoped, 2)
+    assert sum(count for _, count in mine.minutes) == 3
+    with pytest.raises(Forbidden):
+        await forecasts.forecast(scoped, 2, "b")
+
+
+@pytest.mark.parametrize(
+    ("bound", "value"),
+    [
+        ("_MOST_OCCURRENCES", 5),
+        ("_MOST_TIMETABLES", 2),
+        ("_MOST_RIDERS", 2),
+        ("_MOST_WAITING", 1),
+    ],
+)
+async def test_a_forecast_says_up_to_where_it_is_complete(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+):
+    now = await engine.clock.now()
+    for minute in (10, 20, 30):
+        await api.created(hourly((now.minute + minute) % 60))
+        await api.created(one_time(schedule={"delay_seconds": 60 * minute}))
+    whole = (await api.get(f"{FORECAST}?hours=4")).body
+    monkeypatch.setattr(forecasts, bound, value)
+    part = (await api.get(f"{FORECAST}?hours=4")).body
+    assert part["begins_at"] < part["complete_until"] < part["ends_at"]
+
+    def until(body: Any) -> list[Any]:
+        end = datetime.fromisoformat(part["complete_until"]) - timedelta(minutes=1)
+        return [each for each in body["minutes"] if datetime.fromisoformat(each["at"]) <= end]
+
+    assert until(part) == until(whole)
+    assert part["minutes"] != whole["minutes"]
+
+
+async def test_a_herd_that_is_not_counted_is_as_big_as_it_was_last(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    minute = ((await engine.clock.now()).minute + 30) % 60
+    for _ in range(3):
+        await api.created(hourly(minute))
+    await engine.database.value("update hourbell.timetables set size = 1000 returning id")
+    monkeypatch.setattr(forecasts, "_MOST_OF_ONE", 2)
+    body = (await api.get(f"{FORECAST}?hours=1")).body
+    assert body["estimated"]
+    assert [each["executions"] for each in body["minutes"]] == [1000]
+
+
+async def test_strange_queries_are_refused(api: Client):
+    for hours in ("0", "169", "-1", "x", "", "1.5", "9" * 40):
+        answer = await api.get(f"{FORECAST}?hours={hours}&tenant_id=%00")
+        assert answer.is_problem(422, "invalid_input"), hours
+        assert answer.paths == {"hours", "tenant_id"}

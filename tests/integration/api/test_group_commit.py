@@ -1,0 +1,101 @@
+"""Creates of many clients at once go together, and none harms another."""
+
+import asyncio
+import time
+
+import asyncpg
+import pytest
+
+from hourbell.engine.core import Engine
+from hourbell.engine.limits import set_tenant
+from hourbell.engine.writes import Write
+from hourbell.model.limits import TenantSettings
+from integration.api.client import Client, one_time, recurring
+
+JOBS = "/api/v1/jobs"
+
+
+async def commits(engine: Engine) -> int:
+    statement = "select pg_current_xact_id()::text::bigint"
+    number: int = await engine.database.value(statement)
+    return number
+
+
+async def test_many_creates_are_few_commits(api: Client, engine: Engine):
+    await api.created(one_time())
+    before = await commits(engine)
+    answers = await asyncio.gather(*(api.post(JOBS, one_time()) for _ in range(90)))
+    assert {answer.status for answer in answers} == {201}
+    assert await commits(engine) - before < 60
+    assert len((await api.get(JOBS + "?page_size=100")).body["items"]) == 91
+
+
+async def test_each_of_a_crowd_gets_his_own_answer(api: Client, engine: Engine):
+    await set_tenant(engine, "small", TenantSettings(max_jobs=2), Write())
+    documents = [
+        *(one_time(name=f"good {n}") for n in range(10)),
+        *(recurring(name=f"again {n}") for n in range(10)),
+        *({"name": f"bad {n}"} for n in range(10)),
+        *(one_time(tenant_id="small", name=f"small {n}") for n in range(4)),
+    ]
+    answers = await asyncio.gather(*(api.post(JOBS, document) for document in documents))
+    statuses = [answer.status for answer in answers]
+    assert statuses[:30] == [201] * 20 + [422] * 10
+    # A quota may be passed by as many as come at once, each group of them counted by itself.
+    assert set(statuses[30:]) <= {201, 409}
+    for document, answer in zip(documents[:20], answers, strict=False):
+        assert answer.body["name"] == document["name"]
+    late = await api.post(JOBS, one_time(tenant_id="small"))
+    assert late.is_problem(409, "quota_exceeded")
+
+
+@pytest.mark.parametrize("what", ["idempotency", "unique_keys"])
+async def test_a_stuck_key_delays_no_stranger(
+    api: Client, engine: Engine, database: str, what: str
+):
+    await api.created(one_time())
+    tenant = await engine.tenant("default", await engine.clock.now())
+    stopped = await asyncpg.connect(database)
+    transaction = stopped.transaction()
+    await transaction.start()
+    if what == "idempotency":
+        await stopped.execute(
+            "insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)"
+            " values ($1, 'stuck', '', 0, '{}', hourbell.clock())",
+            tenant,
+        )
+    else:
+        await stopped.execute(
+            "insert into hourbell.unique_keys (tenant, space, key, job) values ($1, 0, 'stuck', 1)",
+            tenant,
+        )
+
+    async def timed(number: int) -> tuple[float, int]:
+        began = time.monotonic()
+        answer = await api.post(JOBS, one_time(name=f"stranger {number}"))
+        return time.monotonic() - began, answer.status
+
+    async def stuck() -> tuple[float, object]:
+        began = time.monotonic()
+        answer = await api.post(JOBS, one_time(unique_key="stuck"), key="stuck")
+        return time.monotonic() - began, answer
+
+    waiting = asyncio.create_task(stuck())
+    strangers = await asyncio.gather(*(timed(number) for number in range(60)))
+    assert not waiting.done()  # all the strangers are served, and he still waits
+    strangers += await asyncio.gather(*(timed(number) for number in range(60)))
+    assert not waiting.done()
+    assert {status for _, status in strangers} == {201}
+    took, answer = await waiting
+    assert answer.is_problem(409, "conflict")  # type: ignore[attr-defined]
+    assert took < 4
+    await transaction.rollback()
+    await stopped.close()
+    assert (await api.post(JOBS, one_time(unique_key="stuck"), key="stuck")).status == 201
+
+
+async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Engine):
+    engine.creates._most_waiting = 0
+    answer = await api.post(JOBS, one_time())
+    assert answer.is_problem(503, "overloaded")
+    assert answer.headers["Retry-After"] == "1"

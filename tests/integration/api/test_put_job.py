@@ -1,0 +1,84 @@
+"""The one job of a name."""
+
+import asyncio
+
+from integration.api.client import Client, one_time, recurring
+
+JOBS = "/api/v1/jobs"
+NIGHTLY = "/api/v1/jobs/by-name/nightly"
+
+
+def nightly(**fields: object) -> dict[str, object]:
+    document = recurring(**fields)
+    del document["name"]
+    return document
+
+
+async def test_it_is_made_and_then_changed(api: Client):
+    made = await api.put(NIGHTLY, nightly(priority="HIGH", labels={"team": "a"}))
+    assert made.status == 201
+    assert made.headers["Location"] == f"{JOBS}/{made.body['job_id']}"
+    assert made.body["name"] == "nightly"
+    changed = await api.put(NIGHTLY, nightly(timeout_seconds=5))
+    assert changed.status == 200
+    assert changed.body["job_id"] == made.body["job_id"]
+    assert changed.body["version"] == 2
+    assert changed.body["timeout_seconds"] == 5
+    # What is left out goes back to its default.
+    assert (changed.body["priority"], changed.body["labels"]) == ("MEDIUM", {})
+
+
+async def test_the_same_again_changes_nothing(api: Client):
+    document = {"schedule": {"every_seconds": 60}}
+    made = await api.put(NIGHTLY, nightly(**document))
+    again = await api.put(NIGHTLY, nightly(**document))
+    assert (again.status, again.body) == (200, made.body)
+
+
+async def test_repeats_get_their_first_answers(api: Client):
+    made = await api.put(NIGHTLY, nightly(), key="made")
+    changed = await api.put(NIGHTLY, nightly(priority="LOW"), key="changed")
+    for key, document, first in (
+        ("made", nightly(), made),
+        ("changed", nightly(priority="LOW"), changed),
+    ):
+        again = await api.put(NIGHTLY, document, key=key)
+        assert (again.status, again.body) == (first.status, first.body)
+
+
+async def test_jobs_that_were_posted_are_not_meant(api: Client):
+    posted = await api.created(recurring(name="nightly"))
+    made = await api.put(NIGHTLY, nightly())
+    assert made.status == 201
+    assert made.body["job_id"] != posted["job_id"]
+
+
+async def test_a_name_is_free_when_its_job_has_ended(api: Client):
+    made = await api.put(NIGHTLY, nightly())
+    await api.delete(f"{JOBS}/{made.body['job_id']}")
+    again = await api.put(NIGHTLY, nightly())
+    assert again.status == 201
+    assert again.body["job_id"] != made.body["job_id"]
+
+
+async def test_many_at_once_make_one_job(api: Client):
+    puts = (api.put(NIGHTLY, nightly(timeout_seconds=n + 1)) for n in range(8))
+    answers = await asyncio.gather(*puts)
+    assert {answer.status for answer in answers} <= {200, 201, 409}
+    assert [answer.status for answer in answers].count(201) == 1
+    (job,) = (await api.get(JOBS)).body["items"]
+    assert {a.body["job_id"] for a in answers if a.status != 409} == {job["job_id"]}
+
+
+async def test_what_contradicts_the_path_is_refused(api: Client):
+    other = await api.put(NIGHTLY, recurring(name="other"))
+    assert other.is_problem(422, "invalid_input")
+    assert other.paths == {"name"}
+    unique = await api.put(NIGHTLY, nightly(unique_key="k", on_duplicate="keep"))
+    assert unique.paths == {"unique_key", "on_duplicate"}
+    assert (await api.put(NIGHTLY, recurring(name="nightly"))).status == 201
+    once = one_time()
+    del once["name"]
+    assert (await api.put(NIGHTLY, once)).paths == {"type"}
+    assert (await api.put("/api/v1/jobs/by-name/%00", nightly())).paths == {"name"}
+    assert (await api.put(NIGHTLY, body=b"[]")).is_problem(422, "invalid_input")

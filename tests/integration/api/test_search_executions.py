@@ -1,0 +1,162 @@
+"""GET /api/v1/executions"""
+
+from typing import Any
+
+import pytest
+
+from hourbell.dispatch import RETRY, SUCCEEDED
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine import pages, read
+from hourbell.engine.core import Engine
+from hourbell.engine.plan import plan
+from hourbell.engine.read import ExecutionFilter, search_executions
+from hourbell.model.errors import Forbidden
+from integration.api.client import Client, one_time, recurring
+from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.working import Hand
+
+EXECUTIONS = "/api/v1/executions"
+STATUSES = ["SCHEDULED", "QUEUED", "RUNNING", "RETRYING", "SUCCEEDED", "DEAD", "CANCELLED"]
+
+
+@pytest.fixture
+def hand(dispatch: PostgresDispatch) -> Hand:
+    return Hand(dispatch)
+
+
+async def run(api: Client, document: dict[str, Any]) -> str:
+    """A job that is due now; the id of that run."""
+    job = await api.created(document)
+    (number,) = (await api.post(job["path"] + "/run")).body["execution_ids"]
+    return str(number)
+
+
+async def one_of_each(
+    api: Client, hand: Hand, dispatch: PostgresDispatch, document: Any, tenant: str
+) -> dict[str, str]:
+    """An execution in each status."""
+    found = {}
+    for status in STATUSES[2:]:
+        found[status] = await run(api, document(tenant_id=tenant))
+        if status == "CANCELLED":
+            await api.post(f"{EXECUTIONS}/{found[status]}/cancel")
+            continue
+        if status == "DEAD":
+            await hand.kill()
+            continue
+        (claimed,) = await hand.claim()
+        if status == "RETRYING":
+            await hand.settle(claimed, RETRY, "timeout")
+        elif status == "SUCCEEDED":
+            await hand.settle(claimed, SUCCEEDED)
+    found["QUEUED"] = await run(api, document(tenant_id=tenant))
+    await dispatch.admit()
+    found["SCHEDULED"] = await run(api, document(tenant_id=tenant))
+    return found
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+async def test_executions_are_found_by_status_and_tenant(
+    api: Client, hand: Hand, dispatch: PostgresDispatch, document: Any
+):
+    mine = await one_of_each(api, hand, dispatch, document, "mine")
+    every = await api.pages(f"{EXECUTIONS}?page_size=3")
+    assert {each["status"]: each["execution_id"] for each in every} == mine
+    assert [each["execution_id"] for each in every] == sorted(mine.values(), reverse=True)
+    assert await api.pages(f"{EXECUTIONS}?tenant_id=mine&page_size=2") == every
+    assert await api.pages(f"{EXECUTIONS}?tenant_id=other") == []
+    for status, number in mine.items():
+        for query in (f"status={status}", f"status={status}&tenant_id=mine"):
+            found = await api.pages(f"{EXECUTIONS}?{query}")
+            assert [each["execution_id"] for each in found] == [number], query
+        assert await api.pages(f"{EXECUTIONS}?status={status}&tenant_id=other") == []
+
+
+async def test_executions_are_found_by_the_time_of_their_creation(api: Client):
+    numbers = [await run(api, document()) for document in (one_time, recurring, one_time)]
+    created = [(await api.get(f"{EXECUTIONS}/{number}")).body["created_at"] for number in numbers]
+
+    async def found(query: str) -> list[str]:
+        return [each["execution_id"] for each in await api.pages(f"{EXECUTIONS}?{query}")]
+
+    assert await found(f"from={created[1]}") == numbers[:0:-1]
+    assert await found(f"to={created[1]}") == numbers[:1]
+    assert await found(f"from={created[0]}&to={created[2]}") == numbers[1::-1]
+    assert await found("from=2099-01-01T00:00:00Z") == []
+    assert await found("to=1999-01-01T00:00:00Z") == []
+    assert (
+        len(await found("from=1999-01-01T00:00:00Z&to=2099-01-01T00:00:00Z&tenant_id=default")) == 3
+    )
+
+
+async def test_executions_are_found_by_job(api: Client, hand: Hand):
+    job = await api.created(recurring())
+    numbers = [(await api.post(job["path"] + "/run")).body["execution_ids"][0] for _ in range(4)]
+    await run(api, recurring())
+    for claimed in (await hand.claim())[:2]:
+        await hand.settle(claimed, SUCCEEDED)
+    path = f"{EXECUTIONS}?job_id={job['job_id']}"
+    items = await api.pages(path + "&page_size=3")
+    assert [each["execution_id"] for each in items] == numbers[::-1]
+    assert len(await api.pages(path + "&status=SUCCEEDED")) == 2
+    assert len(await api.pages(path + "&status=RUNNING&page_size=1")) == 2
+    assert await api.pages(path + "&tenant_id=other") == []
+    assert await api.pages(path + "&to=1999-01-01T00:00:00Z") == []
+    assert await api.pages(f"{EXECUTIONS}?job_id=job_0ahr000000000") == []
+    once = await api.created(one_time())
+    of_once = f"{EXECUTIONS}?job_id={once['job_id']}"
+    assert len(await api.pages(of_once)) == 1
+    assert await api.pages(of_once + "&status=DEAD") == []
+
+
+async def test_what_is_only_planned_ahead_is_not_listed(api: Client, engine: Engine):
+    await api.created(recurring(schedule={"every_seconds": 10}))
+    await plan(engine, None, await engine.clock.now())
+    assert await api.pages(EXECUTIONS) == []
+    assert await api.pages(EXECUTIONS + "?tenant_id=default") == []
+
+
+async def test_a_call_looks_at_a_bounded_number_of_executions(
+    api: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
+):
+    rare = await run(api, one_time(tenant_id="rare"))
+    (claimed,) = await hand.claim()
+    await hand.settle(claimed, SUCCEEDED)
+    for number in range(12):
+        document = one_time if number % 2 else recurring
+        await run(api, document(tenant_id="common"))
+    for claimed in (await hand.claim())[:6]:
+        await hand.settle(claimed, SUCCEEDED)
+    for module in (pages, read):
+        monkeypatch.setattr(module, "MOST_LOOKED_AT", 3)
+    for query in ("tenant_id=rare", "status=SUCCEEDED&tenant_id=rare"):
+        (found,) = await api.pages(f"{EXECUTIONS}?{query}")
+        assert found["execution_id"] == rare
+    assert len(await api.pages(EXECUTIONS)) == 13
+    assert len(await api.pages(EXECUTIONS + "?status=RUNNING&page_size=1")) == 6
+
+
+async def test_strange_queries_are_refused(api: Client):
+    answer = await api.get(
+        f"{EXECUTIONS}?tenant_id=%00&job_id=1&status=FAILED&from=x&to=&page_size=x"
+    )
+    assert answer.is_problem(422, "invalid_input")
+    assert answer.paths == {"tenant_id", "job_id", "status", "from", "to", "page_size"}
+    job = await api.created(recurring())
+    for text in STRANGE_TOKENS:
+        for path in (f"{EXECUTIONS}?", f"{EXECUTIONS}?job_id={job['job_id']}&"):
+            answer = await api.get(f"{path}page_token={text}")
+            assert answer.is_problem(422, "invalid_input"), text
+
+
+async def test_within_a_scope_there_are_ones_own(api: Client, engine: Engine):
+    for tenant in ("mine", "theirs"):
+        for document in (one_time, recurring):
+            await run(api, document(tenant_id=tenant))
+    scoped = engine.within("mine")
+    found = (await search_executions(scoped, ExecutionFilter())).items
+    assert [each.tenant_id for each in found] == ["mine", "mine"]
+    with pytest.raises(Forbidden):
+        await search_executions(scoped, ExecutionFilter(tenant_id="theirs"))
+    theirs = (await search_executions(engine, ExecutionFilter(tenant_id="theirs"))).items[0]
+    assert (await search_executions(scoped, ExecutionFilter(job_id=theirs.job_id))).items == []

@@ -1,0 +1,150 @@
+"""/api/v1/secrets"""
+
+import pytest
+
+from hourbell.engine.core import Engine
+from hourbell.engine.secrets import StoredSecrets, reseal
+from hourbell.model.errors import NoSecretKeys
+from hourbell.model.sealing import KeyRing
+from integration.api.client import KEY_RING, Client
+from integration.life.support import eventually
+
+SECRET = "/api/v1/secrets/token"
+
+
+async def test_a_secret_comes_in_and_its_value_never_goes_out(api: Client, engine: Engine):
+    answer = await api.send("PUT", SECRET, {"value": "the canary sings"})
+    assert (answer.status, answer.body["name"], answer.body["value"]) == (200, "token", None)
+    listed = await api.get("/api/v1/secrets")
+    assert [item["name"] for item in listed.body["items"]] == ["token"]
+    found = await StoredSecrets(engine, KEY_RING).values("default", ["token", "other"])
+    assert {name: secret.value for name, secret in found.items()} == {"token": "the canary sings"}
+    everything = str(answer.body) + str(listed.body)
+    for table in ("secrets", "audit", "idempotency"):
+        rows = await engine.database.fetch(f"select t::text from hourbell.{table} as t")  # noqa: S608
+        everything += str(rows)
+    assert "canary" not in everything
+    assert b"canary".hex() not in everything
+
+
+async def test_a_secret_that_is_made_here_is_shown_once(api: Client):
+    first = await api.send("PUT", SECRET, {"generate": "signing"}, key="once")
+    again = await api.send("PUT", SECRET, {"generate": "signing"}, key="once")
+    assert first.body["value"].startswith("whsec_")
+    assert again.body == {**first.body, "value": None}
+
+
+async def test_the_value_before_counts_as_long_as_was_asked(api: Client, engine: Engine):
+    await api.send("PUT", SECRET, {"value": "the first value"})
+    answer = await api.send(
+        "PUT", SECRET, {"value": "the second value", "keep_previous_seconds": 2}
+    )
+    assert answer.body["previous_until"] is not None
+    source = StoredSecrets(engine, KEY_RING)
+    now = (await source.values("default", ["token"]))["token"]
+    assert (now.value, now.previous) == ("the second value", "the first value")
+
+    async def is_over() -> bool:
+        return (await source.values("default", ["token"]))["token"].previous is None
+
+    await eventually(is_over)
+    await api.send("PUT", SECRET, {"value": "the third value"})
+    now = (await StoredSecrets(engine, KEY_RING).values("default", ["token"]))["token"]
+    assert (now.value, now.previous) == ("the third value", None)
+
+
+async def test_a_worker_sees_a_new_value_within_seconds(api: Client, engine: Engine):
+    await api.send("PUT", SECRET, {"value": "the first value"})
+    source = StoredSecrets(engine, KEY_RING)
+    await source.values("default", ["token"])
+    await api.send("PUT", SECRET, {"value": "the second value"})
+
+    async def is_new() -> bool:
+        return (await source.values("default", ["token"]))["token"].value == "the second value"
+
+    await eventually(is_new, 5)
+
+
+async def test_a_deleted_secret_is_gone(api: Client, engine: Engine):
+    await api.send("PUT", SECRET, {"value": "the first value"})
+    assert (await api.delete(SECRET)).status == 200
+    assert (await api.delete(SECRET)).is_problem(404, "not_found")
+    assert await StoredSecrets(engine, KEY_RING).values("default", ["token"]) == {}
+
+
+async def test_secrets_of_tenants_are_apart(api: Client, engine: Engine):
+    await api.send("PUT", SECRET, {"value": "one of acme", "tenant_id": "acme"})
+    await api.send("PUT", SECRET, {"value": "one of globex", "tenant_id": "globex"})
+    source = StoredSecrets(engine, KEY_RING)
+    assert (await source.values("acme", ["token"]))["token"].value == "one of acme"
+    assert (await source.values("globex", ["token"]))["token"].value == "one of globex"
+    assert (await api.get("/api/v1/secrets")).body["items"] == []
+    assert (await api.delete(SECRET + "?tenant_id=acme")).status == 200
+    assert [
+        item["tenant_id"]
+        for item in (await api.get("/api/v1/secrets?tenant_id=globex")).body["items"]
+    ] == ["globex"]
+
+
+async def test_a_row_that_was_moved_does_not_open(api: Client, engine: Engine):
+    await api.send("PUT", SECRET, {"value": "one of acme", "tenant_id": "acme"})
+    await api.send("PUT", SECRET, {"value": "one of globex", "tenant_id": "globex"})
+    await engine.database.value(
+        "update hourbell.secrets set sealed = (select sealed from hourbell.secrets order by tenant limit 1)"
+    )
+    with pytest.raises(NoSecretKeys):
+        await StoredSecrets(engine, KEY_RING).values("globex", ["token"])
+
+
+async def test_what_is_wrong_is_told_without_the_value(api: Client):
+    for document, path in (
+        ({}, "value"),
+        ({"value": "short"}, "value"),
+        ({"value": "x" * 8193}, "value"),
+        ({"value": "with \x00 inside"}, "value"),
+        ({"value": 12345678}, "value"),
+        ({"value": "the first value", "generate": "signing"}, "generate"),
+        ({"value": "the first value", "generate": "anything"}, "generate"),
+        ({"value": "the first value", "keep_previous_seconds": -1}, "keep_previous_seconds"),
+        ({"value": "the first value", "tenant_id": "no spaces"}, "tenant_id"),
+        ({"value": "the first value", "colour": "red"}, "colour"),
+    ):
+        answer = await api.send("PUT", SECRET, document)
+        assert answer.is_problem(422, "invalid_input"), document
+        assert answer.paths == {path}
+        assert str(document.get("value", "-" * 10)) not in str(answer.body)
+    assert (
+        await api.send("PUT", "/api/v1/secrets/no%20spaces", {"value": "the first value"})
+    ).status == 422
+
+
+async def test_pages_of_secrets(api: Client):
+    for name in "abc":
+        await api.send("PUT", f"/api/v1/secrets/{name}", {"value": "the first value"})
+    first = await api.get("/api/v1/secrets?page_size=2")
+    rest = await api.get(f"/api/v1/secrets?page_size=2&page_token={first.body['next_page_token']}")
+    assert [item["name"] for item in first.body["items"] + rest.body["items"]] == ["a", "b", "c"]
+    assert rest.body["next_page_token"] is None
+
+
+async def test_all_are_sealed_anew_by_the_first_key_and_open_without_the_old_one(
+    api: Client, engine: Engine
+):
+    for number in range(3):
+        path = f"/api/v1/secrets/s{number}"
+        await api.send("PUT", path, {"value": f"the first value {number}"})
+        await api.send(
+            "PUT", path, {"value": f"value number {number}", "keep_previous_seconds": 60}
+        )
+    old = next(iter(KEY_RING._keys.items()))
+    new = ("k2", bytes(range(32)))
+    both, only_new = KeyRing(dict([new, old])), KeyRing(dict([new]))
+    with pytest.raises(NoSecretKeys):
+        await StoredSecrets(engine, only_new).values("default", ["s0"])
+    assert await reseal(engine, both) == 3
+    assert await reseal(engine, both) == 0
+    found = await StoredSecrets(engine, only_new).values("default", ["s0", "s1", "s2"])
+    assert [secret.value for secret in found.values()] == [f"value number {n}" for n in range(3)]
+    assert [secret.previous for secret in found.values()] == [
+        f"the first value {n}" for n in range(3)
+    ]

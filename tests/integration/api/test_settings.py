@@ -1,0 +1,186 @@
+"""/api/v1/tenants, /api/v1/queues and /api/v1/targets"""
+
+from typing import Any
+
+import pytest
+
+from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.engine import limits, overview
+from hourbell.engine.core import Engine
+from hourbell.engine.writes import Write
+from hourbell.model.errors import NotFound
+from hourbell.model.limits import Limits, QueueSettings, TenantSettings
+from integration.api.client import Client, one_time, recurring
+from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.working import Hand
+
+NO_LIMITS: dict[str, Any] = {"max_concurrency": None, "rate_limit": None}
+KINDS = ["tenants", "queues", "targets"]
+
+
+async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
+    path = "/api/v1/tenants/acme"
+    settings = {
+        "weight": 2.5,
+        "max_jobs": 7,
+        "max_concurrency": 3,
+        "rate_limit": {"per_second": 0.5, "burst": 4},
+    }
+    answer = await api.put(path, settings)
+    assert answer.status == 200
+    counts = {"jobs": 0, "running": 0, "parked": 0}
+    assert answer.body == {"tenant_id": "acme", **settings, "counts": counts}
+    assert (await api.get(path)).body == answer.body
+    usual = (await api.put(path, {})).body
+    assert usual == {
+        "tenant_id": "acme",
+        **NO_LIMITS,
+        "weight": 1.0,
+        "max_jobs": None,
+        "counts": counts,
+    }
+
+
+async def test_a_queue_is_set_as_a_whole_and_read_back(api: Client):
+    path = "/api/v1/queues/mail"
+    retries = {"delays_seconds": [1, 2], "non_retryable": ["http_404"]}
+    answer = await api.put(
+        path, {"default_timeout_seconds": 9, "default_retry_policy": retries, "max_concurrency": 0}
+    )
+    assert answer.status == 200
+    assert answer.body["default_retry_policy"] == retries | {
+        "max_retries": 2,
+        "backoff": "LIST",
+        "retryable": [],
+    }
+    assert (await api.get(path)).body == answer.body
+    job = await api.created(one_time(queue="mail"))
+    assert job["timeout_seconds"] == 9
+    assert (await api.put(path, {})).body["default_timeout_seconds"] is None
+
+
+async def test_a_target_is_set_as_a_whole_and_read_back(api: Client):
+    path = "/api/v1/targets/api.example.com"
+    answer = await api.put(path, {"rate_limit": {"per_second": 10}})
+    assert answer.body == {
+        "host": "api.example.com",
+        "max_concurrency": None,
+        "rate_limit": {"per_second": 10.0, "burst": 1},
+        "counts": {"parked": 0},
+    }
+    assert (await api.get("/api/v1/targets/API.example.com.")).body == answer.body
+
+
+async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
+    await api.put("/api/v1/queues/default", {"max_concurrency": 2})
+    for _ in range(3):
+        job = await api.created(one_time(tenant_id="acme"))
+        await api.post(job["path"] + "/run")
+    await api.created(recurring(tenant_id="acme"))
+    assert len(await Hand(dispatch).claim()) == 2
+    tenant = (await api.get("/api/v1/tenants/acme")).body["counts"]
+    assert tenant == {"jobs": 4, "running": 2, "parked": 0}
+    queue = (await api.get("/api/v1/queues/default")).body["counts"]
+    assert (queue["ready"], queue["running"], queue["parked"]) == (0, 2, 1)
+    await api.put("/api/v1/queues/default", {})
+    await dispatch.admit()
+    queue = (await api.get("/api/v1/queues/default")).body["counts"]
+    assert (queue["ready"], queue["running"], queue["parked"]) == (1, 2, 0)
+    assert queue["workers"] >= 1
+
+
+async def test_a_count_stops_where_it_would_become_dear(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(overview, "MOST_COUNTED", 2)
+    for _ in range(4):
+        await api.created(one_time(tenant_id="acme"))
+    assert (await api.get("/api/v1/tenants/acme")).body["counts"]["jobs"] == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_they_are_listed_by_name_page_by_page(api: Client, kind: str):
+    names = ["b.example", "a.example", "c.example"]
+    for name in names:
+        assert (await api.put(f"/api/v1/{kind}/{name}", {"max_concurrency": 5})).status == 200
+    items = await api.pages(f"/api/v1/{kind}?page_size=2")
+    field = {"tenants": "tenant_id", "queues": "queue", "targets": "host"}[kind]
+    assert [item[field] for item in items if item[field] in names] == sorted(names)
+    assert all(item["counts"] is None for item in items)
+    for text in (*STRANGE_TOKENS[:5], "MQ", "bnVsbA"):
+        answer = await api.get(f"/api/v1/{kind}?page_token={text}")
+        assert answer.is_problem(422, "invalid_input"), text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_nobody_knows_is_not_found(api: Client, kind: str):
+    for name in ("unknown", "%00", "%ED%A0%80", "a%20b", "x" * 300, "%F0%9F%92%A5", "%0A"):
+        answer = await api.get(f"/api/v1/{kind}/{name}")
+        assert answer.is_problem(404, "not_found"), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_cannot_be_a_name_is_refused(api: Client, kind: str):
+    for name in ("%00", "a%20b", "x" * 300, "%F0%9F%92%A5", "%0A", "a%40b"):
+        answer = await api.put(f"/api/v1/{kind}/{name}", {})
+        assert answer.is_problem(422, "invalid_input"), name
+
+
+WRONG: dict[str, list[tuple[dict[str, Any], set[str]]]] = {
+    "tenants": [
+        ({"weight": 0}, {"weight"}),
+        ({"weight": "1"}, {"weight"}),
+        ({"weight": True, "max_jobs": -1}, {"weight", "max_jobs"}),
+        ({"weight": 1e400}, {"weight"}),
+        ({"default_timeout_seconds": 1}, {"default_timeout_seconds"}),
+    ],
+    "queues": [
+        ({"default_timeout_seconds": 0}, {"default_timeout_seconds"}),
+        (
+            {"default_retry_policy": {"max_retries": -1, "x": 1}},
+            {"default_retry_policy.max_retries", "default_retry_policy.x"},
+        ),
+    ],
+    "targets": [
+        ({"max_concurrency": 1.5}, {"max_concurrency"}),
+        ({"rate_limit": {}}, {"rate_limit.per_second"}),
+        ({"rate_limit": 5}, {"rate_limit"}),
+        (
+            {"rate_limit": {"per_second": 0, "burst": 0}},
+            {"rate_limit.per_second", "rate_limit.burst"},
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_wrong_settings_are_refused_with_every_wrong_field(api: Client, kind: str):
+    for settings, paths in WRONG[kind]:
+        answer = await api.put(f"/api/v1/{kind}/some.example", settings)
+        if answer.status == 400:
+            assert settings == {"weight": float("inf")}  # it is no JSON
+            continue
+        assert answer.is_problem(422, "invalid_input"), settings
+        assert answer.paths == paths
+    assert (await api.get(f"/api/v1/{kind}/some.example")).status == 404
+
+
+async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
+    api: Client, engine: Engine
+):
+    for path in ("tenants/mine", "tenants/theirs", "queues/mail", "targets/example.com"):
+        await api.put(f"/api/v1/{path}", {})
+    scoped = engine.within("mine")
+    assert [each.name for each in (await overview.list_tenants(scoped)).items] == ["mine"]
+    assert (await overview.get_tenant(scoped, "mine")).name == "mine"
+    assert (await overview.get_queue(scoped, "mail")).name == "mail"
+    assert (await overview.list_targets(scoped)).items == []
+    for call in (
+        lambda: overview.get_tenant(scoped, "theirs"),
+        lambda: overview.get_target(scoped, "example.com"),
+        lambda: limits.set_tenant(scoped, "theirs", TenantSettings(), Write()),
+        lambda: limits.set_queue(scoped, "mail", QueueSettings(), Write()),
+        lambda: limits.set_target(scoped, "example.com", Limits(), Write()),
+    ):
+        with pytest.raises(NotFound):
+            await call()

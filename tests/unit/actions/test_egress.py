@@ -1,0 +1,150 @@
+"""Where webhooks may go."""
+
+import socket
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from hourbell.actions.egress import GuardedResolver
+from hourbell.model.egress import LOOPBACK, Egress, ForbiddenTarget
+from hourbell.model.errors import ConfigurationError
+
+FORBIDDEN = [
+    "0.0.0.0",
+    "10.1.2.3",
+    "100.64.0.1",
+    "100.100.100.200",
+    "127.0.0.1",
+    "127.255.255.254",
+    "168.63.129.16",
+    "169.254.169.254",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.0.0.1",
+    "192.0.0.9",  # global by its register, and a relay
+    "192.0.2.1",
+    "192.88.99.1",
+    "192.168.1.1",
+    "198.18.0.1",
+    "198.51.100.1",
+    "203.0.113.1",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "::7f00:1",
+    "::ffff:127.0.0.1",
+    "::ffff:8.8.8.8",
+    "64:ff9b::7f00:1",
+    "64:ff9b::808:808",
+    "64:ff9b:1::1",
+    "100::1",
+    "2001::1",
+    "2001:db8::1",
+    "2002:7f00:1::",
+    "2002:808:808::",
+    "fc00::1",
+    "fd12:3456::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "fec0::1",
+    "ff02::1",
+]
+GLOBAL = ["8.8.8.8", "1.1.1.1", "193.0.6.139", "2606:4700:4700::1111", "2a00:1450:4001::200e"]
+
+
+@pytest.mark.parametrize("address", FORBIDDEN)
+def test_addresses_that_are_not_of_the_internet_are_forbidden(address: str) -> None:
+    assert not Egress().allows("hooks.example", 443, address)
+
+
+@pytest.mark.parametrize("address", GLOBAL)
+def test_addresses_of_the_internet_are_allowed(address: str) -> None:
+    assert Egress().allows("hooks.example", 443, address)
+
+
+def test_an_allowed_network_is_allowed_and_no_other() -> None:
+    egress = Egress.parse("10.1.0.0/16, fd00::/8")
+    assert egress.allows("x", 80, "10.1.2.3")
+    assert egress.allows("x", 80, "fd00::1")
+    assert not egress.allows("x", 80, "10.2.0.1")
+    assert not egress.allows("x", 80, "::ffff:10.1.2.3")
+
+
+def test_an_allowed_host_is_allowed_on_its_port_only() -> None:
+    egress = Egress.parse("Hooks.Internal.:8443,[fd00::7]:80")
+    assert egress.allows("hooks.internal", 8443, "10.0.0.7")
+    assert egress.allows("HOOKS.internal.", 8443, "10.0.0.7")
+    assert not egress.allows("hooks.internal", 22, "10.0.0.7")
+    assert not egress.allows("other.internal", 8443, "10.0.0.7")
+    assert egress.allows("fd00::7", 80, "fd00::7")
+
+
+def test_loopback_can_be_allowed() -> None:
+    egress = Egress.parse(",".join(LOOPBACK))
+    assert egress.allows("localhost", 9, "127.0.0.1")
+    assert egress.allows("localhost", 9, "::1")
+    assert not egress.allows("metadata", 80, "169.254.169.254")
+
+
+@pytest.mark.parametrize(
+    "text", ["10.1.0.0/99", "host", "host:0", "host:70000", "http://x:1", "a b:1"]
+)
+def test_what_allows_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is neither a network"):
+        Egress.parse(text)
+
+
+class Answers(AbstractResolver):
+    """A name server that says what it was told to say."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
+            for address in self.addresses
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_one_forbidden_answer_forbids_all() -> None:
+    resolver = GuardedResolver(Egress(), Answers("8.8.8.8", "10.0.0.1"))
+    with pytest.raises(ForbiddenTarget):
+        await resolver.resolve("rebind.example", 80)
+
+
+async def test_allowed_answers_are_given_as_they_are() -> None:
+    found = await GuardedResolver(Egress(), Answers(*GLOBAL)).resolve("x.example", 443)
+    assert [each["host"] for each in found] == GLOBAL
+
+
+@pytest.mark.parametrize(
+    "spelling", ["127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.1.", "localhost"]
+)
+async def test_every_spelling_of_home_is_home(spelling: str) -> None:
+    with pytest.raises((ForbiddenTarget, OSError)):
+        await GuardedResolver(Egress()).resolve(spelling, 80, socket.AF_UNSPEC)
+
+
+def test_a_refusal_tells_nothing_of_our_network() -> None:
+    with pytest.raises(ForbiddenTarget) as refused:
+        Egress().check("db.internal", 5432, ["10.9.8.7"])
+    assert "10.9" not in str(refused.value)
+    assert "5432" not in str(refused.value)
+
+
+async def test_no_socket_is_made_for_an_address_that_nobody_looked_at() -> None:
+    resolver = GuardedResolver(Egress.parse("db.internal:80"), Answers("10.0.0.1"))
+    info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
+    with pytest.raises(ForbiddenTarget):
+        resolver.make_socket(info)
+    await resolver.resolve("db.internal", 80)
+    resolver.make_socket(info).close()

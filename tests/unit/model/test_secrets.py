@@ -1,0 +1,79 @@
+"""Secrets are filled in when something is sent, and struck out of what comes back."""
+
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourbell.model.secrets import STRUCK_OUT, Redactor, filled, names_in
+
+SECRET = "s3cr3t/value+with=odd ünïcode"
+CANARIES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
+
+
+def test_placeholders_are_found_wherever_they_are() -> None:
+    document = {"a": ["x {{secret:one}} {{secret:two-2}}", 7], "{{secret:key}}": None}
+    assert names_in(document) == {"one", "two-2", "key"}
+    assert names_in("{{secret:}} {{ secret:x }} {secret:y} {{secret:a b}}") == set()
+
+
+def test_values_take_their_places_and_nothing_else_changes() -> None:
+    document = {"auth": "Bearer {{secret:t}}", "n": [1, None, True, "{{secret:t}}{{secret:t}}"]}
+    assert filled(document, {"t": "v{{secret:t}}"}) == {
+        "auth": "Bearer v{{secret:t}}",
+        "n": [1, None, True, "v{{secret:t}}v{{secret:t}}"],
+    }
+
+
+def test_a_secret_that_there_is_not_is_told() -> None:
+    with pytest.raises(KeyError, match="gone"):
+        filled("{{secret:gone}}", {})
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        SECRET,
+        SECRET.upper(),
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        SECRET.encode().hex(),
+        SECRET.encode().hex().upper(),
+        json.dumps(SECRET, ensure_ascii=False),
+        json.dumps(SECRET),
+        quote_plus(SECRET),
+        base64.b64encode(SECRET.encode()).decode(),
+        base64.urlsafe_b64encode(SECRET.encode()).decode(),
+        base64.b64encode(f"user:{SECRET}".encode()).decode(),
+        base64.b64encode(f"a{SECRET}b".encode()).decode(),
+        base64.b64encode(f"ab{SECRET}cd".encode()).decode(),
+    ],
+)
+def test_every_disguise_is_struck_out(echo: str) -> None:
+    said = Redactor([SECRET]).redacted(f"you sent {echo}, I think")
+    assert STRUCK_OUT in said
+    assert SECRET not in said
+    assert said.startswith("you sent ")
+    assert said.endswith(", I think")
+
+
+@given(CANARIES, st.binary(max_size=5), st.binary(max_size=5))
+def test_no_disguise_of_any_secret_stays_readable(value: str, before: bytes, after: bytes) -> None:
+    redactor = Redactor([value])
+    raw = value.encode()
+    for echo in (
+        value,
+        raw.hex(),
+        quote(value, safe=""),
+        json.dumps(value),
+        base64.b64encode(before + raw + after).decode(),
+        base64.urlsafe_b64encode(before + raw + after).decode(),
+    ):
+        assert STRUCK_OUT in redactor.redacted(echo)
+
+
+def test_without_secrets_nothing_is_struck_out() -> None:
+    assert Redactor([]).redacted("as it is") == "as it is"
