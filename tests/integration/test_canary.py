@@ -93,9 +93,8 @@ async def test_a_secret_is_nowhere_but_in_the_request(
             connection = await asyncpg.connect(dsn)
             dump = ""
             for table in await connection.fetch(TABLES):
-                rows = await connection.fetch(
-                    f"select t::text from hourbell.{table['relname']} as t"
-                )  # noqa: S608
+                statement = f"select t::text from hourbell.{table['relname']} as t"  # noqa: S608
+                rows = await connection.fetch(statement)
                 dump += "\n".join(row["t"] for row in rows)
             await connection.close()
         finally:

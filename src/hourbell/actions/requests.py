@@ -23,6 +23,8 @@ from hourbell.model.secrets import Redactor, Secret, SecretSource, filled, names
 
 USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 
+MAX_FILLED_BYTES = 1024 * 1024  # of a body with its secrets
+
 MISSING_SECRET, BAD_SECRET = "missing_secret", "bad_secret"  # kinds of failure
 
 _JSON = "application/json"
@@ -55,16 +57,23 @@ async def prepared(
     """The request of this attempt. `token` completes it later, if the target asks for that."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
-    names = names_in([url, headers, content]) if _may_have_secrets(url, headers, body) else set()
+    fillable = None if action.literal else content
+    looked_at = None if action.literal else body
+    names = (
+        names_in([url, headers, fillable]) if _may_have_secrets(url, headers, looked_at) else set()
+    )
     signer = action.signing_secret or USUAL_SIGNING_SECRET
     known = await secrets.values(run.claimed.tenant_id, {*names, signer})
     if names:
         values = {name: secret.value for name, secret in known.items()}
         for name in sorted(names - values.keys()):
             raise _missing(name)
-        url, headers, content = filled([url, headers, content], values)
+        if not action.literal:
+            _check_size(body or b"", values)
+            content = filled(content, values)
+            body = _encoded(content)
+        url, headers = filled([url, headers], values)
         _check_filled(url, headers)
-        body = _encoded(content)
     request: CIMultiDict[str] = CIMultiDict(
         {"User-Agent": "Hourbell", "Accept-Encoding": "identity"}
     )
@@ -119,6 +128,17 @@ def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
 
 def _missing(name: str) -> CannotSend:
     return CannotSend(f"There is no secret {name!r}.", MISSING_SECRET)
+
+
+def _check_size(body: bytes, values: Mapping[str, str]) -> None:
+    """Before anything is filled in: a short placeholder may stand for much, and often."""
+    size = len(body) + sum(
+        body.count(f"{_OPENS}{name}}}}}".encode()) * len(value.encode())
+        for name, value in values.items()
+    )
+    if size > MAX_FILLED_BYTES:
+        message = f"With its secrets filled in, the body has more than {MAX_FILLED_BYTES} bytes."
+        raise CannotSend(message, BAD_SECRET)
 
 
 def _check_filled(url: str, headers: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from hourbell.actions.circuits import Circuits, Target
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.requests import CannotSend, Prepared, prepared
 from hourbell.model.egress import ForbiddenTarget
-from hourbell.model.errors import StoreUnavailable
+from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import CIRCUIT_OPEN, Accepted, Failed, Outcome, Released, Succeeded
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.secrets import SecretSource
@@ -82,8 +82,8 @@ class WebhookRunner:
             target = (run.claimed.tenant_id, url.raw_host or "", url.port or 0)
         except CannotSend as error:
             return Failed(str(error), error.kind)
-        except StoreUnavailable:
-            return Released(_AWAY_SECONDS)  # no secrets, and nothing was sent
+        except (StoreUnavailable, NoSecretKeys):
+            return Released(_AWAY_SECONDS)  # no secrets here, and nothing was sent
         except ValueError:
             return Failed("No request can be sent to this url.", "connection")
         delay = self._circuits.delay_seconds(target, began)

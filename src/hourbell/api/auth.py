@@ -64,10 +64,10 @@ class Doorkeeper:
         if known is not None and known[1] > time.monotonic():
             return known[0]
         address = request.client.host if request.client else ""
-        self._refuse_if_often(address)
         at = time.monotonic()
         caller = None if digest is None else await caller_of(self._engine, digest)
         if caller is None or digest is None:
+            self._refuse_if_often(address)
             self._note_failure(address)
             raise Unauthenticated(f"This key is not known, or was revoked. {_HOW}")
         if len(self._known) >= _MOST_REMEMBERED:

@@ -46,7 +46,8 @@ MAX_ERROR_KIND = 200
 MAX_PROGRESS_BYTES = 4096
 DEFAULT_ERROR_KIND = "failed"
 
-SESSION_TOKEN = r"ses_[0-9]{1,18}_[0-9a-f]{32}"
+# Not of session 0, which holds what waits for its target and belongs to nobody.
+SESSION_TOKEN = r"ses_[1-9][0-9]{0,17}_[0-9a-f]{32}"
 _SESSION_TOKEN = re.compile(SESSION_TOKEN)
 _ANY_TEXT = re.compile(r"(?s).*")
 _STATUSES = {"SUCCEEDED": True, "FAILED": False}

@@ -94,12 +94,22 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     )
 
 
+async def _if_seen(engine: Engine, execution_id: int | None) -> int | None:
+    """An execution that is shown to the caller only if it is there for him."""
+    if execution_id is None or engine.scope is None:
+        return execution_id
+    try:
+        return (await get_execution(engine, execution_id)).execution_id
+    except NotFound:
+        return None
+
+
 async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
     """What the gate has parked it by. `execution_id` is then one that has what it waits for."""
     row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
     if row is None:
         return Explanation("admission", "It is about to be let on.", None, execution_id)
-    kind, holder = row["kind"], row["holder"]
+    kind, holder = row["kind"], await _if_seen(engine, row["holder"])
     if kind == JOB:
         return Explanation("overlap", "An earlier run of the job has not ended yet.", None, holder)
     if kind == KEY:

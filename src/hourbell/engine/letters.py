@@ -318,7 +318,8 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
             done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
             times = [at for number, at in zip(ids, moments, strict=True) if number in done]
             said = _noted(bulk, replayed=len(done))
-            await note(connection, write, now, tenant, bulk.wanted.job_id, "replay", None, said)
+            job_id = bulk.wanted.job_id if ids else None  # it may be another tenant's
+            await note(connection, write, now, tenant, job_id, "replay", None, said)
             last = max(times, default=None)
             return Replayed(len(done), len(ids) - len(done), last, page.next_token)
 
@@ -375,7 +376,8 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
         async def effect(connection: Connection) -> Purged:
             purged = await connection.fetchval(_Q["purge"], ids)
             said = _noted(bulk, purged=purged)
-            await note(connection, write, now, tenant, bulk.wanted.job_id, "purge", None, said)
+            job_id = bulk.wanted.job_id if ids else None
+            await note(connection, write, now, tenant, job_id, "purge", None, said)
             return Purged(purged, page.next_token)
 
         return Prepared(tenant, effect)

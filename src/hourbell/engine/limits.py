@@ -17,7 +17,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import check_label, check_retry_policy
 from hourbell.engine.writes import Points, Prepared, Write, note, once
-from hourbell.model.errors import FieldError, InvalidInput, NotFound
+from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.fields import shown_key
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
@@ -33,8 +33,8 @@ _POINTS = Points("configure.before_commit", "configure.after_commit")
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
     """Give a tenant its weight, limits and quota; they replace what it had."""
-    if not engine.sees(name):
-        raise NotFound("tenant", shown_key(name))
+    if engine.scope is not None:
+        raise Forbidden("The limits of a tenant are set by a key of all tenants, not by its own.")
     check_label(name, "tenant_id")
     settings.check()
     now = await engine.clock.now()

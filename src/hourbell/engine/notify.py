@@ -148,7 +148,7 @@ def _webhook(
         name=name[:MAX_NAME],
         type=JobType.ONE_TIME,
         schedule=Once(now),
-        action=WebhookAction(url=url, headers=dict(headers), body=body),
+        action=WebhookAction(url=url, headers=dict(headers), body=body, literal=True),
         retry_policy=_RETRIES,
         timeout_seconds=_TIMEOUT_SECONDS,
         queue=NOTIFICATION_QUEUE,

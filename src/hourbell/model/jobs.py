@@ -113,6 +113,9 @@ class WebhookAction(
     headers: dict[str, str] = {}
     body: Any = None  # a string is sent as it is, anything else as JSON, None not at all
     signing_secret: str | None = None  # its name; None: the tenant's usual one, if there is one
+    literal: bool = (
+        False  # of notifications: others' words are in the body, and no secret is filled in
+    )
 
 
 class TaskAction(
