@@ -7,12 +7,15 @@ a socket is made for it: whatever way a URL was written or understood, that is w
 from __future__ import annotations
 
 import socket
+import time
 
 from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 from hourbell.model.egress import Egress, ForbiddenTarget
+
+CONNECT_SECONDS = 60.0  # after its name was looked up, an address may be connected to for so long
 
 
 class GuardedResolver(AbstractResolver):
@@ -21,7 +24,7 @@ class GuardedResolver(AbstractResolver):
     def __init__(self, egress: Egress, resolver: AbstractResolver | None = None) -> None:
         self._egress = egress
         self._resolver = resolver or ThreadedResolver()
-        self._of_allowed_hosts: set[tuple[str, int]] = set()
+        self._of_allowed_hosts: dict[tuple[str, int], float] = {}  # until when
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -29,16 +32,21 @@ class GuardedResolver(AbstractResolver):
         found = await self._resolver.resolve(host, port, family)
         addresses = [each["host"] for each in found]
         self._egress.check(host, port, addresses)
-        self._of_allowed_hosts.update(
-            (address, port) for address in addresses if not self._egress.allows_address(address)
-        )
+        now = time.monotonic()
+        known = self._of_allowed_hosts.items()
+        self._of_allowed_hosts = {place: until for place, until in known if until > now} | {
+            (address, port): now + CONNECT_SECONDS
+            for address in addresses
+            if not self._egress.allows_address(address)
+        }
         return found
 
     def make_socket(self, info: AddrInfoType) -> socket.socket:
         """A socket for an address that is about to be connected to."""
         family, kind, protocol, _, (address, port, *_) = info
-        is_allowed = self._egress.allows_address(str(address))
-        if not is_allowed and (address, port) not in self._of_allowed_hosts:
+        is_allowed = self._egress.allows(str(address), int(port), str(address))
+        until = self._of_allowed_hosts.get((str(address), int(port)), 0.0)
+        if not is_allowed and until <= time.monotonic():
             raise ForbiddenTarget
         return socket.socket(family, kind, protocol)
 

@@ -13,6 +13,7 @@ allows a host by name and port, whatever its address, and all addresses of a net
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from ipaddress import (
@@ -52,12 +53,14 @@ _NEVER = tuple(
         "64:ff9b:1::/48",
         "2001::/32",
         "2002::/16",
+        "3fff::/20",  # for examples
         "fc00::/7",
         "fe80::/10",
         "fec0::/10",
         "ff00::/8",
     )
 )
+_GIVEN_OUT = ip_network("2000::/3")  # the part of IPv6 that is the internet
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):(?P<port>\d{1,5})")
 
 
@@ -97,6 +100,8 @@ class Egress:
         found = ip_address(address.partition("%")[0])
         if any(found in network for network in self._networks):
             return True
+        if isinstance(found, IPv6Address) and found not in _GIVEN_OUT:
+            return False
         return found.is_global and not any(found in network for network in _NEVER)
 
     def check(self, host: str, port: int, addresses: Iterable[str]) -> None:
@@ -112,4 +117,7 @@ def _target(part: str) -> tuple[str, int]:
             f"{part!a} is neither a network such as 10.1.0.0/16 nor a host with its port such as "
             "hooks.internal:8443."
         )
-    return matched["host"].strip("[]").rstrip(".").lower(), int(matched["port"])
+    host = matched["host"].strip("[]").rstrip(".").lower()
+    with contextlib.suppress(ValueError):
+        host = ip_address(host).compressed  # as a socket names it
+    return host, int(matched["port"])

@@ -158,3 +158,20 @@ class Client:
         if media_type == "application/problem+json":
             assert answer.body["status"] == answer.status
             assert "Traceback" not in answer.body["detail"]
+
+
+KEYS = "/api/v1/keys"
+
+
+async def made(api: Client, role: str, tenant: str | None = None, **sent: Any) -> str:
+    answer = await api.post(KEYS, {"name": role, "role": role, "tenant_id": tenant}, **sent)
+    assert answer.status == 201, answer.body
+    return str(answer.body["key"])
+
+
+def bearing(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def answers(api: Client, status: int, headers: dict[str, str] | None = None) -> bool:
+    return (await api.send("GET", "/api/v1/jobs", key=None, headers=headers)).status == status

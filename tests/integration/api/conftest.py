@@ -18,7 +18,8 @@ from hourbell.engine.core import CHANNEL, Engine
 from hourbell.engine.retain import make_partitions
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
-from integration.api.client import KEY_RING, Client
+from integration.api.client import KEY_RING, Client, answers, made
+from integration.life.support import eventually
 
 # Far cheaper than a database for each of some hundred tests. The tables hold a few rows at most.
 EMPTY_ALL = """
@@ -105,3 +106,11 @@ async def api(server: ApiServer) -> AsyncIterator[Client]:
         async with http.get("/schema/openapi.json") as response:
             document = json.loads(await response.read())
         yield Client(http, document)
+
+
+@pytest.fixture
+async def admin(api: Client) -> str:
+    """The first key; from then on every request needs one, on this node within a moment."""
+    key = await made(api, "admin")
+    await eventually(lambda: answers(api, 401))
+    return key

@@ -1,7 +1,6 @@
 """Who may call, with which key."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
 import pytest
@@ -12,33 +11,9 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.model.access import KeyRole
-from integration.api.client import KEY_RING, Client, one_time
+from integration.api.client import KEY_RING, KEYS, Client, answers, bearing, made, one_time
 from integration.api.conftest import KnownHealth
 from integration.life.support import eventually
-
-KEYS = "/api/v1/keys"
-
-
-async def made(api: Client, role: str, tenant: str | None = None, **sent: Any) -> str:
-    answer = await api.post(KEYS, {"name": role, "role": role, "tenant_id": tenant}, **sent)
-    assert answer.status == 201, answer.body
-    return str(answer.body["key"])
-
-
-def bearing(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
-
-
-async def answers(api: Client, status: int, headers: dict[str, str] | None = None) -> bool:
-    return (await api.send("GET", "/api/v1/jobs", key=None, headers=headers)).status == status
-
-
-@pytest.fixture
-async def admin(api: Client) -> str:
-    """The first key; from then on every request needs one, on this node within a moment."""
-    key = await made(api, "admin")
-    await eventually(lambda: answers(api, 401))
-    return key
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 
 from hourbell.actions import Run
 from hourbell.actions.requests import CannotSend, prepared
+from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import JobSpec, WebhookAction
 from hourbell.model.secrets import Secret
-from integration.api.client import Client, one_time, recurring
-from integration.api.test_auth import admin, bearing, made  # noqa: F401
+from integration.api.client import Client, bearing, made, one_time, recurring
 
 NOBODYS_SESSION = "ses_0_" + "0" * 32
 
@@ -72,7 +72,7 @@ async def test_a_body_does_not_grow_without_bound_by_its_secrets(engine: Engine)
         await prepared(action, run_of(action, now), Known(big="x" * 8_000), "token", 0)
 
 
-async def test_an_administrator_of_one_tenant_cannot_lift_its_limits(api: Client, admin: str):  # noqa: F811
+async def test_an_administrator_of_one_tenant_cannot_lift_its_limits(api: Client, admin: str):
     await api.put("/api/v1/tenants/acme", {"max_jobs": 1}, headers=bearing(admin))
     acme = bearing(await made(api, "admin", "acme", headers=bearing(admin)))
     answer = await api.put("/api/v1/tenants/acme", {"weight": 1000}, headers=acme)
@@ -81,7 +81,7 @@ async def test_an_administrator_of_one_tenant_cannot_lift_its_limits(api: Client
     assert kept.body["max_jobs"] == 1
 
 
-async def test_a_foreign_job_is_not_written_into(api: Client, admin: str):  # noqa: F811
+async def test_a_foreign_job_is_not_written_into(api: Client, admin: str):
     job = (
         await api.post("/api/v1/jobs", recurring(tenant_id="victim"), headers=bearing(admin))
     ).body
@@ -100,10 +100,8 @@ async def test_a_foreign_job_is_not_written_into(api: Client, admin: str):  # no
 async def test_who_holds_a_limit_is_shown_only_to_whom_he_exists(
     api: Client,
     admin: str,
-    engine: Engine,  # noqa: F811
+    engine: Engine,
 ):
-    from hourbell.dispatch.postgres import PostgresDispatch
-
     await api.put("/api/v1/queues/default", {"max_concurrency": 1}, headers=bearing(admin))
     for tenant in ("a", "b"):
         due = one_time(tenant_id=tenant, schedule={"delay_seconds": 0})
@@ -120,7 +118,7 @@ async def test_who_holds_a_limit_is_shown_only_to_whom_he_exists(
     assert (await api.send("GET", path, key=None, headers=b)).body["execution_id"] is None
 
 
-async def test_a_valid_key_is_not_held_up_by_unknown_ones_from_its_address(api: Client, admin: str):  # noqa: F811
+async def test_a_valid_key_is_not_held_up_by_unknown_ones_from_its_address(api: Client, admin: str):
     fresh = await made(api, "viewer", headers=bearing(admin))  # never used before
     statuses = [
         (await api.send("GET", "/api/v1/jobs", key=None, headers=bearing("hb_" + "x" * 43))).status

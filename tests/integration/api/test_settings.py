@@ -8,7 +8,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine import limits, overview
 from hourbell.engine.core import Engine
 from hourbell.engine.writes import Write
-from hourbell.model.errors import NotFound
+from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
@@ -178,9 +178,11 @@ async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
     for call in (
         lambda: overview.get_tenant(scoped, "theirs"),
         lambda: overview.get_target(scoped, "example.com"),
-        lambda: limits.set_tenant(scoped, "theirs", TenantSettings(), Write()),
         lambda: limits.set_queue(scoped, "mail", QueueSettings(), Write()),
         lambda: limits.set_target(scoped, "example.com", Limits(), Write()),
     ):
         with pytest.raises(NotFound):
             await call()
+    for tenant in ("mine", "theirs"):
+        with pytest.raises(Forbidden):
+            await limits.set_tenant(scoped, tenant, TenantSettings(), Write())

@@ -1,11 +1,13 @@
 """Where webhooks may go."""
 
 import socket
+import time
+from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from hourbell.actions.egress import GuardedResolver
+from hourbell.actions.egress import CONNECT_SECONDS, GuardedResolver
 from hourbell.model.egress import LOOPBACK, Egress, ForbiddenTarget
 from hourbell.model.errors import ConfigurationError
 
@@ -148,3 +150,40 @@ async def test_no_socket_is_made_for_an_address_that_nobody_looked_at() -> None:
         resolver.make_socket(info)
     await resolver.resolve("db.internal", 80)
     resolver.make_socket(info).close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["::ffff:0:7f00:1", "5f00::1", "3fff::1", "100:0:0:1::1", "200::1", "4000::1", "e000::1"],
+)
+def test_of_ipv6_only_what_was_given_out_is_the_internet(address: str) -> None:
+    assert not Egress().allows_address(address)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "address"), [("10.1.2.3:8443", "10.1.2.3"), ("[0:0::1]:8443", "::1")]
+)
+async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: str) -> None:
+    resolver = GuardedResolver(Egress.parse(allowed))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    info = (family, socket.SOCK_STREAM, 0, "", (address, 8443))
+    resolver.make_socket(info).close()
+    with pytest.raises(ForbiddenTarget):
+        resolver.make_socket((*info[:4], (address, 8444)))
+
+
+async def test_what_a_name_has_opened_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Names(AbstractResolver):
+        async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
+            return [{"host": "10.1.2.3"}]
+
+        async def close(self) -> None: ...
+
+    resolver = GuardedResolver(Egress.parse("hooks.internal:8443"), Names())
+    info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.1.2.3", 8443))
+    await resolver.resolve("hooks.internal", 8443)
+    resolver.make_socket(info).close()
+    later = time.monotonic() + CONNECT_SECONDS
+    monkeypatch.setattr("hourbell.actions.egress.time.monotonic", lambda: later)
+    with pytest.raises(ForbiddenTarget):
+        resolver.make_socket(info)
