@@ -7,6 +7,7 @@ that went along with the request completes it. A repetition gets the same answer
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from datetime import datetime
@@ -40,6 +41,7 @@ _TOKEN_OF_SESSION = UUID(int=0)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _MOST_OVERDUE = 500
+_RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
 _MOST_MS = 2_000_000_000
 
 _TOO_LATE = Failed(
@@ -89,7 +91,7 @@ async def complete(
     now = await engine.clock.now()
 
     async def prepare() -> Prepared[Completed]:
-        row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+        row = await _by_token(engine, execution_id, digest)
         if row is None:
             raise NotFound("execution", execution_text(execution_id))
         if row["outcome"] == status:
@@ -113,6 +115,18 @@ async def complete(
         return Prepared(0, effect, partial(_announce, engine))
 
     return await once(engine, Write(), _COMPLETE, seen.tenant_id, now, Completed, prepare)
+
+
+async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg.Record | None:
+    """A target may be quicker than the worker, who still has to record that it was accepted: that is waited for."""
+    for _ in range(_RECORDING_SECONDS * 10):
+        row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+        if row is not None:
+            return row
+        if (await get_execution(engine, execution_id)).status is not ExecutionStatus.RUNNING:
+            break
+        await asyncio.sleep(0.1)
+    return await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
 
 
 async def end_overdue(engine: Engine, now: datetime) -> bool:

@@ -1,5 +1,6 @@
 """POST /api/v1/executions/{execution_id}/complete"""
 
+import asyncio
 import hashlib
 
 import pytest
@@ -61,6 +62,24 @@ async def test_a_wrong_token_is_answered_as_if_there_were_nothing(api: Client, p
     mine, theirs = path.rpartition("/")[2], nobody.rpartition("/")[2]
     assert str(wrong.body).replace(mine, theirs) == str(missing.body)
     assert (await api.get(path)).body["status"] == "AWAITING"
+
+
+async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
+    api: Client, dispatch: PostgresDispatch
+):
+    job = await api.created(one_time(schedule={"delay_seconds": 0}))
+    session = await dispatch.open("worker", ["default"], 10)
+    await dispatch.admit()
+    (claimed,) = await dispatch.claim(session, 1, 10)
+    path = "/api/v1/executions/" + job["job_id"].replace("job_", "exe_")
+    said = {"token": TOKEN, "status": "SUCCEEDED"}
+    early = asyncio.create_task(api.post(path + "/complete", said, key=None))
+    await asyncio.sleep(0.3)  # it has come before the worker has said anything
+    assert not early.done()
+    accepted = Accepted(hashlib.sha256(TOKEN.encode()).digest(), 60.0)
+    assert not await dispatch.settle(session, [settlement(claimed, None, accepted, 0, 0, None)])
+    assert (await early).status == 200
+    assert (await api.get(path)).body["status"] == "SUCCEEDED"
 
 
 async def test_cancelling_ends_it_at_once(api: Client, path: str):
