@@ -22,6 +22,7 @@ from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.engine.outcomes import MOST_RESULT_BYTES, settlement
 from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Released, Succeeded
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobSpec, WebhookAction
@@ -533,3 +534,20 @@ async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_oth
         run = Run(CLAIMED, JobSpec(name="n", action=action), 0.01)
         assert isinstance(await webhooks.run(action, run), Released)
         await webhooks.close()
+
+
+@pytest.mark.parametrize("why", [NoSecretKeys("It has no key."), StoreUnavailable("away")])
+async def test_a_worker_that_cannot_open_secrets_gives_back_what_it_has_not_sent(
+    target: Target, why: Exception
+) -> None:
+    class Closed(Secrets):
+        async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
+            raise why
+
+    resolver = GuardedResolver(Egress.parse(",".join(LOOPBACK)))
+    webhooks = WebhookRunner.open(2, resolver, Closed(), lambda: NOW)
+    action = WebhookAction(url=target.url)
+    outcome = await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+    assert isinstance(outcome, Released)
+    assert target.requests == []
+    await webhooks.close()
