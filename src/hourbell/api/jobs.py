@@ -57,10 +57,11 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 
 
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    async with engine.batches:
-        items, write = await read_batch(request)
-        results = await create_batch(engine, items, read_item, write)
-        return answer({"results": [render_result(result) for result in results]})
+    with engine.batch_room.taking() as take:
+        items, write = await read_batch(request, take)
+        async with engine.batches:  # not while it arrives: whoever is slow to send holds up nobody
+            results = await create_batch(engine, items, read_item, write)
+    return answer({"results": [render_result(result) for result in results]})
 
 
 async def put_job(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -39,7 +39,7 @@ KEY_HEADER = "Idempotency-Key"
 IF_MATCH = "If-Match"
 MAX_KEY = 255
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-BATCH_SECONDS = 30  # for the body of a batch to arrive: whoever sends one is in somebody's place
+BATCH_SECONDS = 30  # for the body of a batch to arrive
 DEFAULT_PAGE_SIZE = 50
 MAX_LABEL = 200  # characters of a name that is looked for
 
@@ -85,13 +85,15 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     return read_plain(body) or _decode(body), _write(request, key, body)
 
 
-async def read_batch(request: AnyRequest) -> tuple[Sequence[Raw], Write]:
-    """The items of a batch as they were sent, and the write."""
+async def read_batch(
+    request: AnyRequest, take: Callable[[int], None]
+) -> tuple[Sequence[Raw], Write]:
+    """The items of a batch as they were sent, and the write; `take` is told of the bytes as they come."""
     key = _key(request)
     refuse_query(request)
     try:
         async with asyncio.timeout(BATCH_SECONDS):
-            body = await _body(request)
+            body = await _body(request, take)
     except TimeoutError:
         raise MalformedRequest(
             f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs at once."
@@ -283,9 +285,15 @@ def _write(request: AnyRequest, key: str, body: bytes) -> Write:
     return Write(key, digest, actor)
 
 
-async def _body(request: AnyRequest) -> bytes:
+async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) -> bytes:
     try:
-        return await request.body()
+        if take is None:
+            return await request.body()
+        parts = []
+        async for part in request.stream():
+            take(len(part))
+            parts.append(part)
+        return b"".join(parts)
     except HTTPException as error:
         if error.status_code == 413:
             limit = request.route_handler.resolve_request_max_body_size()

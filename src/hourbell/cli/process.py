@@ -14,7 +14,7 @@ import asyncpg
 import click
 import uvloop
 
-from hourbell.compose import Running, prepared_engine
+from hourbell.compose import Running, collect_rarely, prepared_engine
 from hourbell.engine.core import Engine
 from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.logs import configure_logs
@@ -57,6 +57,7 @@ async def _run(
             if settings.database_url is None:
                 raise
             raise ConfigurationError(why_no_database(error)) from error
+        collect_rarely()
         click.echo(greet(settings, parts))
         await stop.wait()
         click.echo("Draining; Ctrl-C again stops at once what runs, and it will run again.")

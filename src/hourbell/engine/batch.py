@@ -8,7 +8,7 @@ batch is halved, within its transaction, until the item that wants it is alone, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -16,8 +16,8 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.create import Asked, asked_by, follow, look
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, numbers_of
+from hourbell.engine.create import Asked, asked_by, begin, follow, look
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, numbers_of
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
 from hourbell.model.errors import (
     Conflict,
@@ -38,7 +38,7 @@ MOST_ITEMS = 10_000
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
 _BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
-_SLICE = 200  # items that are read before others get their turn
+_SLICE = 200  # items that are read before others get their turn; more would not stay in the processor's caches
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
     seen = await look(
         engine, [Asked(None, home, job.tenant_id, DEFAULT_QUEUE, write) for job in jobs]
     )
-    entries = [Entry(job_id, job) for job_id, job in zip(seen.ids, jobs, strict=True)]
+    entries = [entry_of(job_id, job) for job_id, job in zip(seen.ids, jobs, strict=True)]
     request = Entries(home, entries, write.actor)
 
     async def prepare() -> Prepared[list[int]]:
@@ -110,36 +110,33 @@ async def create_batch(
 async def _read(
     engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
 ) -> _Batch:
-    found: list[Asked | HourbellError] = []
-    async for some in _in_turns(items):
-        for item in some:
-            try:
-                found.append(asked_by(engine, read(item), write))
-            except HourbellError as error:
-                found.append(error)
-    seen = await look(engine, [each for each in found if isinstance(each, Asked)])
+    """A few items at a time, from their text to what is stored; in between, others get their turn of the loop."""
+    seen = await begin(engine, len(items))
     batch = _Batch(seen.now, write)
-    ids = iter(seen.ids)
-    async for those in _in_turns(found):
-        for each in those:
+    for first in range(0, len(items), _SLICE):
+        await asyncio.sleep(0)
+        found = [_ask(engine, item, read, write) for item in items[first : first + _SLICE]]
+        await seen.look_for(engine, [each for each in found if isinstance(each, Asked)])
+        for job_id, each in zip(seen.ids[first : first + _SLICE], found, strict=True):
             try:
                 if isinstance(each, HourbellError):
                     raise each
-                job_id = next(ids)
-                entry = Entry(job_id, seen.parse(each, job_id))
+                entry = entry_of(job_id, seen.parse(each, job_id))
                 if not batch.repeats(entry):
-                    seen.take_room(entry.job.tenant_id)
+                    seen.take_room(entry.tenant)
                     batch.add(entry)
             except HourbellError as error:
                 batch.refuse(error)
     return batch
 
 
-async def _in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """Some of them at a time; in between, others get their turn of the loop."""
-    for first in range(0, len(items), _SLICE):
-        await asyncio.sleep(0)
-        yield items[first : first + _SLICE]
+def _ask(
+    engine: Engine, item: T, read: Callable[[T], object], write: Write
+) -> Asked | HourbellError:
+    try:
+        return asked_by(engine, read(item), write)
+    except HourbellError as error:
+        return error
 
 
 class _Batch:
@@ -215,9 +212,9 @@ class _Batch:
             if first.job_id in self._stuck:
                 return _refusal(Conflict(IN_USE))
             holder = self._holders.get(first.job_id, first.job_id)
-        if holder == entry.job_id or entry.job.on_duplicate is OnDuplicate.KEEP:
+        if holder == entry.job_id or entry.on_duplicate is OnDuplicate.KEEP:
             return holder
-        replacing = entry.job.on_duplicate is OnDuplicate.REPLACE
+        replacing = entry.on_duplicate is OnDuplicate.REPLACE
         return _refusal(DuplicateJob(job_text(holder), replacing))
 
 
@@ -236,7 +233,7 @@ async def _insert(
 
 
 def _key_of(entry: Entry) -> tuple[object, ...]:
-    return (entry.job.tenant_id, *(entry.unique or ()))
+    return (entry.tenant, *(entry.unique or ()))
 
 
 def _refusal(error: HourbellError) -> Refused:

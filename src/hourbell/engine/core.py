@@ -12,7 +12,7 @@ from typing import Any, Self
 import asyncpg
 import msgspec
 
-from hourbell.engine.groups import Group, Turns
+from hourbell.engine.groups import Group, Room, Turns
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database
@@ -64,6 +64,7 @@ class Engine:
         self._targets: dict[str, int] = {}
         self.creates: Group[Any, Any] = Group()  # jobs that are created together
         self.batches = Turns(2, 32)  # each may be large
+        self.batch_room = Room(128 * 1024 * 1024)  # for those that arrive or wait
         self._announcer = _Announcer(database)
 
     def within(self, tenant: str | None) -> Self:

@@ -13,7 +13,7 @@ little longer. So one stuck row delays no stranger.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -28,12 +28,11 @@ from hourbell.engine.join import join_timetable
 from hourbell.engine.limits import queue_settings
 from hourbell.engine.plain import PlainJob
 from hourbell.engine.read import get_job
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, numbers_of
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, numbers_of
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
-    HourbellError,
     IdempotencyKeyReused,
     InvalidInput,
     QuotaExceeded,
@@ -48,14 +47,14 @@ from hourbell.model.jobs import (
     NewJob,
     OnDuplicate,
 )
-from hourbell.model.limits import Limits
+from hourbell.model.limits import Limits, QueueSettings
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
-_TRIES = 5
+_TRIES = 64  # each time somebody else is served: so many may want one thing at the same moment
 _BRIEF_MS = 50  # how long a group waits for whoever holds a key that one of it wants
 _PATIENT_MS = 1_500  # how long he does alone
 _MOST_JOINS = 4  # at once
@@ -129,7 +128,7 @@ async def _create_together(
         try:
             known = seen.first_answer(number, ask.wanted.write)
             ready = known or _ready(ask, seen, seen.ids[number - 1])
-        except HourbellError as error:
+        except Exception as error:  # whatever it is, it concerns nobody else
             ask.refuse(error)
             continue
         if isinstance(ready, Created):
@@ -163,7 +162,7 @@ def _after(first: _Ready, follower: _Ready) -> Outcome:
     future = first.ask.future
     known = future.done() and not future.cancelled() and future.exception() is None
     outcome = future.result() if known else None
-    on_duplicate = follower.entry.job.on_duplicate
+    on_duplicate = follower.entry.on_duplicate
     if outcome is None or on_duplicate is OnDuplicate.REPLACE:
         return None
     return Held(outcome.job_id if isinstance(outcome, Held) else outcome.job.job_id, on_duplicate)
@@ -180,12 +179,12 @@ class _Ready(msgspec.Struct, frozen=True):
     @property
     def key(self) -> object:
         key = self.ask.wanted.write.key
-        return None if key is None else (self.entry.job.tenant_id, key)
+        return None if key is None else (self.entry.tenant, key)
 
     @property
     def unique(self) -> object:
         unique = self.entry.unique
-        return None if unique is None else (self.entry.job.tenant_id, *unique)
+        return None if unique is None else (self.entry.tenant, *unique)
 
 
 def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
@@ -195,7 +194,7 @@ def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
     created = Created(_as_created(new, job_id, seen.now))
     write = asked.write
     answer = None if write.key is None else msgspec.json.encode(created).decode()
-    entry = Entry(job_id, new, asked.name)
+    entry = entry_of(job_id, new, asked.name)
     request = Entries(new.tenant_id, [entry], write.actor, write.key, write.fingerprint, answer)
     return _Ready(ask, entry, request, created)
 
@@ -208,7 +207,7 @@ async def _store(
     try:
         async with committing(_POINTS.before, _POINTS.after):
             row = await engine.database.row(_Q["create_jobs"], *args)
-    except (StoreUnavailable, asyncpg.PostgresError) as error:
+    except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         busy = isinstance(error.__cause__, asyncpg.LockNotAvailableError)
         if isinstance(error, StoreUnavailable) and not busy:
             raise
@@ -216,15 +215,16 @@ async def _store(
             middle = len(group) // 2
             await _store(engine, group[:middle], numbers, now, patience_ms)
             await _store(engine, group[middle:], numbers, now, patience_ms)
-        elif isinstance(error, asyncpg.ForeignKeyViolationError):
-            group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
-        elif not busy:
-            raise
-        elif patience_ms < _PATIENT_MS:
-            alone = partial(_create_together, engine, _PATIENT_MS)
-            engine.creates.set_aside(group[0].ask, alone)
+            return
+        ask = group[0].ask
+        if isinstance(error, asyncpg.ForeignKeyViolationError):
+            ask.answer(None)  # a timetable without riders was forgotten since we looked
+        elif busy and patience_ms < _PATIENT_MS:
+            engine.creates.set_aside(ask, partial(_create_together, engine, _PATIENT_MS))
+        elif busy:
+            ask.refuse(Conflict(IN_USE))
         else:
-            raise Conflict(IN_USE) from error
+            ask.refuse(error)
         return
     stored = []
     refused = dict(zip(row["refused"], row["holders"], strict=True))
@@ -232,11 +232,11 @@ async def _store(
         if number in row["repeated"]:
             ready.ask.answer(None)  # somebody was first under the same key: his answer is there now
         elif ready.entry.job_id in refused:
-            held = Held(refused[ready.entry.job_id], ready.entry.job.on_duplicate)
+            held = Held(refused[ready.entry.job_id], ready.entry.on_duplicate)
             ready.ask.answer(held)
         else:
             stored.append(ready)
-            if isinstance(ready.entry.job.schedule, Once):
+            if ready.entry.recurring is None:
                 ready.ask.answer(ready.created)
     await follow(engine, [ready.entry for ready in stored], numbers, now)
     for ready in stored:
@@ -245,7 +245,7 @@ async def _store(
 
 async def follow(engine: Engine, entries: Sequence[Entry], numbers: Numbers, now: datetime) -> None:
     """After the commit: wake who waits for something due, and join timetables, each once for all who ride it."""
-    if any(isinstance(at := entry.job.schedule, Once) and at.at <= now for entry in entries):
+    if any(entry.at is not None and entry.at <= now for entry in entries):
         engine.announce()
     ridden = {numbers.rides[each.job_id] for each in entries if each.job_id in numbers.rides}
     if not ridden:
@@ -285,21 +285,39 @@ async def _as_it_is(job: Job, connection: Connection) -> Created:
 
 
 class Seen:
-    """What a look at the database has shown."""
+    """What looks at the database have shown."""
 
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self._queues = {
-            name: queue_settings(Limits(), timeout, retries)
-            for name, timeout, retries in _together(row, "queues", "timeouts", "retry_policies")
-        }
-        self._quotas = {name: quota for name, quota in _together(row, "limited", "quotas")}
-        self._rooms = {name: room for name, room in _together(row, "limited", "rooms")}
+        self._names: set[tuple[str, str]] = (
+            set()
+        )  # of tenants and their queues that were looked for
+        self._queues: dict[str, QueueSettings] = {}
+        self._quotas: dict[str, int] = {}
+        self._rooms: dict[str, int] = {}
+        self._add(row)
         self._answers = {
             number: (fingerprint, answer)
             for number, fingerprint, answer in _together(row, "answered", "fingerprints", "answers")
         }
+
+    async def look_for(self, engine: Engine, asked: Sequence[Asked]) -> None:
+        """What some more jobs name, if it was not looked for yet."""
+        named = {(each.tenant, each.queue) for each in asked} - self._names
+        if named:
+            self._names |= named
+            tenants = {
+                tenant for tenant, _ in named
+            } - self._rooms.keys()  # what is taken is counted
+            queues = {queue for _, queue in named}
+            self._add(await _look(engine, 0, queues, tenants))
+
+    def _add(self, row: asyncpg.Record) -> None:
+        for name, timeout, retries in _together(row, "queues", "timeouts", "retry_policies"):
+            self._queues[name] = queue_settings(Limits(), timeout, retries)
+        for name, quota, room in _together(row, "limited", "quotas", "rooms"):
+            self._quotas[name], self._rooms[name] = quota, room
 
     def parse(self, asked: Asked, job_id: int) -> NewJob:
         """The job that was asked for; InvalidInput names every wrong field."""
@@ -333,12 +351,25 @@ class Seen:
 async def look(engine: Engine, asked: Sequence[Asked], for_answers: bool = False) -> Seen:
     """What has to be known before documents can be read, with an id for each."""
     queues, tenants = {each.queue for each in asked}, {each.tenant for each in asked}
-    keys = [each.write.key for each in asked] if for_answers else []
-    key_tenants = [each.tenant for each in asked] if for_answers else []
-    return Seen(
-        await engine.database.row(
-            _Q["before_create"], len(asked), [*queues], [*tenants], key_tenants, keys
-        )
+    keys = [(each.tenant, each.write.key) for each in asked] if for_answers else []
+    return Seen(await _look(engine, len(asked), queues, tenants, keys))
+
+
+async def begin(engine: Engine, count: int) -> Seen:
+    """The time, and ids for so many; all else is still to be looked for."""
+    return Seen(await _look(engine, count, (), ()))
+
+
+async def _look(
+    engine: Engine,
+    count: int,
+    queues: Collection[str],
+    tenants: Collection[str],
+    keys: Sequence[tuple[str, str | None]] = (),
+) -> asyncpg.Record:
+    key_tenants, keys_of_those = [tenant for tenant, _ in keys], [key for _, key in keys]
+    return await engine.database.row(
+        _Q["before_create"], count, [*queues], [*tenants], key_tenants, keys_of_those
     )
 
 

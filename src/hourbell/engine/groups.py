@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from hourbell.model.errors import Overloaded
@@ -125,6 +126,31 @@ class Turns:
     async def __aexit__(self, *_: object) -> None:
         self._here -= 1
         self._places.release()
+
+
+class Room:
+    """Memory for what is being received, of all who send at the same time. Who is slow takes little of it."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._taken = 0
+
+    @contextmanager
+    def taking(self) -> Iterator[Callable[[int], None]]:
+        """How to take some more; everything is given back at the end. Overloaded if there is no more."""
+        mine = 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            if self._taken + size > self._most:
+                raise Overloaded
+            self._taken += size
+            mine += size
+
+        try:
+            yield take
+        finally:
+            self._taken -= mine
 
 
 async def _carry_out(asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:

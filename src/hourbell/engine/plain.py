@@ -40,16 +40,15 @@ from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
 
 MOST_BYTES = 16_384  # a payload that fits in here is not too large, however its numbers are written
 MOST_NESTED = 30  # as many brackets cannot be nested too deeply
+_LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
 _PRIORITIES = {priority.name: priority for priority in Priority}
 _USUAL_RETRIES = RetryPolicy()
 
-_Label = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:-]{1,64}\Z")]
-_TaskName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:-]{1,200}\Z")]
-
 
 class _Task(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="TASK"):
-    name: _TaskName
+    name: str
     payload: Any = UNSET
 
 
@@ -69,8 +68,8 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["ONE_TIME"]
     schedule: _When
     action: _Task | _Webhook
-    tenant_id: _Label | UnsetType = UNSET
-    queue: _Label | UnsetType = UNSET
+    tenant_id: str | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
     priority: Literal["CRITICAL", "HIGH", "MEDIUM", "LOW"] | UnsetType = UNSET
     timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_SECONDS)] | UnsetType = UNSET
 
@@ -131,9 +130,20 @@ def read_plain(text: bytes) -> PlainJob | None:
         return None
     if _encoder.encode(said).count(b'"') != text.count(b'"'):
         return None
+    tenant, queue = said.tenant_id or None, said.queue or None
     if not (said.name.isprintable() and said.name.strip()):
         return None
-    return PlainJob(said, text, said.tenant_id or None, said.queue or None)
+    if not (_is_label(said.tenant_id) and _is_label(said.queue)):
+        return None
+    return PlainJob(said, text, tenant, queue)
+
+
+@lru_cache(4096)
+def _is_label(text: str | UnsetType) -> bool:
+    return text is UNSET or _LABEL.fullmatch(text) is not None
+
+
+_delay = lru_cache(1024)(lambda seconds: timedelta(seconds=seconds))
 
 
 def _instant(when: _When, now: datetime) -> datetime | None:
@@ -141,7 +151,7 @@ def _instant(when: _When, now: datetime) -> datetime | None:
         delay = when.delay_seconds
         if now.tzinfo is not UTC:
             now = now.astimezone(UTC)
-        return None if delay is UNSET else now + timedelta(seconds=delay)
+        return None if delay is UNSET else now + _delay(delay)
     if when.delay_seconds is not UNSET:
         return None
     try:
@@ -153,6 +163,8 @@ def _instant(when: _When, now: datetime) -> datetime | None:
 
 def _action(said: _Task | _Webhook) -> Action | None:
     if isinstance(said, _Task):
+        if not _is_task_name(said.name):
+            return None
         return TaskAction(name=said.name, payload=None if said.payload is UNSET else said.payload)
     if not _can_be_called(said.url):
         return None
@@ -161,6 +173,11 @@ def _action(said: _Task | _Webhook) -> Action | None:
         method="POST" if said.method is UNSET else said.method,
         body=None if said.body is UNSET else said.body,
     )
+
+
+@lru_cache(1024)
+def _is_task_name(text: str) -> bool:
+    return _TASK_NAME.fullmatch(text) is not None
 
 
 @lru_cache(1024)

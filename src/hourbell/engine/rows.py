@@ -13,7 +13,7 @@ from hourbell.engine.codes import MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import timetable_of
 from hourbell.model.jobs import NewJob, OnDuplicate, encode_job
-from hourbell.model.policies import Delivery
+from hourbell.model.policies import Delivery, Priority
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.queries import queries
 from hourbell.timing.rules import compile_rule
@@ -24,19 +24,55 @@ UNIQUE_KEY, NAME = range(2)  # the spaces of unique keys
 _Q = queries("jobs")
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A checked job that is to be created."""
+Terms = tuple[str, str | None, Priority, Delivery, int | None, int | None, int | None, int, int]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A checked job as it will be stored. It is small: a batch has many."""
 
     job_id: int
-    job: NewJob
-    name: str | None = None  # it is the one job of its tenant that is made by this name
+    tenant: str
+    at: datetime | None  # None: it recurs
+    terms: Terms
+    spec: str
+    unique: tuple[int, str] | None  # the key that only it may have, with the space of the key
+    on_duplicate: OnDuplicate
+    recurring: NewJob | None
 
-    @property
-    def unique(self) -> tuple[int, str] | None:
-        """The key that only it may have, with the space of the key."""
-        if self.name is not None:
-            return NAME, self.name
-        return None if self.job.unique_key is None else (UNIQUE_KEY, self.job.unique_key)
+
+def entry_of(job_id: int, job: NewJob, name: str | None = None) -> Entry:
+    """The entry of a job. With a name: it is the one job of its tenant that is made by this name."""
+    unique = None
+    if name is not None:
+        unique = NAME, name
+    elif job.unique_key is not None:
+        unique = UNIQUE_KEY, job.unique_key
+    once = job.schedule.at if isinstance(job.schedule, Once) else None
+    return Entry(
+        job_id,
+        job.tenant_id,
+        once,
+        _terms(job),
+        encode_job(job).decode(),
+        unique,
+        job.on_duplicate,
+        None if once else job,
+    )
+
+
+def _terms(job: NewJob) -> Terms:
+    """On what terms a job runs: a batch has many jobs and few terms."""
+    return (
+        job.queue,
+        job.target,
+        job.priority,
+        job.delivery,
+        job.start_deadline_seconds,
+        job.deadline_seconds,
+        key_number(job),
+        job.concurrency_limit,
+        notifies(job),
+    )
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -63,17 +99,17 @@ class Numbers(msgspec.Struct, frozen=True):
 async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime) -> Numbers:
     """The numbers of all that some jobs name; what is new is made."""
     entries = [entry for request in requests for entry in request.entries]
-    jobs = [entry.job for entry in entries]
     rides = {
-        entry.job_id: timetable_of(entry.job.schedule, entry.job_id)
+        entry.job_id: timetable_of(entry.recurring.schedule, entry.job_id)
         for entry in entries
-        if not isinstance(entry.job.schedule, Once)
+        if entry.recurring is not None and not isinstance(entry.recurring.schedule, Once)
     }
-    named = {job.tenant_id for job in jobs} | {request.tenant for request in requests}
+    tenants = {entry.tenant for entry in entries} | {request.tenant for request in requests}
+    terms = {entry.terms for entry in entries}
     return Numbers(
-        await engine.tenants(named, now),
-        await engine.queues({job.queue for job in jobs}, now),
-        await engine.targets({host for job in jobs if (host := job.target) is not None}, now),
+        await engine.tenants(tenants, now),
+        await engine.queues({queue for queue, *_ in terms}, now),
+        await engine.targets({host for _, host, *_ in terms if host is not None}, now),
         await ensure_timetables(engine, set(rides.values()), now) if rides else {},
         rides,
     )
@@ -84,18 +120,21 @@ def arguments(
 ) -> list[object]:
     """In the order of the function's parameters."""
     once, again, unique = [], [], []
-    terms = _Terms(numbers)
+    terms: dict[Terms, int] = {}  # counted from 1
+    tenants = numbers.tenants
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
-            job = entry.job
-            if isinstance(job.schedule, Once):
-                tenant, spec = numbers.tenants[job.tenant_id], encode_job(job).decode()
-                at = job.schedule.at
-                once.append((entry.job_id, number, at, tenant, terms.number(job), spec))
+            if entry.recurring is None:
+                place = terms.setdefault(entry.terms, len(terms) + 1)
+                tenant = tenants[entry.tenant]
+                once.append((entry.job_id, number, entry.at, tenant, place, entry.spec))
             else:
-                again.append(_recurring(number, entry, numbers, now))
+                again.append(_recurring(number, entry, entry.recurring, numbers, now))
             if entry.unique is not None:
-                unique.append(_unique(number, entry, numbers))
+                replaces = entry.on_duplicate is OnDuplicate.REPLACE
+                unique.append(
+                    (entry.job_id, number, tenants[entry.tenant], *entry.unique, replaces)
+                )
     return [
         now,
         patience_ms,
@@ -105,42 +144,17 @@ def arguments(
         [request.fingerprint for request in requests],
         [request.answer for request in requests],
         *_columns(once, 6),
-        *_columns(terms.rows, 9),
+        *_columns([_numbered(each, numbers) for each in terms], 9),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),
     ]
 
 
-class _Terms:
-    """On what terms jobs run: a batch has many jobs and few terms."""
-
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers = numbers
-        self._known: dict[tuple[Any, ...], int] = {}
-        self.rows: list[tuple[Any, ...]] = []
-
-    def number(self, job: NewJob) -> int:
-        """The number of a job's terms, counted from 1."""
-        said = (
-            job.queue,
-            job.target,
-            job.priority,
-            job.delivery,
-            job.start_deadline_seconds,
-            job.deadline_seconds,
-            key_number(job),
-            job.concurrency_limit,
-            notifies(job),
-        )
-        number = self._known.get(said)
-        if number is None:
-            queue, host, priority, delivery, *rest = said
-            target = None if host is None else self._numbers.targets[host]
-            at_most_once = delivery is Delivery.AT_MOST_ONCE
-            row = (self._numbers.queues[queue], target, priority.value, at_most_once, *rest)
-            self.rows.append(row)
-            number = self._known[said] = len(self.rows)
-        return number
+def _numbered(terms: Terms, numbers: Numbers) -> tuple[Any, ...]:
+    queue, host, priority, delivery, *rest = terms
+    target = None if host is None else numbers.targets[host]
+    at_most_once = delivery is Delivery.AT_MOST_ONCE
+    return numbers.queues[queue], target, priority.value, at_most_once, *rest
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Iterable[list[Any]]:
@@ -175,8 +189,9 @@ class _Recurring(msgspec.Struct, frozen=True, kw_only=True):
     notifies: int
 
 
-def _recurring(request: int, entry: Entry, numbers: Numbers, now: datetime) -> _Recurring:
-    job = entry.job
+def _recurring(
+    request: int, entry: Entry, job: NewJob, numbers: Numbers, now: datetime
+) -> _Recurring:
     return _Recurring(
         id=entry.job_id,
         request=request,
@@ -188,7 +203,7 @@ def _recurring(request: int, entry: Entry, numbers: Numbers, now: datetime) -> _
         starts_at=job.window.starts_at,
         ends_at=job.window.ends_at,
         name=job.name,
-        spec=encode_job(job).decode(),
+        spec=entry.spec,
         target=None if job.target is None else numbers.targets[job.target],
         key=key_number(job),
         key_limit=job.concurrency_limit,
@@ -202,13 +217,6 @@ def _recurring(request: int, entry: Entry, numbers: Numbers, now: datetime) -> _
         deadline_seconds=job.deadline_seconds,
         notifies=notifies(job),
     )
-
-
-def _unique(request: int, entry: Entry, numbers: Numbers) -> tuple[int, int, int, int, str, bool]:
-    assert entry.unique is not None
-    replaces = entry.name is None and entry.job.on_duplicate is OnDuplicate.REPLACE
-    tenant = numbers.tenants[entry.job.tenant_id]
-    return entry.job_id, request, tenant, *entry.unique, replaces
 
 
 def active_since(job: NewJob, now: datetime) -> datetime:

@@ -27,7 +27,6 @@ _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _WIDTH = 13
 # Two characters at a time; the first of the thirteen stands alone.
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_SHIFTS = range(5 * (_WIDTH - 3), -1, -10)
 
 
 def job_text(job_id: int) -> str:
@@ -84,8 +83,11 @@ def first_id_at(moment: datetime) -> int:
 def _encode(number: int) -> str:
     if not 0 <= number <= MAX_ID:
         raise ValueError("an id is a number from 0 to 2**63 - 1")
-    first = _ALPHABET[number >> 5 * (_WIDTH - 1)]
-    return first + "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+    pairs = _PAIRS  # written out: the answer to a batch has thousands
+    return (
+        f"{_ALPHABET[number >> 60]}{pairs[number >> 50 & 1023]}{pairs[number >> 40 & 1023]}{pairs[number >> 30 & 1023]}"
+        f"{pairs[number >> 20 & 1023]}{pairs[number >> 10 & 1023]}{pairs[number & 1023]}"
+    )
 
 
 def _parse(text: str, prefix: str, kind: str) -> int:

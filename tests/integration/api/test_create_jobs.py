@@ -3,10 +3,12 @@
 import asyncio
 import io
 import json
+from contextlib import AsyncExitStack
 
 import asyncpg
 
 from hourbell import failpoints
+from hourbell.api.server import ApiServer
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import set_tenant
 from hourbell.engine.writes import Write
@@ -166,3 +168,29 @@ async def test_more_batches_than_there_is_room_for_are_told_to_come_back(
         assert answer.headers["Retry-After"] == "1"
         held.release()
         assert (await first).status == 200
+
+
+async def test_whoever_is_slow_to_send_a_batch_holds_up_no_other(api: Client, server: ApiServer):
+    head = (
+        b"POST /api/v1/jobs/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: slow-%d\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n["
+    )
+    async with AsyncExitStack() as senders:
+        for number in range(40):  # more than there are turns and places to wait for one
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            senders.callback(writer.close)
+            writer.write(head % number)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            assert codes(await api.post(BATCH, [one_time()])) == ["created"]
+
+
+async def test_batches_that_arrive_at_once_take_no_more_memory_than_there_is_for_them(
+    api: Client, engine: Engine
+):
+    engine.batch_room._most = 1_000
+    padded = one_time(action={"type": "TASK", "name": "t", "payload": "x" * 1_000})
+    answer = await api.post(BATCH, [padded])
+    assert answer.is_problem(503, "overloaded")
+    assert codes(await api.post(BATCH, [one_time()])) == ["created"]  # what was taken is given back
+    assert engine.batch_room._taken == 0

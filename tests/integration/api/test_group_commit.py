@@ -4,11 +4,14 @@ import asyncio
 import time
 
 import asyncpg
+import msgspec
 import pytest
 
+from hourbell.engine import create
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import set_tenant
 from hourbell.engine.writes import Write
+from hourbell.model.jobs import NewJob
 from hourbell.model.limits import TenantSettings
 from integration.api.client import Client, one_time, recurring
 
@@ -99,3 +102,22 @@ async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Eng
     answer = await api.post(JOBS, one_time())
     assert answer.is_problem(503, "overloaded")
     assert answer.headers["Retry-After"] == "1"
+
+
+async def test_an_error_of_ours_about_one_harms_no_other(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    read = create.Seen.parse
+
+    def fail_for_some(self: create.Seen, asked: create.Asked, job_id: int) -> NewJob:
+        job = read(self, asked, job_id)
+        if job.name == "unlucky":
+            raise ZeroDivisionError
+        if job.name == "cannot be encoded":
+            return msgspec.structs.replace(job, concurrency_limit=2**40)
+        return job
+
+    monkeypatch.setattr(create.Seen, "parse", fail_for_some)
+    names = [*("good" for _ in range(20)), "unlucky", "cannot be encoded"]
+    answers = await asyncio.gather(*(api.post(JOBS, one_time(name=name)) for name in names))
+    assert [answer.status for answer in answers] == [201] * 20 + [500] * 2
