@@ -1,7 +1,7 @@
 """Webhooks: the whole way of an execution, claim to send to settle, against the bare HTTP client, in turns.
 
 The target is a process of its own that does next to nothing. The bare client is the same library with the same number of
-requests at once and does nothing but send; both run in a fresh process with uvloop. Jobs are enqueued and admitted beforehand.
+requests at once and does nothing but send; both run in a fresh process with uvloop, which collects garbage as `hourbell worker` does. Jobs are enqueued and admitted beforehand.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from support import PAYLOAD, TENANTS, engine, per_second, report, server, spawn,
 
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import WebhookRunner
+from hourbell.compose import collect_rarely
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.admit import admit
 from hourbell.engine.batch import create_one_time_jobs
@@ -157,9 +158,11 @@ def main() -> None:
             uvloop.run(be_target())
             return
         case ["bare", url]:
+            collect_rarely()
             print(json.dumps(uvloop.run(send_bare(url))))
             return
         case ["work", dsn]:
+            collect_rarely()
             print(json.dumps(uvloop.run(work(dsn))))
             return
     target = spawn("target")

@@ -44,6 +44,9 @@ log = structlog.get_logger()
 IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 WATCH_SECONDS = 0.05
 GATE_SECONDS = 0.5  # an idle worker passes the gate this often by itself: the leader may have died
+GATHER_SECONDS = (
+    0.005  # for more slots to become free: a claim of many costs little more than one of few
+)
 YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
 GRACE_SECONDS = 5.0  # for a handler to end when it is told to stop, before it is told again
 _MOST_PER_CLAIM = 2_000
@@ -164,11 +167,16 @@ class Worker:
         from_below = 0.0
         asked: Session | None = None  # in which session
         pass_gate_at = 0.0
+        more_waits = False  # than we could take
         while not self._stopping.is_set():
             session = self._session
             free = self._settings.slots - self._busy
             if session is None or free <= 0 or self._in_doubt():
                 await self._pause()
+                continue
+            if more_waits and free < self._settings.slots // 4:
+                more_waits = False
+                await asyncio.sleep(GATHER_SECONDS)
                 continue
             if not number or session is not asked:  # numbers begin anew with a session
                 self._claims += 1
@@ -202,7 +210,8 @@ class Worker:
                 continue  # lost meanwhile: what was claimed went with it
             self._take(claimed)
             self._resolved, number = number, 0
-            if len(claimed) < limit:
+            more_waits = len(claimed) == limit
+            if not more_waits:
                 await self._pause()
             else:
                 pass_gate_at = time.monotonic() + GATE_SECONDS  # there is enough to do

@@ -1,4 +1,4 @@
-"""Settling in batches: whatever has gathered while the last batch was on its way is the next one.
+"""Settling in batches: whatever has gathered while the last batch was on its way, and a moment after it, is the next one.
 
 An answer that was lost is asked for again: the same batch, as often as it takes; what was settled the first time is then
 refused, which is as good.
@@ -7,6 +7,7 @@ refused, which is as good.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -17,6 +18,11 @@ from hourbell.engine.loops import Backoff
 from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()
+
+GATHER_SECONDS = (
+    0.005  # one settle right after another waits so long for more: many cost little more than few
+)
+_FEW = 100
 
 
 class Settler:
@@ -46,8 +52,11 @@ class Settler:
 
     async def run(self) -> None:
         """Settle for ever."""
+        settled_at = 0.0
         while True:
             await self._more.wait()
+            if len(self._waiting) < _FEW and time.monotonic() - settled_at < GATHER_SECONDS:
+                await asyncio.sleep(GATHER_SECONDS)
             batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
             if not self._waiting:
                 self._more.clear()
@@ -59,6 +68,7 @@ class Settler:
                         refused=len(refused),
                     )
                 self._settled(batch)
+                settled_at = time.monotonic()
             if not self._waiting:
                 self._idle.set()
 
