@@ -1,6 +1,6 @@
 """Connections to targets, under the rule of where webhooks may go.
 
-Names are looked at when they are looked up, addresses that a URL names when it is read, and every address once more when
+Names are looked at whenever they are to be connected to, addresses that a URL names when it is read, and every address once more when
 a socket is made for it: whatever way a URL was written or understood, that is what is connected to.
 """
 
@@ -8,38 +8,56 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
+from contextvars import ContextVar
 
 from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
 
+from hourbell.actions.names import Names
 from hourbell.model.egress import Egress, ForbiddenTarget
 
 CONNECT_SECONDS = 60.0  # after its name was looked up, an address may be connected to for so long
+
+# Whose webhook a connection is made for. The HTTP client asks for addresses on its own, and does not know.
+SENDING_TENANT: ContextVar[str] = ContextVar("sending_tenant", default="")
 
 
 class GuardedResolver(AbstractResolver):
     """Looks names up, gives only addresses that may be connected to, and makes sockets for no others."""
 
-    def __init__(self, egress: Egress, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, egress: Egress, names: Names | None = None) -> None:
         self._egress = egress
-        self._resolver = resolver or ThreadedResolver()
+        self._names = names or Names()
         self._of_allowed_hosts: dict[tuple[str, int], float] = {}  # until when
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        addresses = [each["host"] for each in found]
+        """All addresses of a name, if all of them may be connected to."""
+        found = await self._names.addresses(SENDING_TENANT.get(), host)
+        self._check(host, port, found)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in found
+        ]
+
+    def _check(self, host: str, port: int, addresses: Sequence[str]) -> None:
         self._egress.check(host, port, addresses)
-        now = time.monotonic()
-        known = self._of_allowed_hosts.items()
-        self._of_allowed_hosts = {place: until for place, until in known if until > now} | {
-            (address, port): now + CONNECT_SECONDS
-            for address in addresses
-            if not self._egress.allows_address(address)
-        }
-        return found
+        by_name = [each for each in addresses if not self._egress.allows_address(each)]
+        if by_name:
+            now = time.monotonic()
+            known = self._of_allowed_hosts.items()
+            self._of_allowed_hosts = {place: until for place, until in known if until > now} | {
+                (address, port): now + CONNECT_SECONDS for address in by_name
+            }
 
     def make_socket(self, info: AddrInfoType) -> socket.socket:
         """A socket for an address that is about to be connected to."""
@@ -51,4 +69,4 @@ class GuardedResolver(AbstractResolver):
         return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
-        await self._resolver.close()
+        """Nothing is held but threads that end by themselves."""

@@ -23,7 +23,8 @@ from yarl import URL
 from hourbell.actions import Run
 from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
 from hourbell.actions.circuits import Circuits, Target
-from hourbell.actions.egress import GuardedResolver
+from hourbell.actions.egress import SENDING_TENANT, GuardedResolver
+from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, Prepared, prepared
 from hourbell.model.egress import ForbiddenTarget
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
@@ -33,6 +34,7 @@ from hourbell.model.secrets import SecretSource
 
 REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
 _AWAY_SECONDS = 1.0
+_NAME_TOO_SLOW = "The target could not be reached: nobody told its address in time."
 _MOST_INTERIM = 16  # answers such as `100 Continue` before the real one
 
 Now = Callable[[], float]
@@ -56,7 +58,7 @@ class WebhookRunner:
             limit_per_host=0,
             resolver=resolver,
             socket_factory=resolver.make_socket,
-            use_dns_cache=False,  # each connection goes to an address that was looked up, and looked at, for it
+            use_dns_cache=False,  # each connection goes to an address that was looked at for it
         )
         connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
         connector._factory = connection
@@ -105,6 +107,7 @@ class WebhookRunner:
     async def _sent(
         self, method: str, url: URL, request: Prepared, run: Run, token: str, began: float
     ) -> Outcome:
+        SENDING_TENANT.set(run.claimed.tenant_id)
         try:
             async with self._session.request(
                 method, url, headers=request.headers, data=_payload(request), allow_redirects=False
@@ -128,8 +131,11 @@ class WebhookRunner:
         except aiohttp.ClientSSLError as error:
             said = request.redactor.redacted(str(error))
             return Failed(f"The target cannot be trusted (TLS): {said[:300]}", "tls")
-        except aiohttp.ClientConnectorError:
-            return Failed("The target could not be reached.", "connection")
+        except aiohttp.ClientConnectorError as error:
+            slow = isinstance(error.os_error, NameTooSlow)
+            return Failed(
+                _NAME_TOO_SLOW if slow else "The target could not be reached.", "connection"
+            )
         except ValueError:  # among them InvalidURL, and UnicodeError for a host's name
             return Failed("No request can be sent to this url.", "connection")
         except aiohttp.ClientError:

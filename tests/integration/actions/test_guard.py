@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hourbell.actions import Run
 from hourbell.actions.egress import GuardedResolver
+from hourbell.actions.names import Names
 from hourbell.actions.webhook import WebhookRunner
-from hourbell.model.egress import Egress
-from hourbell.model.executions import Failed, Outcome
+from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.model.executions import Failed, Outcome, Succeeded
 from hourbell.model.jobs import JobSpec, WebhookAction
 from integration.actions.test_webhook import CLAIMED, Secrets, opened
 
@@ -75,32 +78,13 @@ async def test_no_spelling_of_home_is_heard_at_home(inside: Listener, host: str)
     assert "127.0.0.1:" not in outcome.error
 
 
-class Changing(AbstractResolver):
-    """A name server whose answer is another one each time it is asked."""
-
-    def __init__(self, *answers: str) -> None:
-        self._answers = list(answers)
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        address = self._answers.pop(0)
-        return [
-            ResolveResult(
-                hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0
-            )
-        ]
-
-    async def close(self) -> None:
-        pass
-
-
 async def test_a_name_that_answers_differently_a_moment_later_gains_nothing(
-    inside: Listener,
+    inside: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address that was looked at is connected to; the next connection is looked at anew."""
-    egress = Egress.parse("192.0.2.0/24")
-    resolver = GuardedResolver(egress, Changing("192.0.2.1", "127.0.0.1"))
+    """The address that was looked at is connected to; a new answer is looked at anew."""
+    monkeypatch.setattr("hourbell.actions.names.FRESH_SECONDS", 0.0)
+    answers = ["192.0.2.1", "127.0.0.1"]
+    resolver = GuardedResolver(Egress.parse("192.0.2.0/24"), Names(lambda host: [answers.pop(0)]))
     webhooks = WebhookRunner.open(2, resolver, Secrets(), lambda: 0.0)
     url = f"http://rebind.example:{inside.port}/"
     try:
@@ -112,7 +96,64 @@ async def test_a_name_that_answers_differently_a_moment_later_gains_nothing(
         await webhooks.close()
     assert isinstance(outcome, Failed)
     assert outcome.kind == "forbidden_target"
-    assert inside.heard == 0
+    assert (inside.heard, answers) == (0, [])
+
+
+async def test_names_that_are_slow_hold_up_no_others(
+    inside: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same tenant; they are asked for where everything asks."""
+    answer, asked = threading.Event(), threading.Semaphore(0)
+
+    def slow(host: str, *rest: Any, **options: Any) -> Any:
+        if host.startswith("slow"):
+            asked.release()
+            answer.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return looked_up(host, *rest, **options)
+
+    looked_up = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    webhooks = opened(connections=100)
+    try:
+        bad = [
+            asyncio.create_task(sent(webhooks, f"http://slow{number}.example/"))
+            for number in range(30)
+        ]
+        for _ in bad:
+            assert await asyncio.to_thread(asked.acquire, timeout=10)
+        began = time.monotonic()
+        assert isinstance(await sent(webhooks, f"http://localhost:{inside.port}/"), Succeeded)
+        assert time.monotonic() - began < 1.0
+        assert not any(task.done() for task in bad)
+        answer.set()
+        outcomes = await asyncio.gather(*bad)
+    finally:
+        answer.set()
+        await webhooks.close()
+    assert set(outcomes) == {Failed("The target could not be reached.", "connection")}
+
+
+async def test_a_name_that_takes_too_long_fails_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hourbell.actions.names.WAIT_SECONDS", 0.05)
+    answer = threading.Event()
+
+    def slow(host: str) -> list[str]:
+        answer.wait()
+        return ["127.0.0.1"]
+
+    resolver = GuardedResolver(Egress.parse(",".join(LOOPBACK)), Names(slow))
+    webhooks = WebhookRunner.open(2, resolver, Secrets(), lambda: 0.0)
+    try:
+        outcome = await sent(webhooks, "http://slow.example/")
+    finally:
+        answer.set()
+        await webhooks.close()
+    assert outcome == Failed(
+        "The target could not be reached: nobody told its address in time.", "connection"
+    )
 
 
 async def test_what_an_administrator_allows_is_heard(inside: Listener) -> None:

@@ -7,6 +7,7 @@ worker's memory stays flat, and each nasty one ends with a reason that a person 
 import asyncio
 import contextlib
 import gzip
+import os
 import re
 import socket
 import struct
@@ -124,6 +125,29 @@ NOT_HTTP = ("DEAD", "What the target answered is not HTTP: ")
 REDIRECT = "a redirect; redirects are not followed."
 CLOSED = "The target closed the connection without an answer."
 
+# What the worker of this test is told of names: beside these, what the machine knows.
+NAMES = """
+import socket, threading
+
+known = socket.getaddrinfo
+
+def told(host, *rest, **options):
+    kind = str(host).partition(".")[2]
+    if kind == "hangs.example":
+        threading.Event().wait()
+    if kind == "missing.example":
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    if kind == "healthy.example":
+        host = "127.0.0.1"
+    return known(host, *rest, **options)
+
+socket.getaddrinfo = told
+"""
+NASTY_NAMES = {
+    "hangs.example": (30, "The target could not be reached: nobody told its address in time."),
+    "missing.example": (EACH, "The target could not be reached."),
+}
+
 NASTY: dict[Behaviour, tuple[str, str]] = {
     hangs_before_headers: BY_TIMEOUT,
     hangs_mid_body: BY_TIMEOUT,
@@ -189,13 +213,13 @@ async def served(behaviour: Behaviour, heard: list[Behaviour]) -> AsyncIterator[
         await asyncio.sleep(0)  # transports are closed in the next turn of the loop
 
 
-def webhook(url: str, at: datetime) -> dict[str, object]:
+def webhook(url: str, at: datetime, timeout_seconds: int = TIMEOUT_SECONDS) -> dict[str, object]:
     return {
         "name": "call",
         "type": "ONE_TIME",
         "schedule": {"at": at.isoformat()},
         "action": {"type": "WEBHOOK", "url": url, "method": "GET"},
-        "timeout_seconds": TIMEOUT_SECONDS,
+        "timeout_seconds": timeout_seconds,
         "retry_policy": {"max_retries": 0},
     }
 
@@ -264,3 +288,38 @@ async def test_nasty_targets_harm_nobody_but_themselves(database: str) -> None:
     assert growth_kb < MOST_GROWTH_KB
     # Nothing was sent twice, and no redirect was followed.
     assert {each: heard.count(each) for each in NASTY} == dict.fromkeys(NASTY, EACH)
+
+
+@pytest.mark.timeout(120)
+async def test_nasty_names_harm_nobody_but_themselves(database: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NAMES)
+    paths = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
+    healthy = Healthy()
+    port = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        good = await stack.enter_async_context(served(healthy, []))
+        worker = hourbell("worker", database, port, PYTHONPATH=os.pathsep.join(paths))
+        stack.callback(worker.communicate)
+        stack.callback(worker.kill)
+        engine = await stack.enter_async_context(open_engine(database))
+        await stack.enter_async_context(scheduling(engine))
+        await eventually(lambda: is_ready(port), 60.0)
+
+        start = await engine.clock.now() + timedelta(seconds=1)
+        bad = [
+            (reason, await create(engine, webhook(f"http://n{number}.{name}/", start, 30)))
+            for name, (count, reason) in NASTY_NAMES.items()
+            for number in range(count)
+        ]
+        for number in range(HEALTHY):
+            url = good.replace("127.0.0.1", f"n{number}.healthy.example")
+            at = start + timedelta(seconds=0.5 + number * 0.06)
+            await create(engine, webhook(url, at))
+
+        async def all_came() -> bool:
+            return len(healthy.late) >= HEALTHY
+
+        await eventually(all_came)
+        seen = [(reason, await ended(engine, job.job_id)) for reason, job in bad]
+    assert [(each.status, each.error) for _, each in seen] == [("DEAD", why) for why, _ in seen]
+    assert max(healthy.late) < MOST_LATE_SECONDS, sorted(healthy.late)[-10:]

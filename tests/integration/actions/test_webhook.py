@@ -86,9 +86,11 @@ class Secrets:
         return {name: known[name] for name in names if name in known}
 
 
-def opened(egress: str = ",".join(LOOPBACK), **values: Secret) -> WebhookRunner:
+def opened(
+    egress: str = ",".join(LOOPBACK), connections: int = 2, **values: Secret
+) -> WebhookRunner:
     resolver = GuardedResolver(Egress.parse(egress))
-    return WebhookRunner.open(2, resolver, Secrets(**values), lambda: NOW)
+    return WebhookRunner.open(connections, resolver, Secrets(**values), lambda: NOW)
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 import socket
 import time
-from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hourbell.actions.egress import CONNECT_SECONDS, GuardedResolver
+from hourbell.actions.names import Names
 from hourbell.model.egress import LOOPBACK, Egress, ForbiddenTarget
 from hourbell.model.errors import ConfigurationError
 
@@ -99,32 +98,19 @@ def test_what_allows_nothing_is_refused(text: str) -> None:
         Egress.parse(text)
 
 
-class Answers(AbstractResolver):
-    """A name server that says what it was told to say."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
-            for address in self.addresses
-        ]
-
-    async def close(self) -> None:
-        pass
+def answering(*addresses: str) -> Names:
+    """Every name has these addresses."""
+    return Names(lambda host: addresses)
 
 
 async def test_one_forbidden_answer_forbids_all() -> None:
-    resolver = GuardedResolver(Egress(), Answers("8.8.8.8", "10.0.0.1"))
+    resolver = GuardedResolver(Egress(), answering("8.8.8.8", "10.0.0.1"))
     with pytest.raises(ForbiddenTarget):
         await resolver.resolve("rebind.example", 80)
 
 
 async def test_allowed_answers_are_given_as_they_are() -> None:
-    found = await GuardedResolver(Egress(), Answers(*GLOBAL)).resolve("x.example", 443)
+    found = await GuardedResolver(Egress(), answering(*GLOBAL)).resolve("x.example", 443)
     assert [each["host"] for each in found] == GLOBAL
 
 
@@ -144,7 +130,7 @@ def test_a_refusal_tells_nothing_of_our_network() -> None:
 
 
 async def test_no_socket_is_made_for_an_address_that_nobody_looked_at() -> None:
-    resolver = GuardedResolver(Egress.parse("db.internal:80"), Answers("10.0.0.1"))
+    resolver = GuardedResolver(Egress.parse("db.internal:80"), answering("10.0.0.1"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
     with pytest.raises(ForbiddenTarget):
         resolver.make_socket(info)
@@ -173,13 +159,7 @@ async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: st
 
 
 async def test_what_a_name_has_opened_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Names(AbstractResolver):
-        async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
-            return [{"host": "10.1.2.3"}]
-
-        async def close(self) -> None: ...
-
-    resolver = GuardedResolver(Egress.parse("hooks.internal:8443"), Names())
+    resolver = GuardedResolver(Egress.parse("hooks.internal:8443"), answering("10.1.2.3"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.1.2.3", 8443))
     await resolver.resolve("hooks.internal", 8443)
     resolver.make_socket(info).close()
