@@ -2,6 +2,9 @@
 
 Names are looked at whenever they are to be connected to, addresses that a URL names when it is read, and every address once more when
 a socket is made for it: whatever way a URL was written or understood, that is what is connected to.
+
+A name that leads where nobody may go and a name that leads nowhere look the same to whoever sends a webhook, so that nobody learns
+which names there are in our network. The log tells them apart.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 
+import structlog
 from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from hourbell.actions.names import Names
+from hourbell.actions.names import NameFailed, Names
 from hourbell.model.egress import Egress, ForbiddenTarget
+
+log = structlog.get_logger()
 
 CONNECT_SECONDS = 60.0  # after its name was looked up, an address may be connected to for so long
 
@@ -34,9 +40,24 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of a name, if all of them may be connected to."""
-        found = await self._names.addresses(SENDING_TENANT.get(), host)
-        self._check(host, port, found)
+        """All addresses of a name, if all of them may be connected to; else NameFailed, as if there were none."""
+        tenant = SENDING_TENANT.get()
+        try:
+            found = await self._names.addresses(tenant, host)
+        except NameFailed as error:
+            log.info("a name has no address", tenant=tenant, host=host, error=str(error))
+            raise
+        try:
+            self._check(host, port, found)
+        except ForbiddenTarget:
+            log.warning(
+                "a name leads where webhooks must not go",
+                tenant=tenant,
+                host=host,
+                port=port,
+                addresses=found,
+            )
+            raise NameFailed from None
         return [
             ResolveResult(
                 hostname=host,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hourbell.actions import Run
 from hourbell.actions.egress import GuardedResolver
@@ -18,6 +19,8 @@ from hourbell.model.egress import LOOPBACK, Egress
 from hourbell.model.executions import Failed, Outcome, Succeeded
 from hourbell.model.jobs import JobSpec, WebhookAction
 from integration.actions.test_webhook import CLAIMED, Secrets, opened
+
+COULD_NOT_BE_REACHED = Failed("The target could not be reached.", "connection")
 
 
 class Listener:
@@ -94,9 +97,33 @@ async def test_a_name_that_answers_differently_a_moment_later_gains_nothing(
         outcome = await sent(webhooks, url)
     finally:
         await webhooks.close()
-    assert isinstance(outcome, Failed)
-    assert outcome.kind == "forbidden_target"
+    assert outcome == COULD_NOT_BE_REACHED
     assert (inside.heard, answers) == (0, [])
+
+
+async def test_a_name_inside_looks_like_one_that_there_is_not(inside: Listener) -> None:
+    """To the tenant. The operator is told which is which."""
+
+    def names_of_ours(host: str) -> list[str]:
+        if host == "db.internal":
+            return ["127.0.0.1"]
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    resolver = GuardedResolver(Egress(), Names(names_of_ours))
+    webhooks = WebhookRunner.open(2, resolver, Secrets(), lambda: 0.0)
+    try:
+        with capture_logs() as logs:
+            there = await sent(webhooks, f"http://db.internal:{inside.port}/")
+            not_there = await sent(webhooks, f"http://none.internal:{inside.port}/")
+    finally:
+        await webhooks.close()
+    assert there == not_there == COULD_NOT_BE_REACHED
+    assert inside.heard == 0
+    assert [(line["host"], line["event"], line["tenant"]) for line in logs] == [
+        ("db.internal", "a name leads where webhooks must not go", "acme"),
+        ("none.internal", "a name has no address", "acme"),
+    ]
+    assert logs[0]["addresses"] == ["127.0.0.1"]
 
 
 async def test_names_that_are_slow_hold_up_no_others(
@@ -131,7 +158,7 @@ async def test_names_that_are_slow_hold_up_no_others(
     finally:
         answer.set()
         await webhooks.close()
-    assert set(outcomes) == {Failed("The target could not be reached.", "connection")}
+    assert set(outcomes) == {COULD_NOT_BE_REACHED}
 
 
 async def test_a_name_that_takes_too_long_fails_with_a_reason(

@@ -137,6 +137,8 @@ def told(host, *rest, **options):
         threading.Event().wait()
     if kind == "missing.example":
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    if kind == "inside.example":
+        host = "169.254.169.254"
     if kind == "healthy.example":
         host = "127.0.0.1"
     return known(host, *rest, **options)
@@ -146,6 +148,7 @@ socket.getaddrinfo = told
 NASTY_NAMES = {
     "hangs.example": (30, "The target could not be reached: nobody told its address in time."),
     "missing.example": (EACH, "The target could not be reached."),
+    "inside.example": (EACH, "The target could not be reached."),
 }
 
 NASTY: dict[Behaviour, tuple[str, str]] = {
