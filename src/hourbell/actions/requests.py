@@ -19,7 +19,15 @@ from hourbell.actions.signing import secret_problem, signed_headers
 from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import WebhookAction, header_problem, url_problem
-from hourbell.model.secrets import Redactor, Secret, SecretSource, filled, names_in
+from hourbell.model.secrets import (
+    MAX_BYTES_OF_REQUEST,
+    MAX_OF_REQUEST,
+    Redactor,
+    Secret,
+    SecretSource,
+    filled,
+    names_in,
+)
 
 USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 
@@ -62,12 +70,15 @@ async def prepared(
     names = (
         names_in([url, headers, fillable]) if _may_have_secrets(url, headers, looked_at) else set()
     )
+    if len(names) > MAX_OF_REQUEST:
+        raise CannotSend(f"It names more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
     signer = action.signing_secret or USUAL_SIGNING_SECRET
     known = await secrets.values(run.claimed.tenant_id, {*names, signer})
     if names:
         values = {name: secret.value for name, secret in known.items()}
         for name in sorted(names - values.keys()):
             raise _missing(name)
+        _check_secrets(known)
         if not action.literal:
             _check_size(body or b"", values)
             content = filled(content, values)
@@ -130,6 +141,15 @@ def _missing(name: str) -> CannotSend:
     return CannotSend(f"There is no secret {name!r}.", MISSING_SECRET)
 
 
+def _check_secrets(known: Mapping[str, Secret]) -> None:
+    """What comes back has to be searched for all of them."""
+    if sum(len(value.encode()) for one in known.values() for value in one.values) > (
+        MAX_BYTES_OF_REQUEST
+    ):
+        message = f"Its secrets have more than {MAX_BYTES_OF_REQUEST} bytes together."
+        raise CannotSend(message, BAD_SECRET)
+
+
 def _check_size(body: bytes, values: Mapping[str, str]) -> None:
     """Before anything is filled in: a short placeholder may stand for much, and often."""
     size = len(body) + sum(
@@ -162,11 +182,11 @@ def _encoded(body: Any) -> bytes | None:
 def _redactor(known: Mapping[str, Secret]) -> Redactor:
     if not known:
         return _NO_SECRETS
-    return _redactor_of(tuple(sorted(value for one in known.values() for value in one.values)))
+    values = tuple(sorted(value for one in known.values() for value in one.values))
+    return (_large if sum(map(len, values)) > _MOST_SMALL else _small)(values)
 
 
-@lru_cache(
-    maxsize=256
-)  # most webhooks of a tenant have the same secrets, and a redactor takes long to make
-def _redactor_of(values: tuple[str, ...]) -> Redactor:
-    return Redactor(values)
+# Most webhooks of a tenant have the same secrets, and a redactor takes long to make; a large one is not small in memory.
+_MOST_SMALL = 4096
+_small = lru_cache(maxsize=256)(Redactor)
+_large = lru_cache(maxsize=16)(Redactor)

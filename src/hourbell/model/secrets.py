@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import secrets as random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
 
@@ -22,7 +22,10 @@ PLACEHOLDER = re.compile(rf"\{{\{{secret:({SECRET_NAME.pattern})\}}\}}")
 FEWEST_CHARACTERS = (
     8  # of a value: what is shorter could not be struck out without hurting innocent text
 )
+MAX_OF_REQUEST = 50  # secrets that one request can name,
+MAX_BYTES_OF_REQUEST = 32 * 1024  # and all that they are together: each answer is searched for them
 STRUCK_OUT = "[secret]"
+_OPENING = 8  # characters of a spelling that are looked for first
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -80,28 +83,59 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class Redactor:
-    """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded and in JSON."""
+    """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded and in JSON.
+
+    The work grows with the sizes of text and values, whatever they are: it is done in the loop, and tenants choose both.
+    """
 
     def __init__(self, values: Iterable[str]) -> None:
-        spellings = {spelling for value in values for spelling in _spellings(value)}
-        # The longest first, so that no part of one is left over.
-        ordered = sorted(spellings, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, ordered)), re.IGNORECASE)
-        self._spellings = [spelling.lower() for spelling in ordered]
+        self._spellings = {_folded(each) for value in values for each in _spellings(value)} - {""}
 
     def redacted(self, text: str) -> str:
-        return self._pattern.sub(STRUCK_OUT, text) if self._spellings else text
+        return self._without_values(text, len(text)) if self._spellings else text
 
     def redacted_beginning(self, text: str) -> str:
         """Of a text that was cut off somewhere: a value may have been cut through, and its beginning goes too."""
-        text = self.redacted(text)
-        end = text.lower()
+        folded = _folded(text)
+        begun = max((_begun_at_end(folded, each) for each in self._spellings), default=0)
+        return self._without_values(text, len(text) - begun)
+
+    def _without_values(self, text: str, end: int) -> str:
+        """The text before `end`; what begins before it counts as a whole."""
+        pieces = []
+        after = 0  # the last value
+        for start, stop in sorted(self._found_in(_folded(text))):
+            if start >= end:
+                break
+            if start >= after:
+                pieces += [text[after:start], STRUCK_OUT]
+            after = max(after, stop)
+        return "".join(pieces) + text[after:end]
+
+    def _found_in(self, folded: str) -> Iterator[tuple[int, int]]:
         for spelling in self._spellings:
-            for length in range(min(len(spelling) - 1, len(end)), 0, -1):
-                if end.endswith(spelling[:length]):
-                    text, end = text[:-length], end[:-length]
-                    break
-        return text
+            size = len(spelling)
+            start = folded.find(spelling)
+            while start >= 0:
+                yield start, start + size
+                start = folded.find(spelling, start + size)
+
+
+def _folded(text: str) -> str:
+    """Without case, each character in its place: some have two in lower case, or another at the end of a word."""
+    return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
+
+
+def _begun_at_end(text: str, spelling: str) -> int:
+    """How many characters at the end of a text are the beginning of a spelling, without being all of it."""
+    start = max(len(text) - len(spelling) + 1, 0)
+    opening = spelling[:_OPENING]
+    while (start := text.find(opening, start)) >= 0:
+        if spelling.startswith(text[start:]):
+            return len(text) - start
+        start += 1
+    rest = range(min(len(opening) - 1, len(text)), 0, -1)
+    return next((length for length in rest if text.endswith(opening[:length])), 0)
 
 
 def _spellings(value: str) -> set[str]:

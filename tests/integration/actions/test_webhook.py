@@ -397,6 +397,29 @@ async def test_a_secret_cannot_bring_along_what_a_job_may_not_say(
     assert target.requests == []
 
 
+@pytest.mark.parametrize(
+    ("count", "size", "problem"),
+    [
+        (51, 8, "It names more than 50 secrets."),
+        (5, 8192, "Its secrets have more than 32768 bytes together."),
+        (50, 600, None),
+        (1, 8192, None),
+    ],
+)
+async def test_the_secrets_of_a_request_are_bounded(
+    target: Target, count: int, size: int, problem: str | None
+) -> None:
+    """What comes back is searched for all of them, beside everything else that a worker does."""
+    secrets = {f"s{number}": Secret(f"{number:08}" + "x" * (size - 8)) for number in range(count)}
+    action = WebhookAction(url=target.url, body=[f"{{{{secret:{name}}}}}" for name in secrets])
+    outcome = await sent_with(target, action, **secrets)
+    if problem is None:
+        assert isinstance(outcome, Succeeded)
+    else:
+        assert outcome == Failed(problem, "bad_secret")
+    assert len(target.requests) == (problem is None)
+
+
 async def test_errors_of_the_client_tell_no_secret_and_no_port(target: Target) -> None:
     action = WebhookAction(url="http://127.0.0.1:9/{{secret:plain}}")
     outcome = await sent_with(target, action, plain=Secret("canary-plain-1"))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -77,3 +78,44 @@ def test_no_disguise_of_any_secret_stays_readable(value: str, before: bytes, aft
 
 def test_without_secrets_nothing_is_struck_out() -> None:
     assert Redactor([]).redacted("as it is") == "as it is"
+
+
+@pytest.mark.parametrize("length", range(1, len(SECRET)))
+def test_of_a_text_that_was_cut_off_the_beginning_of_a_value_goes_too(length: int) -> None:
+    redactor = Redactor([SECRET, "another-value"])
+    begun = redactor.redacted_beginning(f"you sent {SECRET} and {SECRET[:length].upper()}")
+    assert begun == f"you sent {STRUCK_OUT} and "
+
+
+def test_of_a_text_that_was_cut_off_a_whole_value_is_struck_out_whatever_has_begun_in_it() -> None:
+    redactor = Redactor(["abcdefgh", "ghijklmnop"])
+    assert redactor.redacted_beginning("it: abcdefghij") == f"it: {STRUCK_OUT}"
+    assert redactor.redacted_beginning("it: abcdefgh") == f"it: {STRUCK_OUT}"
+
+
+def test_values_that_overlap_are_struck_out_together() -> None:
+    redactor = Redactor(["abcdefgh", "ghijklmnop", "cdefghij"])
+    assert redactor.redacted("<abcdefghijklmnop>") == f"<{STRUCK_OUT}>"
+    assert redactor.redacted("<abcdefghabcdefgh>") == f"<{STRUCK_OUT}{STRUCK_OUT}>"
+
+
+@given(st.text(max_size=20), CANARIES, st.text(max_size=20))
+def test_what_stands_around_a_value_is_left_as_it_is(before: str, value: str, after: str) -> None:
+    redacted = Redactor([value + "~~~~"]).redacted(f"{before}|{value}~~~~|{after}")
+    assert redacted == f"{before}|{STRUCK_OUT}|{after}"
+
+
+def test_every_character_keeps_its_place_when_case_is_ignored() -> None:
+    text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)])) + "ΑΣ Σ"
+    assert Redactor(["secret-value"]).redacted(text + "SECRET-VALUE!") == text + STRUCK_OUT + "!"
+
+
+@pytest.mark.parametrize(
+    "tail", ["b{:05d}", "b" + "a" * 4000 + "{:05d}", "\u00fc" * 4000 + "{:05d}"]
+)
+def test_many_large_values_take_no_longer_than_it_takes_to_read_them(tail: str) -> None:
+    """It is done in the loop. 10 to 70 ms; the bound has room for machines that do something else."""
+    values = [("a" * 8192 + tail.format(number))[-8192:] for number in range(30)]
+    began = time.process_time()
+    Redactor(values).redacted_beginning("a" * 16_384)
+    assert time.process_time() - began < 0.5
