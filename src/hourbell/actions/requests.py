@@ -26,10 +26,9 @@ from hourbell.model.secrets import (
     Secret,
     SecretSource,
     filled,
-    names_in,
+    names_of,
+    signer_of,
 )
-
-USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 
 MAX_FILLED_BYTES = 1024 * 1024  # of a body with its secrets
 
@@ -65,15 +64,11 @@ async def prepared(
     """The request of this attempt. `token` completes it later, if the target asks for that."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
-    fillable = None if action.literal else content
-    looked_at = None if action.literal else body
-    names = (
-        names_in([url, headers, fillable]) if _may_have_secrets(url, headers, looked_at) else set()
-    )
+    fillable = None if action.literal else body
+    names = names_of(action) if _may_have_secrets(url, headers, fillable) else set()
     if len(names) > MAX_OF_REQUEST:
         raise CannotSend(f"It names more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
-    signer = action.signing_secret or USUAL_SIGNING_SECRET
-    known = await secrets.values(run.claimed.tenant_id, {*names, signer})
+    known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
     if names:
         values = {name: secret.value for name, secret in known.items()}
         for name in sorted(names - values.keys()):
@@ -124,7 +119,7 @@ def _own_headers(run: Run, token: str) -> dict[str, str]:
 
 def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
     """What to sign by: nothing if nothing is said about it, and the tenant has no usual secret for it."""
-    name = action.signing_secret or USUAL_SIGNING_SECRET
+    name = signer_of(action)
     secret = known.get(name)
     if secret is None:
         if action.signing_secret is not None:

@@ -12,7 +12,7 @@ from hourbell.api.requests import (
     read_execution_filter,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
 from hourbell.engine import explain, letters, read
 from hourbell.engine import request as runs
 from hourbell.engine.complete import complete, parse_completion
@@ -56,10 +56,10 @@ async def retry_execution(
 
 
 async def complete_awaiting(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: TheEngine, key_ring: TheKeyRing, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     token, outcome = parse_completion(await read_call(request))
-    completed = await complete(engine, parse_execution_id(execution_id), token, outcome)
+    completed = await complete(engine, key_ring, parse_execution_id(execution_id), token, outcome)
     return answer(
         {"execution_id": execution_text(completed.execution_id), "status": completed.status.value}
     )

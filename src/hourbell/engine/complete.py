@@ -3,6 +3,9 @@
 A webhook that is answered by `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to a session that never ends, so its
 fence, its deadline and what it holds of limits stay as they are, and no worker's death matters any more. Who brings the token
 that went along with the request completes it. A repetition gets the same answer, whatever has become of the execution since.
+
+What the target says is searched for the secrets that it was sent, as the worker searches an answer. If that cannot be done, because they
+were changed since or have no key here, the outcome counts and the words about it are withheld.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
+import structlog
 
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
@@ -26,15 +30,26 @@ from hourbell.engine.outcomes import (
     settlement,
 )
 from hourbell.engine.read import get_execution
+from hourbell.engine.secrets import redactor_of_sent
 from hourbell.engine.settle import SETTLE, columns, settle
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, once
 from hourbell.model.errors import Conflict, NotFound
-from hourbell.model.executions import TIMEOUT, Claimed, ExecutionStatus, Failed, Succeeded
+from hourbell.model.executions import (
+    TIMEOUT,
+    Claimed,
+    Execution,
+    ExecutionStatus,
+    Failed,
+    Succeeded,
+)
 from hourbell.model.fields import Problems, read_object
 from hourbell.model.ids import execution_text
-from hourbell.model.jobs import decode_spec
+from hourbell.model.jobs import TaskAction, decode_spec
+from hourbell.model.sealing import KeyRing
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
+
+log = structlog.get_logger()
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
@@ -43,6 +58,8 @@ _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _MOST_OVERDUE = 500
 _RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
 _MOST_MS = 2_000_000_000
+
+WITHHELD = "[withheld: it could not be searched for the secrets that the target was sent]"
 
 _TOO_LATE = Failed(
     "The target accepted it, and did not say within the timeout how it ended.", TIMEOUT
@@ -80,7 +97,7 @@ def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
 
 
 async def complete(
-    engine: Engine, execution_id: int, token: str, outcome: Succeeded | Failed
+    engine: Engine, ring: KeyRing, execution_id: int, token: str, outcome: Succeeded | Failed
 ) -> Completed:
     """End an attempt that waits for its target, by the token that the target was given."""
     seen = await get_execution(engine, execution_id)
@@ -98,7 +115,8 @@ async def complete(
             return Prepared(0, partial(_as_said, answer))
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])
-        settled = _settlement(execution_id, row, outcome, now)
+        said = await _without_secrets(engine, ring, seen, row, outcome)
+        settled = _settlement(execution_id, row, said, now)
 
         async def effect(connection: Connection) -> Completed:
             fence = settled.fence
@@ -127,6 +145,22 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
             break
         await asyncio.sleep(0.1)
     return await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+
+
+async def _without_secrets(
+    engine: Engine, ring: KeyRing, seen: Execution, row: asyncpg.Record, outcome: Succeeded | Failed
+) -> Succeeded | Failed:
+    if isinstance(outcome, Succeeded) and outcome.result is None:
+        return outcome
+    action = decode_spec(row["spec"]).action if row["is_as_sent"] else None
+    if isinstance(action, TaskAction):
+        return outcome  # it was sent none
+    redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
+    if redactor is None:
+        log.warning("what a target said is withheld", execution=execution_text(seen.execution_id))
+    if isinstance(outcome, Succeeded):
+        return Succeeded(redactor.redacted_document(outcome.result) if redactor else WITHHELD)
+    return Failed(redactor.redacted(outcome.error) if redactor else WITHHELD, outcome.kind)
 
 
 async def end_overdue(engine: Engine, now: datetime) -> bool:

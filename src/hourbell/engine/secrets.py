@@ -1,4 +1,4 @@
-"""secrets: set, listed, deleted; read by workers only.
+"""secrets: set, listed, deleted; read by workers, and by whoever keeps what a target says later.
 
 A value comes in once and never goes out again: not in answers, not in the audit trail, not in the kept answer of a write. Who
 sets a value may ask that the one before it goes on counting for a while: for secrets that sign, both then do.
@@ -16,16 +16,21 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.pages import Page, page_token, read_token
 from hourbell.engine.writes import Points, Prepared, Write, note, once
-from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.fields import Problems, read_object, text_problem
-from hourbell.model.jobs import DEFAULT_TENANT
+from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.model.sealing import KeyRing, Sealed
 from hourbell.model.secrets import (
     FEWEST_CHARACTERS,
+    MAX_BYTES_OF_REQUEST,
+    MAX_OF_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
+    Redactor,
     Secret,
+    names_of,
     new_signing_secret,
+    signer_of,
 )
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
@@ -241,20 +246,58 @@ class StoredSecrets:
             self._read |= {(tenant, row["name"]): _Read(row, at) for row in rows}
         now = await self._engine.clock.now() if self._any_rotates(tenant, names) else None
         found = ((name, self._read[tenant, name].row) for name in names)
-        return {name: self._opened(tenant, row, now) for name, row in found if row is not None}
+        return {
+            name: _opened(self._ring, tenant, row, now) for name, row in found if row is not None
+        }
 
     def _any_rotates(self, tenant: str, names: Collection[str]) -> bool:
         rows = (self._read[tenant, name].row for name in names)
         return any(row is not None and row["previous"] is not None for row in rows)
 
-    def _opened(self, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
-        belongs_to = _belongs_to(tenant, row["name"])
-        previous = None
-        if now is not None and row["previous"] is not None and row["previous_until"] > now:
-            previous = self._ring.open(Sealed(row["previous"], row["previous_by"]), belongs_to)
-        return Secret(
-            self._ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous
-        )
+
+async def redactor_of_sent(
+    engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction | None, sent_at: datetime
+) -> Redactor | None:
+    """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here.
+
+    `action` is None if the job was changed since: then any of the tenant's secrets may have been in it.
+    """
+    names = set() if action is None else names_of(action)
+    most = MAX_OF_REQUEST + 1  # with the one that signs
+    if action is None:
+        rows = await engine.database.fetch(_Q["all_sealed"], tenant, most + 1)
+    else:
+        rows = await engine.database.fetch(_Q["sealed"], tenant, [*names, signer_of(action)])
+    if len(rows) > most or not names <= {row["name"] for row in rows}:
+        return None
+    was_filled_in = [row for row in rows if action is None or row["name"] in names]
+    if any(_had_another_value(row, sent_at) for row in was_filled_in):
+        return None
+    try:
+        known = [_opened(ring, tenant, row, sent_at) for row in rows]
+    except NoSecretKeys:
+        return None
+    values = [value for secret in known for value in secret.values]
+    if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
+        return None
+    return Redactor(values)
+
+
+def _had_another_value(row: asyncpg.Record, sent_at: datetime) -> bool:
+    """Whether what was sent may have been another value than the present one. A worker may have read it a moment before."""
+    replaced: bool = row["updated_at"] > row["created_at"]
+    since = sent_at - timedelta(seconds=FRESH_SECONDS) if replaced else sent_at
+    changed: bool = row["updated_at"] > since
+    return changed
+
+
+def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
+    """With the value before it, if that still counts now."""
+    belongs_to = _belongs_to(tenant, row["name"])
+    previous = None
+    if now is not None and row["previous"] is not None and row["previous_until"] > now:
+        previous = ring.open(Sealed(row["previous"], row["previous_by"]), belongs_to)
+    return Secret(ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous)
 
 
 def _whose(engine: Engine, tenant_id: str | None) -> str:

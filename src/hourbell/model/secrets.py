@@ -1,7 +1,7 @@
 """Secrets in what is sent: `{{secret:name}}`, filled in when it is sent, and struck out of whatever comes back.
 
-Only the worker that sends a webhook has the values. What it keeps of the answer goes through a `Redactor` first: a target may
-echo what it was sent, plainly or in one of the usual disguises.
+Only the worker that sends a webhook opens the values, and who is told later how it ended. What is kept of the answer goes through a
+`Redactor` first: a target may echo what it was sent, plainly or in one of the usual disguises.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
+from hourbell.model.jobs import WebhookAction
+
 SECRET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SECRET_NAME_IS = "1 to 64 letters, digits or . _ -"
 PLACEHOLDER = re.compile(rf"\{{\{{secret:({SECRET_NAME.pattern})\}}\}}")
@@ -24,8 +26,9 @@ FEWEST_CHARACTERS = (
 )
 MAX_OF_REQUEST = 50  # secrets that one request can name,
 MAX_BYTES_OF_REQUEST = 32 * 1024  # and all that they are together: each answer is searched for them
+USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 STRUCK_OUT = "[secret]"
-_OPENING = 8  # characters of a spelling that are looked for first
+_ENDING = 8  # characters of a text that are looked for first
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -53,6 +56,16 @@ class SecretSource(Protocol):
 def new_signing_secret() -> str:
     """A secret for signatures after Standard Webhooks that nobody knows yet."""
     return "whsec_" + base64.b64encode(random.token_bytes(32)).decode()
+
+
+def names_of(action: WebhookAction) -> set[str]:
+    """The secrets that are filled into a request."""
+    return names_in([action.url, action.headers, None if action.literal else action.body])
+
+
+def signer_of(action: WebhookAction) -> str:
+    """The secret that signs it, if the tenant has it."""
+    return action.signing_secret or USUAL_SIGNING_SECRET
 
 
 def names_in(value: Any) -> set[str]:
@@ -94,6 +107,12 @@ class Redactor:
     def redacted(self, text: str) -> str:
         return self._without_values(text, len(text)) if self._spellings else text
 
+    def redacted_document(self, document: Any) -> Any:
+        """Of what can be written as JSON; all of it goes if a value is there otherwise than in a text."""
+        redacted = _map_texts(document, self.redacted)
+        written = msgspec.json.encode(redacted).decode()
+        return redacted if self.redacted(written) == written else STRUCK_OUT
+
     def redacted_beginning(self, text: str) -> str:
         """Of a text that was cut off somewhere: a value may have been cut through, and its beginning goes too."""
         folded = _folded(text)
@@ -128,14 +147,15 @@ def _folded(text: str) -> str:
 
 def _begun_at_end(text: str, spelling: str) -> int:
     """How many characters at the end of a text are the beginning of a spelling, without being all of it."""
-    start = max(len(text) - len(spelling) + 1, 0)
-    opening = spelling[:_OPENING]
-    while (start := text.find(opening, start)) >= 0:
-        if spelling.startswith(text[start:]):
-            return len(text) - start
-        start += 1
-    rest = range(min(len(opening) - 1, len(text)), 0, -1)
-    return next((length for length in rest if text.endswith(opening[:length])), 0)
+    ending = text[-_ENDING:]
+    length = min(len(spelling) - 1, len(text))
+    while (at := spelling.rfind(ending, 0, length)) >= 0:
+        length = at + len(ending)
+        if text.endswith(spelling[:length]):
+            return length
+        length -= 1
+    shorter = range(min(len(ending), len(spelling)) - 1, 0, -1)
+    return next((length for length in shorter if ending.endswith(spelling[:length])), 0)
 
 
 def _spellings(value: str) -> set[str]:

@@ -1,14 +1,25 @@
 """POST /api/v1/executions/{execution_id}/complete"""
 
 import asyncio
+import base64
 import hashlib
+from typing import Any
 
+import aiohttp
 import pytest
 
+from hourbell.api.app import create_app
+from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.dispatch.remote import RemoteWorkers
+from hourbell.engine.complete import WITHHELD
+from hourbell.engine.core import Engine
 from hourbell.engine.outcomes import settlement
 from hourbell.model.executions import Accepted
-from integration.api.client import Client, one_time
+from hourbell.model.ids import execution_text
+from hourbell.model.sealing import KeyRing
+from integration.api.client import Client, one_time, recurring
+from integration.api.conftest import KnownHealth
 
 TOKEN = "a-token-that-nobody-else-has"
 
@@ -17,13 +28,17 @@ TOKEN = "a-token-that-nobody-else-has"
 async def path(api: Client, dispatch: PostgresDispatch) -> str:
     """An execution that waits for its target."""
     await api.created(one_time(schedule={"delay_seconds": 0}))
+    return await awaiting(dispatch)
+
+
+async def awaiting(dispatch: PostgresDispatch) -> str:
+    """What is due is accepted by its target; where that one is."""
     session = await dispatch.open("worker", ["default"], 10)
     await dispatch.admit()
     (claimed,) = await dispatch.claim(session, 1, 10)
     accepted = Accepted(hashlib.sha256(TOKEN.encode()).digest(), 60.0)
     assert not await dispatch.settle(session, [settlement(claimed, None, accepted, 0, 0, None)])
-    page = await api.get("/api/v1/jobs")
-    return "/api/v1/executions/" + page.body["items"][0]["job_id"].replace("job_", "exe_")
+    return "/api/v1/executions/" + execution_text(claimed.execution_id)
 
 
 async def test_it_is_shown_as_awaiting_and_explained(api: Client, path: str):
@@ -112,3 +127,112 @@ async def test_what_cannot_be_meant_is_refused(
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == paths
     assert (await api.get(path)).body["status"] == "AWAITING"
+
+
+# Secrets.
+
+CANARY = "canary-value-123"
+OTHER = "another/value 456"
+
+
+def webhook(*names: str) -> dict[str, Any]:
+    url = "https://hooks.example/" + "".join(f"{{{{secret:{name}}}}}" for name in names)
+    return {"type": "WEBHOOK", "url": url}
+
+
+@pytest.fixture
+async def secrets(api: Client) -> None:
+    for name, value in {"mine": CANARY, "other": OTHER}.items():
+        assert (await api.put(f"/api/v1/secrets/{name}", {"value": value})).status == 200
+
+
+@pytest.fixture
+async def sent(api: Client, secrets: None, dispatch: PostgresDispatch) -> str:
+    """One that waits, whose request had a secret in it."""
+    await api.created(one_time(schedule={"delay_seconds": 0}, action=webhook("mine")))
+    return await awaiting(dispatch)
+
+
+async def kept(api: Client, path: str, said: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """What is kept of what a target says about it: status, result, error."""
+    answer = await api.post(path + "/complete", {"token": TOKEN, **said}, key=None)
+    assert answer.status == 200
+    assert CANARY not in str(answer.body)
+    seen = (await api.get(path)).body
+    return seen["status"], seen["result"], seen["error"]
+
+
+async def succeeded(api: Client, path: str, result: Any) -> Any:
+    status, kept_result, _ = await kept(api, path, {"status": "SUCCEEDED", "result": result})
+    assert status == "SUCCEEDED"
+    return kept_result
+
+
+async def test_secrets_are_struck_out_of_a_result(api: Client, sent: str):
+    encoded = base64.b64encode(CANARY.encode() * 3).decode()
+    result = {"rows": 3, "echo": [f"<{CANARY}>", encoded], CANARY: CANARY.upper(), "as": OTHER}
+    said = await succeeded(api, sent, result)
+    disguised = said["echo"].pop()
+    assert said == {"rows": 3, "echo": ["<[secret]>"], "[secret]": "[secret]", "as": OTHER}
+    assert disguised.count("[secret]") == 3
+    assert (
+        len(disguised) < len("[secret]" * 3) + 6
+    )  # what a value shares with its neighbours is left
+
+
+async def test_secrets_are_struck_out_of_an_error(api: Client, sent: str):
+    said = {"status": "FAILED", "error": f"no such user: {CANARY.encode().hex()}"}
+    assert await kept(api, sent, said) == ("RETRYING", None, "no such user: [secret]")
+
+
+async def test_a_secret_that_is_no_text_takes_all_of_the_result_along(
+    api: Client, dispatch: PostgresDispatch
+):
+    await api.put("/api/v1/secrets/pin", {"value": "1234567890"})
+    await api.created(one_time(schedule={"delay_seconds": 0}, action=webhook("pin")))
+    path = await awaiting(dispatch)
+    assert await succeeded(api, path, {"pin": [1234567890]}) == "[secret]"
+
+
+async def test_a_signing_secret_is_struck_out_and_may_be_replaced_meanwhile(api: Client, sent: str):
+    made = await api.put("/api/v1/secrets/webhook-signing", {"generate": "signing"})
+    assert await succeeded(api, sent, [made.body["value"], "rest"]) == ["[secret]", "rest"]
+
+
+async def test_what_is_said_is_withheld_if_a_secret_was_replaced_since(api: Client, sent: str):
+    await api.put("/api/v1/secrets/mine", {"value": "quite another value"})
+    assert await succeeded(api, sent, {"echo": CANARY}) == WITHHELD
+
+
+async def test_an_error_is_withheld_if_a_secret_was_deleted_since(api: Client, sent: str):
+    await api.delete("/api/v1/secrets/mine")
+    said = {"status": "FAILED", "error": CANARY}
+    assert await kept(api, sent, said) == ("RETRYING", None, WITHHELD)
+
+
+async def test_what_is_said_is_withheld_by_a_process_without_the_keys(
+    api: Client, sent: str, engine: Engine, health: KnownHealth, remote: RemoteWorkers
+):
+    keyless = ApiServer(create_app(engine, health, KeyRing({}), remote, local=True), "127.0.0.1", 0)
+    await keyless.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{keyless.port}") as http:
+        assert await succeeded(Client(http, api.document), sent, {"echo": CANARY}) == WITHHELD
+    await keyless.stop()
+
+
+async def test_all_secrets_are_struck_out_if_the_job_was_changed_since(
+    api: Client, secrets: None, dispatch: PostgresDispatch
+):
+    job = await api.created(recurring(action=webhook("mine")))
+    assert (await api.post(job["path"] + "/run")).status == 202
+    path = await awaiting(dispatch)
+    assert (await api.patch(job["path"], {"action": webhook("other")})).status == 200
+    assert await succeeded(api, path, [CANARY, OTHER, "rest"]) == ["[secret]", "[secret]", "rest"]
+
+
+async def test_nothing_is_withheld_from_who_has_no_secrets(api: Client, dispatch: PostgresDispatch):
+    job = await api.created(recurring(action=webhook()))
+    await api.post(job["path"] + "/run")
+    path = await awaiting(dispatch)
+    await api.patch(job["path"], {"action": webhook()})
+    assert await succeeded(api, path, {"rows": 3}) == {"rows": 3}

@@ -87,6 +87,13 @@ def test_of_a_text_that_was_cut_off_the_beginning_of_a_value_goes_too(length: in
     assert begun == f"you sent {STRUCK_OUT} and "
 
 
+@given(st.text("ab", max_size=30), st.text("ab", min_size=8, max_size=30))
+def test_the_longest_beginning_goes(text: str, value: str) -> None:
+    cut = Redactor([value]).redacted_beginning(text + "|" + value[:-1])
+    longest = max(n for n in range(len(value)) if (text + "|" + value[:-1]).endswith(value[:n]))
+    assert cut == Redactor([value]).redacted(text + "|") + value[: len(value) - 1 - longest]
+
+
 def test_of_a_text_that_was_cut_off_a_whole_value_is_struck_out_whatever_has_begun_in_it() -> None:
     redactor = Redactor(["abcdefgh", "ghijklmnop"])
     assert redactor.redacted_beginning("it: abcdefghij") == f"it: {STRUCK_OUT}"

@@ -1,8 +1,10 @@
 -- Awaiting: what was accepted by its target, which will say how it ended.
 
 -- name: by_token
--- The one that was given a token ($2, its digest), whatever has become of it. claimed_at is null if it waits no more.
-select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
+-- The one that was given a token ($2, its digest), whatever has become of it. claimed_at is null if it waits no more;
+-- is_as_sent: the job is the same that it was when the token was sent.
+select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
+  e.spec is not null or l.version = j.version as is_as_sent
 from hourbell.awaiting as a
 left join hourbell.leased as l on l.session = 0 and l.id = a.id and l.fence = a.fence
 left join hourbell.executions as e on e.id = a.id
