@@ -361,7 +361,7 @@ class _Place(msgspec.Struct, frozen=True):
 async def _place_of(engine: Engine, job: NewJob, now: datetime) -> _Place:
     return _Place(
         await engine.tenant(job.tenant_id, now),
-        await engine.queue(job.queue, now),
+        await engine.queue(job.queue, now, job.tenant_id),
         await engine.target(job.target, now),
         key_number(job),
     )

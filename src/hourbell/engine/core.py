@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from hourbell.store.database import Database
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
+MOST_QUEUES_MADE = 1_000  # by the jobs of one tenant; a cell has room for 32,767
 _MOST_NAMES = 100_000
 CHANNEL = "hourbell"  # of notifications
 
@@ -91,19 +92,37 @@ class Engine:
 
     async def tenants(self, names: Collection[str], now: datetime) -> dict[str, int]:
         """The numbers of tenants; a new name is a new tenant."""
-        return await self._numbers(self._tenants, _Q["ensure_tenants"], names, now)
+        return await self._ensured(self._tenants, "ensure_tenants", names, now)
 
-    async def queue(self, name: str, now: datetime) -> int:
-        """The number of a queue; a new name is a new queue."""
-        return (await self.queues([name], now))[name]
+    async def queue(self, name: str, now: datetime, tenant: str | None = None) -> int:
+        """The number of a queue; a new name is a new queue. `tenant`: whose job names it, if one does."""
+        return (await self.queues([name], now, {} if tenant is None else {name: tenant}))[name]
 
-    async def queues(self, names: Collection[str], now: datetime) -> dict[str, int]:
-        """The numbers of queues; a new name is a new queue."""
+    async def queues(
+        self, names: Collection[str], now: datetime, tenants: Mapping[str, str] | None = None
+    ) -> dict[str, int]:
+        """The numbers of queues; a new name is a new queue. `tenants`: whose jobs name them, of those that jobs name.
+
+        There is room for few queues, and they are the cell's: no tenant can use it up alone.
+        """
+        makers = tenants or {}
+
+        async def make(missing: list[str]) -> list[asyncpg.Record]:
+            named_by = [makers.get(name) for name in missing]
+            return await self.database.fetch(
+                _Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE
+            )
+
         try:
-            return await self._numbers(self._queues, _Q["ensure_queues"], names, now)
+            return await self._numbers(self._queues, names, make)
+        except asyncpg.CheckViolationError as error:
+            problem = (
+                f"is new, and the jobs of tenant {error.detail} have made as many queues as those of one tenant can, "
+                f"{MOST_QUEUES_MADE}; use one that exists, or let an administrator make it by PUT /api/v1/queues/{{name}}"
+            )
         except asyncpg.SequenceGeneratorLimitExceededError:
-            message = "there are as many queues as there can be; use one that exists"
-            raise InvalidInput([FieldError("queue", "out_of_range", message)]) from None
+            problem = "is new, and there are as many queues as there can be; use one that exists"
+        raise InvalidInput([FieldError("queue", "out_of_range", problem)])
 
     async def target(self, host: str | None, now: datetime) -> int | None:
         """The number of a host that jobs call; a new name is a new target."""
@@ -111,7 +130,7 @@ class Engine:
 
     async def targets(self, hosts: Collection[str], now: datetime) -> dict[str, int]:
         """The numbers of hosts that jobs call; a new name is a new target."""
-        return await self._numbers(self._targets, _Q["ensure_targets"], hosts, now)
+        return await self._ensured(self._targets, "ensure_targets", hosts, now)
 
     async def new_id(self, now: datetime) -> int:
         """An id that nothing else has."""
@@ -125,15 +144,26 @@ class Engine:
         """
         self._announcer.announce()
 
-    async def _numbers(
+    async def _ensured(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
+    ) -> dict[str, int]:
+        async def make(missing: list[str]) -> list[asyncpg.Record]:
+            return await self.database.fetch(_Q[statement], missing, now)
+
+        return await self._numbers(known, names, make)
+
+    async def _numbers(
+        self,
+        known: dict[str, int],
+        names: Collection[str],
+        make: Callable[[list[str]], Awaitable[list[asyncpg.Record]]],
     ) -> dict[str, int]:
         found = {name: known[name] for name in names if name in known}
         if len(found) == len(names):
             return found
         while missing := [name for name in names if name not in found]:
             # Twice at most: somebody else may be making one just now.
-            rows = await self.database.fetch(statement, missing, now)
+            rows = await make(missing)
             found |= {row["name"]: row["id"] for row in rows}
         if len(known) + len(found) > _MOST_NAMES:
             known.clear()

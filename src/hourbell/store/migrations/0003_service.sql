@@ -23,6 +23,10 @@ create table hourbell.secrets (
   primary key (tenant, name)
 );
 
+-- Who brought a queue into being by naming it in a job; null: an administrator, a worker, or nobody knows.
+alter table hourbell.queues add made_by int references hourbell.tenants;
+create index queues_by_maker on hourbell.queues (made_by) where made_by is not null;
+
 -- Who has a key that only one living job of a tenant can have. A row outlives its job: whoever wants the key looks whether
 -- the job still lives, so that ending an execution costs nothing. Spaces: 0 unique_key, 1 the name of a job made by PUT.
 create table hourbell.unique_keys (

@@ -22,12 +22,8 @@ with made as (
 select id, name from made union all select id, name from hourbell.tenants where name = any ($1)
 
 -- name: ensure_queues
--- The same for queues.
-with made as (
-  insert into hourbell.queues (name, created_at) select name, $2 from unnest($1::text[]) as name
-  where not exists (select from hourbell.queues as q where q.name = name.name) order by name
-  on conflict (name) do nothing returning id, name)
-select id, name from made union all select id, name from hourbell.queues where name = any ($1)
+-- The same for queues; $3 the tenants that name them, $4 how many a tenant can make.
+select * from hourbell.ensure_queues($1, $2, $3, $4)
 
 -- name: ensure_targets
 -- The same for hosts.
