@@ -24,7 +24,7 @@ _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _HELD = "select * from hourbell.held_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
-_BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4)"
+_BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _MOST_NAMES = 100_000
 
@@ -126,6 +126,7 @@ class PostgresDispatch:
         before: list[int] = await self._engine.database.value(
             _BROUGHT_BEFORE,
             session.id,
+            session.token,
             [s.execution_id for s in batch],
             [s.fence for s in batch],
             [s.kind for s in batch],

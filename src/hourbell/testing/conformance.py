@@ -582,8 +582,13 @@ class DispatchConformance:
         said = SUCCEEDED if kind != SUCCEEDED else RETRY
         otherwise = msgspec.structs.replace(outcomes[0], kind=said)
         assert list(await known(session, [otherwise])) == []
-        if kind in (SUCCEEDED, DEAD):
+        if kind != RELEASED:
             assert list(await known(other, outcomes)) == []
+        guessed = msgspec.structs.replace(session, token=other.token)
+        assert list(await known(guessed, outcomes)) == []
+        await stage.dispatch.close(session)
+        assert list(await known(session, outcomes[:1])) == [first.execution_id]
+        assert list(await known(guessed, outcomes)) == []
 
     @pytest.mark.parametrize("at_most_once", [False, True])
     async def test_what_the_reaper_wrote_was_brought_by_nobody(

@@ -129,6 +129,24 @@ async def test_a_repeated_outcome_gets_the_same_answer_and_changes_nothing(
     assert await snapshot(engine) == known
 
 
+@pytest.mark.parametrize("kind", ["lost", "crashed", "cancelled", "retries_exhausted"])
+async def test_a_failure_is_known_again_whatever_its_worker_calls_it(
+    api: Client, engine: Engine, kind: str
+):
+    await enqueue(engine, 2)
+    worker, stranger = RemoteWorker(api), RemoteWorker(api)
+    [execution] = await worker.claim(1)
+    await stranger.claim(1)
+    for _ in range(2):
+        assert (await worker.complete(execution, "FAILED", error_kind=kind)).status == 200
+    assert (await stranger.complete(execution, "FAILED")).is_problem(409, "stale_fence")
+    number = worker.token.split("_")[1]
+    guessed = await worker.complete(
+        execution, "FAILED", session_token=f"ses_{number}_{stranger.token.split('_')[2]}"
+    )
+    assert guessed.is_problem(409, "stale_fence")
+
+
 @pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_an_outcome_whose_answer_was_lost_can_be_repeated(

@@ -43,7 +43,7 @@ begin
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
         select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
-          hourbell.letter(e, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost')
+          hourbell.letter(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost')
         from gone as e join judged as j using (id) where j.fate = 1),
       granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
       recorded as (
@@ -59,7 +59,8 @@ begin
         update hourbell.executions as e
         set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
             first_started_at = coalesce(e.first_started_at, j.claimed_at),
-            history = hourbell.add_attempt(e.history, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
+            history = hourbell.add_attempt(
+              e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
         from judged as j
         where e.id = j.id and e.id = any (array(select id from judged where fate is null))
         returning e.id, e.notifies)
@@ -73,8 +74,7 @@ begin
       perform hourbell.let_go(back, false, p_now);
       perform hourbell.let_go(over, true, p_now);
       perform hourbell.requeue(back);
-      with gone as (delete from hourbell.sessions where id = expired returning queues)
-      insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
+      perform hourbell.end_session(expired, p_now);
       sessions := sessions + 1;
       returned := returned + coalesce(cardinality(back), 0); ended := ended + coalesce(cardinality(over), 0);
     exception when data_exception or integrity_constraint_violation then

@@ -100,9 +100,18 @@ begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
   n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session), p_now);
-  with gone as (delete from hourbell.sessions where id = p_session returning queues)
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
+  perform hourbell.end_session(p_session, p_now);
   return n;
+end $$;
+
+-- A session that holds nothing is over; whoever waits for a worker of its queues is looked at again.
+create or replace function hourbell.end_session(p_session bigint, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+  with gone as (delete from hourbell.sessions where id = p_session returning *),
+  kept as (insert into hourbell.past_sessions (id, token, ended_at) select id, token, p_now from gone)
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
 end $$;
 
 -- What a session holds of these executions, as its claims gave it.

@@ -60,7 +60,7 @@ begin
           waits_for = case when t.kind = 4 then t.reason end,
           first_started_at = case when t.kind = 1 then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
           history = case when t.kind = 1 then hourbell.add_attempt(
-            e.history, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
+            e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
       from taken as t
       where e.id = t.id and e.id = any (array(select id from taken))
       returning e.id, e.notifies & 2 <> 0 and t.kind = 1 as notes)
@@ -113,7 +113,7 @@ begin
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select e.id, e.job, e.tenant, p_now, t.reason, t.error,
-        hourbell.letter(e, t.fence, t.started_at, t.finished_at, t.reason, t.error)
+        hourbell.letter(e, p_session, t.fence, t.started_at, t.finished_at, t.reason, t.error)
       from ended as e join taken as t using (id) where t.kind in (2, 6)),
     abandoned as (
       insert into hourbell.gone (job, version)
@@ -141,14 +141,19 @@ begin
     else array(select unnest(p_ids) except select unnest(settled)) end;
 end $$;
 
--- Of outcomes that were refused, those that this session has brought before, under the same fence: their answer was lost.
--- kinds as above; 1 and 2 are the same, a failure. What the reaper wrote is not an outcome that somebody brought.
-create or replace function hourbell.brought_before(p_session bigint, p_ids bigint[], p_fences bigint[], p_kinds smallint[])
-returns bigint[]
+-- Of outcomes that were refused, those that this session has brought before, under the same fence: their answer was lost. It
+-- may be over by now. kinds as above; 1 and 2 are the same, a failure. What the reaper wrote is not an outcome that somebody
+-- brought. Who gave something back is not kept: it is enough that no attempt ended under the fence.
+create or replace function hourbell.brought_before(
+  p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
+) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
+  if not exists (select from hourbell.sessions where id = p_session and token = p_token)
+    and not exists (select from hourbell.past_sessions where id = p_session and token = p_token)
+  then return '{}'; end if;
   return array(
     select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
     left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true
@@ -158,12 +163,12 @@ begin
       select fence, session, status, reason, history from hourbell.ledger where id = any (array[o.id]) and job = id
       limit 1) as l on true
     cross join lateral (
-      select exists (
-        select from jsonb_array_elements(coalesce(e.history, l.history, '[]')) as h
-        where (h ->> 'fence')::bigint = o.fence and h ->> 'reason' is distinct from 'lost') as failed) as h
+      select count(*) > 0 as ended, coalesce(bool_or((h ->> 'session')::bigint = p_session), false) as failed
+      from jsonb_array_elements(coalesce(e.history, l.history, '[]')) as h
+      where (h ->> 'fence')::bigint = o.fence) as h
     where case o.kind
       when 0 then l.fence = o.fence and l.session = p_session and l.status = 0
-      when 4 then (e.fence = o.fence and not h.failed)
+      when 4 then (e.fence = o.fence and not h.ended)
         or (l.fence = o.fence and l.session = p_session and l.status = 2)
       else h.failed or (l.fence = o.fence and l.session = p_session
         and (l.status = 2 or (l.status = 1 and l.reason not in ('lost', 'crashed')))) end);
@@ -188,14 +193,14 @@ create or replace function hourbell.lateness_ms(p_due timestamptz, p_started tim
 language sql immutable
 return (extract(epoch from p_started - p_due)::float8 * 1000)::bigint;
 
--- The history of an execution: one object per ended attempt.
+-- The history of an execution: one object per ended attempt. p_session: who brought it; null: nobody did, the worker was lost.
 create or replace function hourbell.add_attempt(
-  p_history jsonb, p_attempt int, p_started timestamptz, p_finished timestamptz, p_fence bigint, p_reason text, p_error text
+  p_history jsonb, p_session bigint, p_attempt int, p_started timestamptz, p_finished timestamptz, p_fence bigint, p_reason text, p_error text
 ) returns jsonb
 language sql immutable
 return coalesce(p_history, '[]') || jsonb_build_array(jsonb_build_object(
   'attempt', p_attempt, 'started_at', p_started, 'finished_at', p_finished, 'fence', p_fence, 'reason', p_reason,
-  'error', p_error));
+  'error', p_error, 'session', p_session));
 
 -- What an execution is to run by.
 create or replace function hourbell.job_spec(p_job bigint, p_own text) returns text
@@ -204,9 +209,10 @@ return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job
 
 -- An execution whose last attempt has failed, as a dead letter keeps it: with every attempt, and the job as it was.
 create or replace function hourbell.letter(
-  e hourbell.executions, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text, p_error text
+  e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text, p_error text
 ) returns jsonb
 language sql stable
 return to_jsonb(e) || jsonb_build_object(
   'attempt', e.attempt + 1, 'fence', p_fence, 'job_spec', hourbell.job_spec(e.job, e.spec),
-  'history', hourbell.add_attempt(e.history, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error));
+  'history', hourbell.add_attempt(
+    e.history, p_session, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error));

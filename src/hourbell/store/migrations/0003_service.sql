@@ -58,6 +58,8 @@ create index replays_by_age on hourbell.replays (died_at);
 
 -- A dead letter has every attempt in it, and the job as it was.
 drop function if exists hourbell.letter(hourbell.executions, int, bigint);
+-- An attempt says which session brought it.
+drop function if exists hourbell.add_attempt(jsonb, int, timestamptz, timestamptz, bigint, text, text);
 
 drop index hourbell.dead_letters_by_tenant;
 create index dead_letters_in_order on hourbell.dead_letters (died_at, id);
@@ -81,6 +83,14 @@ create table hourbell.awaiting (
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index awaiting_in_order on hourbell.awaiting (until) where outcome is null;
 create index awaiting_ended on hourbell.awaiting (until) where outcome is not null;
+
+-- Sessions that are over, for workers that repeat an outcome whose answer was lost.
+create table hourbell.past_sessions (
+  id       bigint primary key,
+  token    uuid not null,
+  ended_at timestamptz not null
+);
+create index past_sessions_by_age on hourbell.past_sessions (ended_at);
 
 -- Jobs that their target wants no more of, as of a version: to be paused, if that is still their version.
 create table hourbell.gone (
