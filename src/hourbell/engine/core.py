@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -107,7 +107,7 @@ class Engine:
         """
         makers = tenants or {}
 
-        async def make(missing: list[str]) -> list[asyncpg.Record]:
+        async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
             named_by = [makers.get(name) for name in missing]
             return await self.database.fetch(
                 _Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE
@@ -147,7 +147,7 @@ class Engine:
     async def _ensured(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
     ) -> dict[str, int]:
-        async def make(missing: list[str]) -> list[asyncpg.Record]:
+        async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
             return await self.database.fetch(_Q[statement], missing, now)
 
         return await self._numbers(known, names, make)
@@ -156,7 +156,7 @@ class Engine:
         self,
         known: dict[str, int],
         names: Collection[str],
-        make: Callable[[list[str]], Awaitable[list[asyncpg.Record]]],
+        make: Callable[[list[str]], Awaitable[Sequence[asyncpg.Record]]],
     ) -> dict[str, int]:
         found = {name: known[name] for name in names if name in known}
         if len(found) == len(names):

@@ -103,8 +103,9 @@ async def set_secret(
     now = await engine.clock.now()
     value = new_signing_secret() if new.value is None else new.value
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
-    # The request has the value in it, and some values are easily tried out.
-    write = msgspec.structs.replace(write, fingerprint=ring.mac(write.fingerprint))
+    # The request has the value in it, and some values are easily tried out. What an older key has digested is still known.
+    newest, *older = ring.macs(write.fingerprint)
+    write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
     made = False
 
     async def prepare() -> Prepared[StoredSecret]:

@@ -34,6 +34,7 @@ class Write(msgspec.Struct, frozen=True):
     fingerprint: bytes = b""  # of the whole request: the same key must mean the same request
     actor: str = "anonymous"
     if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
+    older_fingerprints: tuple[bytes, ...] = ()  # that the same request may have been kept under
 
 
 def fingerprint(operation: str, target: str, body: bytes) -> bytes:
@@ -123,7 +124,7 @@ async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)
     if known is None:
         return None
-    if known["fingerprint"] != write.fingerprint:
+    if known["fingerprint"] not in (write.fingerprint, *write.older_fingerprints):
         raise IdempotencyKeyReused(write.key)
     answer: str = known["response"]
     return answer

@@ -86,6 +86,9 @@ class KeyRing:
                 f"A secret does not open with the key {sealed.by}: that is another key of the same name."
             ) from None
 
-    def mac(self, message: bytes) -> bytes:
-        """A digest that says nothing to who has not the key, however few the messages are that it may be of."""
-        return hmac.new(self._keys[self.sealing], message, hashlib.sha256).digest()
+    def macs(self, message: bytes) -> list[bytes]:
+        """Digests that say nothing to who has not the keys, however few the messages are that they may be of.
+
+        By each key, the one that seals first.
+        """
+        return [hmac.new(key, message, hashlib.sha256).digest() for key in self._keys.values()]

@@ -3,8 +3,9 @@
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.secrets import StoredSecrets, reseal
-from hourbell.model.errors import NoSecretKeys
+from hourbell.engine.secrets import NewSecret, StoredSecrets, reseal, set_secret
+from hourbell.engine.writes import Write
+from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys
 from hourbell.model.sealing import KeyRing
 from integration.api.client import KEY_RING, Client
 from integration.life.support import eventually
@@ -125,6 +126,23 @@ async def test_pages_of_secrets(api: Client):
     rest = await api.get(f"/api/v1/secrets?page_size=2&page_token={first.body['next_page_token']}")
     assert [item["name"] for item in first.body["items"] + rest.body["items"]] == ["a", "b", "c"]
     assert rest.body["next_page_token"] is None
+
+
+async def test_a_repetition_is_known_after_the_sealing_key_was_rotated(engine: Engine):
+    old, new = (f"{name}:{KeyRing.generate().partition(':')[2]}" for name in ("k1", "k2"))
+    before, after = KeyRing.parse(old), KeyRing.parse(f"{new},{old}")
+    secret, write = NewSecret("the first value", 0, None), Write("once", b"a digest")
+    first = await set_secret(engine, before, "token", secret, write)
+    assert await set_secret(engine, after, "token", secret, write) == first
+    await reseal(engine, after)
+    assert await set_secret(engine, after, "token", secret, write) == first
+    another = Write("once", b"another digest")
+    with pytest.raises(IdempotencyKeyReused):
+        await set_secret(engine, after, "token", secret, another)
+    # The next value is sealed and remembered by the new key; a process that has it further back knows it too.
+    later = Write("twice", b"a digest")
+    second = await set_secret(engine, after, "token", secret, later)
+    assert await set_secret(engine, KeyRing.parse(f"{old},{new}"), "token", secret, later) == second
 
 
 async def test_all_are_sealed_anew_by_the_first_key_and_open_without_the_old_one(

@@ -271,6 +271,16 @@ async def test_tokens_are_forgotten_when_nobody_will_repeat_any_more(still: Engi
         assert await still.database.value("select count(*) from hourbell.awaiting") == left
 
 
+async def test_a_session_that_is_over_is_known_as_long_as_outcomes_may_be_repeated(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await PostgresDispatch(still).close(hand.session)
+    for days, left in ((1, 1), (4, 0)):
+        await keep_house(still, None, await travel(still, START + timedelta(days=days)))
+        assert await still.database.value("select count(*) from hourbell.past_sessions") == left
+
+
 async def test_a_batch_may_have_all_kinds_of_outcomes(still: Engine) -> None:
     for _ in range(4):
         await create(still, one_time())
