@@ -117,7 +117,7 @@ def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
     return lambda named: {
         field: named.name,
         **render_limits(named.settings),
-        "counts": named.counts,
+        "counts": None if named.counts is None else named.counts | {"at_least": named.at_least},
     }
 
 

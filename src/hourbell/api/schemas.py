@@ -666,13 +666,17 @@ def _named(name: str, settings: dict[str, Schema], *counts: str) -> Schema:
     rate = _answered({"per_second": _number(), "burst": _whole(1)})
     limits = {"max_concurrency": _whole(0), "rate_limit": rate}
     counted = {each: _whole(0, MOST_COUNTED) for each in counts}
+    more = {
+        **_array({"enum": list(counts)}),
+        "description": f"Counts that may be more: {MOST_COUNTED} were counted, or as many looked at that run.",
+    }
     return _answered(
         {
             name: _text(),
             **{field: _or_null(schema) for field, schema in (limits | settings).items()},
             "counts": {
-                **_or_null(_answered(counted)),
-                "description": f"Of now; {MOST_COUNTED} means that many, or more. Null in lists.",
+                **_or_null(_answered(counted | {"at_least": more})),
+                "description": "Of now. Null in lists.",
             },
         }
     )

@@ -29,9 +29,8 @@ class Named(msgspec.Struct, frozen=True):
 
     name: str
     settings: Limits
-    counts: dict[str, int] | None = (
-        None  # None in lists; one that has reached MOST_COUNTED may be more
-    )
+    counts: dict[str, int] | None = None  # None in lists
+    at_least: tuple[str, ...] = ()  # counts that may be more, because the counting stopped
 
 
 async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
@@ -57,7 +56,7 @@ async def get_tenant(engine: Engine, name: str) -> Named:
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "list_tenants", "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
-    return Named(name, _tenant(row), dict(counts))
+    return _counted(name, _tenant(row), counts)
 
 
 async def get_queue(engine: Engine, name: str) -> Named:
@@ -65,7 +64,7 @@ async def get_queue(engine: Engine, name: str) -> Named:
     row = await _row(engine, "list_queues", "queue", name)
     now = await engine.clock.now()
     (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
-    return Named(name, _queue(row), dict(counts))
+    return _counted(name, _queue(row), counts)
 
 
 async def get_target(engine: Engine, host: str) -> Named:
@@ -78,7 +77,7 @@ async def get_target(engine: Engine, host: str) -> Named:
         raise NotFound("target", shown_key(host))
     row = await _row(engine, "list_targets", "target", named)
     (counts,) = await walk(engine, _Q["target_counts"], row["id"], MOST_COUNTED)
-    return Named(named, _limits(row), dict(counts))
+    return _counted(named, _limits(row), counts)
 
 
 async def _list(
@@ -108,6 +107,15 @@ async def _row(engine: Engine, statement: str, kind: str, name: str) -> asyncpg.
     if row is None:
         raise NotFound(kind, shown_key(name))
     return row
+
+
+def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
+    counts: dict[str, int] = dict(row)
+    seen = counts.copy()
+    if "running" in counts:
+        seen["running"] = counts.pop("looked_at")
+    at_least = tuple(each for each in counts if seen[each] >= MOST_COUNTED)
+    return Named(name, settings, counts, at_least)
 
 
 def _limits(row: asyncpg.Record) -> Limits:

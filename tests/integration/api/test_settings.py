@@ -29,7 +29,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     }
     answer = await api.put(path, settings)
     assert answer.status == 200
-    counts = {"jobs": 0, "running": 0, "parked": 0}
+    counts = {"jobs": 0, "running": 0, "parked": 0, "at_least": []}
     assert answer.body == {"tenant_id": "acme", **settings, "counts": counts}
     assert (await api.get(path)).body == answer.body
     usual = (await api.put(path, {})).body
@@ -67,7 +67,7 @@ async def test_a_target_is_set_as_a_whole_and_read_back(api: Client):
         "host": "api.example.com",
         "max_concurrency": None,
         "rate_limit": {"per_second": 10.0, "burst": 1},
-        "counts": {"parked": 0},
+        "counts": {"parked": 0, "at_least": []},
     }
     assert (await api.get("/api/v1/targets/API.example.com.")).body == answer.body
 
@@ -80,7 +80,7 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
     await api.created(recurring(tenant_id="acme"))
     assert len(await Hand(dispatch).claim()) == 2
     tenant = (await api.get("/api/v1/tenants/acme")).body["counts"]
-    assert tenant == {"jobs": 4, "running": 2, "parked": 0}
+    assert tenant == {"jobs": 4, "running": 2, "parked": 0, "at_least": []}
     queue = (await api.get("/api/v1/queues/default")).body["counts"]
     assert (queue["ready"], queue["running"], queue["parked"]) == (0, 2, 1)
     await api.put("/api/v1/queues/default", {})
@@ -96,7 +96,25 @@ async def test_a_count_stops_where_it_would_become_dear(
     monkeypatch.setattr(overview, "MOST_COUNTED", 2)
     for _ in range(4):
         await api.created(one_time(tenant_id="acme"))
-    assert (await api.get("/api/v1/tenants/acme")).body["counts"]["jobs"] == 2
+    counts = (await api.get("/api/v1/tenants/acme")).body["counts"]
+    assert (counts["jobs"], counts["at_least"]) == (2, ["jobs"])
+
+
+async def test_a_count_of_what_runs_says_that_not_all_was_looked_at(
+    api: Client, dispatch: PostgresDispatch, monkeypatch: pytest.MonkeyPatch
+):
+    for tenant, queue in (("loud", "mail"),) * 3 + (("acme", "default"),):
+        job = await api.created(one_time(tenant_id=tenant, queue=queue))
+        await api.post(job["path"] + "/run")
+    for queue in ("default", "mail"):  # the newest session is looked at first
+        session = await dispatch.open("worker", [queue], 100)
+        await dispatch.admit()
+        assert await dispatch.claim(session, 1, 100)
+    for most, running, more in ((3, 0, ["running"]), (5, 1, [])):
+        monkeypatch.setattr(overview, "MOST_COUNTED", most)
+        for path in ("tenants/acme", "queues/default"):
+            counts = (await api.get(f"/api/v1/{path}")).body["counts"]
+            assert (counts["running"], counts["at_least"]) == (running, more)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,5 @@
--- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more.
+-- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more. Of
+-- whom something that runs is can only be seen by looking at it: what runs is counted among $2 of the cell, `looked_at` says among how many.
 
 -- name: list_tenants
 -- By name, after $1 and at most $2 of them; $3: this one only, or null.
@@ -24,13 +25,15 @@ select least($2::int, (
   + (select count(*) from (
       select from hourbell.executions as e where e.job is null and e.origin = 0 and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
       order by e.tenant, e.id limit $2) as e)) as jobs,
-  (select count(*) from (
-    select e.tenant from hourbell.sessions as s cross join lateral (
-      select id from hourbell.leased as l where l.session = s.id limit $2) as l
-    cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
-    limit $2) as e where e.tenant = $1) as running,
+  runs.running, runs.looked_at,
   (select count(*) from (
     select from hourbell.parked as p where p.kind = 2 and p.key = $1 limit $2) as p) as parked
+from (
+  select count(*) filter (where e.tenant = $1) as running, count(*) as looked_at from (
+    select e.tenant from (select id from hourbell.sessions order by id desc) as s
+    cross join lateral (select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
+    limit $2) as e) as runs
 
 -- name: queue_counts
 -- What is ready is counted from virtual time on, as claims read it; $3 now.
@@ -42,14 +45,17 @@ select least($2::int, (
     cross join lateral (
       select from hourbell.ready as r
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
-  (select count(*) from (
-    select e.queue from hourbell.sessions as s cross join lateral (
-      select id from hourbell.leased as l where l.session = s.id limit $2) as l
-    cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e
-    limit $2) as e where e.queue = $1) as running,
+  runs.running, runs.looked_at,
   (select count(*) from (
     select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2) as p) as parked,
-  (select count(*) from hourbell.sessions as s where $1::smallint = any (s.queues) and s.expires_at > $3) as workers
+  (select count(*) from (
+    select from hourbell.sessions as s where $1::smallint = any (s.queues) and s.expires_at > $3 limit $2) as s) as workers
+from (
+  select count(*) filter (where e.queue = $1) as running, count(*) as looked_at from (
+    select e.queue from (select id from hourbell.sessions order by id desc) as s
+    cross join lateral (select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e
+    limit $2) as e) as runs
 
 -- name: target_counts
 select count(*) as parked from (select from hourbell.parked as p where p.kind = 3 and p.key = $1 limit $2) as p
