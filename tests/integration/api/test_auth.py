@@ -13,7 +13,17 @@ from hourbell.engine.core import Engine
 from hourbell.model.access import KeyRole
 from integration.api.client import KEY_RING, KEYS, Client, answers, bearing, made, one_time
 from integration.api.conftest import KnownHealth
+from integration.api.roles import REFUSED_WITHIN_A_TENANT, ROLES
 from integration.life.support import eventually
+
+NOBODY = {
+    "{job_id}": "job_0ahr000000000",
+    "{execution_id}": "exe_0ahr000000000",
+    "{key_id}": "key_0ahr000000000",
+    "{monitor_id}": "mon_0ahr000000000",
+    "{name}": "nobody-knows-it",
+    "{host}": "nobody.example.com",
+}
 
 
 @pytest.fixture
@@ -122,56 +132,62 @@ async def test_the_last_administrator_cannot_be_revoked(api: Client, admin: str)
     assert (await api.delete(path, headers=bearing(another))).status == 200
 
 
-async def test_roles_may_call_what_the_document_says_and_nothing_else(
+def test_every_operation_is_in_the_table_of_roles():
+    assert {f"{route.method} {route.path}" for route in ROUTES} == ROLES.keys()
+
+
+async def test_roles_may_call_what_the_table_says_and_nothing_else(
     api: Client, public: Client, admin: str
 ):
-    keys = {role.value: await made(api, role.value, headers=bearing(admin)) for role in KeyRole}
-    checked = 0
-    for path, operations in api.document["paths"].items():
-        for method, operation in operations.items():
-            allowed = operation.get("x-roles")
-            url = path.replace("{job_id}", "job_0ahr000000000").replace(
-                "{execution_id}", "exe_0ahr000000000"
-            )
-            url = url.replace("{key_id}", "key_0ahr000000000").replace("{name}", "nobody-knows-it")
-            url = url.replace("{host}", "nobody.example.com").replace(
-                "{monitor_id}", "mon_0ahr000000000"
-            )
-            assert "{" not in url, "teach this test the parameter"
-            for role, key in keys.items():
-                # Without a body and without an idempotency key: whoever gets past the door changes nothing.
-                answer = await public.send(method.upper(), url, key=None, headers=bearing(key))
-                if allowed is not None and role not in allowed:
-                    assert answer.is_problem(403, "forbidden"), (method, path, role)
-                else:
-                    assert answer.status not in (401, 403), (method, path, role)
-                checked += 1
-    assert checked == len(ROUTES) * len(KeyRole)
+    keys = {role: await made(api, role.value, headers=bearing(admin)) for role in KeyRole}
+    for operation, allowed in ROLES.items():
+        method, path = operation.split()
+        url = of_nobody(path)
+        for role, key in keys.items():
+            # Without a body and without an idempotency key: whoever gets past the door changes nothing.
+            answer = await public.send(method, url, key=None, headers=bearing(key))
+            if allowed is not None and role not in allowed:
+                assert answer.is_problem(403, "forbidden"), (operation, role)
+            else:
+                assert answer.status not in (401, 403), (operation, role)
+        keyless = await public.send(method, url, key=None)
+        assert keyless.is_problem(401, "unauthenticated") == (allowed is not None), operation
 
 
-async def test_the_roles_of_the_dangerous_operations_are_these(api: Client):
-    roles = {
-        f"{method.upper()} {path}": set(operation.get("x-roles", ["anybody"]))
+async def test_the_document_tells_the_roles_of_the_table(api: Client):
+    told = {
+        f"{method.upper()} {path}": operation.get("x-roles")
         for path, operations in api.document["paths"].items()
         for method, operation in operations.items()
     }
-    assert roles["POST /api/v1/keys"] == {"admin"}
-    assert roles["GET /api/v1/keys"] == {"admin"}
-    assert roles["PUT /api/v1/secrets/{name}"] == {"admin", "operator"}
-    assert roles["POST /api/v1/jobs"] == {"admin", "operator", "producer"}
-    assert roles["GET /api/v1/jobs"] == {"admin", "operator", "producer", "viewer"}
-    anybody = {operation for operation, allowed in roles.items() if allowed == {"anybody"}}
-    # A target has no key: the token that it was sent, for one attempt, is what it shows.
-    by_token = {"POST /api/v1/executions/{execution_id}/complete"}
-    assert anybody == by_token | {
-        "GET /",
-        "GET /livez",
-        "GET /readyz",
-        "GET /schema/openapi.json",
+    assert told == {
+        operation: None if allowed is None else sorted(allowed)
+        for operation, allowed in ROLES.items()
     }
-    for operation, allowed in roles.items():
-        if "worker" in allowed:
-            assert "/internal/" in operation
+
+
+async def test_an_administrator_of_one_tenant_is_refused_what_is_the_cells_and_nothing_else(
+    api: Client, admin: str
+):
+    acme = bearing(await made(api, "admin", "acme", headers=bearing(admin)))
+    for operation in ROLES:
+        method, path = operation.split()
+        url = of_nobody(path).replace("/tenants/nobody-knows-it", "/tenants/acme")
+        status = REFUSED_WITHIN_A_TENANT.get(operation)
+        if status is None:
+            answer = await api.send(method, url, key=None, headers=acme)
+            assert answer.status not in (401, 403), operation
+        else:
+            answer = await api.send(method, url, {}, headers=acme)
+            assert answer.status == status, operation
+
+
+def of_nobody(path: str) -> str:
+    """The path of an operation with ids and names that nothing has."""
+    for parameter, value in NOBODY.items():
+        path = path.replace(parameter, value)
+    assert "{" not in path, "teach this test the parameter"
+    return path
 
 
 async def test_a_tenant_is_the_keys_and_not_the_documents(api: Client, admin: str):

@@ -1,0 +1,111 @@
+"""Which role may call what: written by hand, and not taken from the routes, so that a wrong one is noticed.
+
+The letters are admin, operator, producer, viewer, worker; `anybody` needs no key.
+"""
+
+from hourbell.model.access import KeyRole
+
+_LETTERS = {
+    "a": KeyRole.ADMIN,
+    "o": KeyRole.OPERATOR,
+    "p": KeyRole.PRODUCER,
+    "v": KeyRole.VIEWER,
+    "w": KeyRole.WORKER,
+}
+
+_TABLE = """
+anybody  GET     /
+anybody  GET     /livez
+anybody  GET     /readyz
+anybody  GET     /schema/openapi.json
+anybody  POST    /api/v1/executions/{execution_id}/complete
+
+aopv-    GET     /api/v1/jobs
+aop--    POST    /api/v1/jobs
+aop--    POST    /api/v1/jobs/batch
+aop--    PUT     /api/v1/jobs/by-name/{name}
+aopv-    GET     /api/v1/jobs/{job_id}
+aop--    PATCH   /api/v1/jobs/{job_id}
+aop--    DELETE  /api/v1/jobs/{job_id}
+aopv-    GET     /api/v1/jobs/{job_id}/audit
+aop--    POST    /api/v1/jobs/{job_id}/backfill
+aopv-    GET     /api/v1/jobs/{job_id}/executions
+aopv-    GET     /api/v1/jobs/{job_id}/explain
+aopv-    GET     /api/v1/jobs/{job_id}/next-runs
+aop--    POST    /api/v1/jobs/{job_id}/pause
+aop--    POST    /api/v1/jobs/{job_id}/resume
+aop--    POST    /api/v1/jobs/{job_id}/run
+
+aopv-    GET     /api/v1/executions
+aopv-    GET     /api/v1/executions/{execution_id}
+aop--    POST    /api/v1/executions/{execution_id}/cancel
+aopv-    GET     /api/v1/executions/{execution_id}/explain
+ao---    POST    /api/v1/executions/{execution_id}/retry
+
+aopv-    GET     /api/v1/dead-letters
+ao---    POST    /api/v1/dead-letters/purge
+ao---    POST    /api/v1/dead-letters/replay
+aopv-    GET     /api/v1/dead-letters/{execution_id}
+ao---    DELETE  /api/v1/dead-letters/{execution_id}
+ao---    POST    /api/v1/dead-letters/{execution_id}/replay
+
+aopv-    GET     /api/v1/monitors
+ao---    POST    /api/v1/monitors
+aopv-    GET     /api/v1/monitors/{monitor_id}
+ao---    DELETE  /api/v1/monitors/{monitor_id}
+
+ao---    GET     /api/v1/secrets
+ao---    PUT     /api/v1/secrets/{name}
+ao---    DELETE  /api/v1/secrets/{name}
+
+a----    GET     /api/v1/keys
+a----    POST    /api/v1/keys
+a----    DELETE  /api/v1/keys/{key_id}
+
+aopv-    GET     /api/v1/tenants
+aopv-    GET     /api/v1/tenants/{name}
+a----    PUT     /api/v1/tenants/{name}
+aopv-    GET     /api/v1/queues
+aopv-    GET     /api/v1/queues/{name}
+a----    PUT     /api/v1/queues/{name}
+aopv-    GET     /api/v1/targets
+aopv-    GET     /api/v1/targets/{host}
+a----    PUT     /api/v1/targets/{host}
+ao---    GET     /api/v1/audit
+aopv-    GET     /api/v1/forecast
+
+a---w    POST    /internal/v1/executions/claim
+a---w    POST    /internal/v1/executions/complete
+a---w    POST    /internal/v1/executions/heartbeat
+a---w    POST    /internal/v1/executions/{execution_id}/complete
+a---w    POST    /internal/v1/executions/{execution_id}/progress
+a---w    POST    /internal/v1/executions/{execution_id}/release
+a---w    POST    /internal/v1/sessions/close
+"""
+
+# What an administrator of one tenant is refused, with the status: this is the cell's.
+REFUSED_WITHIN_A_TENANT = {
+    "PUT /api/v1/tenants/{name}": 403,
+    "PUT /api/v1/queues/{name}": 404,
+    "PUT /api/v1/targets/{host}": 404,
+    "POST /internal/v1/executions/claim": 403,
+    "POST /internal/v1/executions/complete": 403,
+    "POST /internal/v1/executions/heartbeat": 403,
+    "POST /internal/v1/executions/{execution_id}/complete": 403,
+    "POST /internal/v1/executions/{execution_id}/progress": 403,
+    "POST /internal/v1/executions/{execution_id}/release": 403,
+    "POST /internal/v1/sessions/close": 403,
+}
+
+
+def _read() -> dict[str, set[KeyRole] | None]:
+    rows = [line.split() for line in _TABLE.splitlines() if line]
+    return {
+        f"{method} {path}": None
+        if who == "anybody"
+        else {_LETTERS[letter] for letter in who if letter != "-"}
+        for who, method, path in rows
+    }
+
+
+ROLES = _read()  # by operations; None: anybody
