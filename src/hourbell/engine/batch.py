@@ -17,14 +17,15 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, asked_by, begin, follow, look
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, numbers_of
-from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, knows, numbers_of
+from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
     FieldError,
     HourbellError,
     InvalidInput,
+    StoreUnavailable,
 )
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob, OnDuplicate
@@ -38,6 +39,7 @@ MOST_ITEMS = 10_000
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
 _BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
+_TRIES = 5
 _SLICE = 200  # items that are read before others get their turn; more would not stay in the processor's caches
 
 
@@ -148,7 +150,7 @@ class _Batch:
         self._places: list[Entry | Refused] = []  # in the order of the items
         self._entries: list[Entry] = []  # to be created
         self._holders: dict[int, int] = {}  # by entries whose unique key another job has
-        self._stuck: set[int] = set()  # entries whose unique key somebody is taking just now
+        self._refused: dict[int, Refused] = {}  # entries whose key or name could not be had
         self._unique: dict[tuple[object, ...], Entry] = {}  # the first entry with each unique key
         self._request = Entries(DEFAULT_TENANT, [], write.actor)
 
@@ -169,13 +171,38 @@ class _Batch:
         self._entries.append(entry)
 
     async def numbered(self, engine: Engine, home: str) -> Numbers:
-        """The numbers of what the entries name."""
-        self._request = Entries(home, self._entries, self._write.actor)
-        return await numbers_of(engine, [self._request], self.now)
+        """The numbers of what the entries name. Whoever names something new that cannot be had is refused."""
+        hurried = engine.hurried(_BRIEF_MS)
+        for _ in range(_TRIES):
+            self._request = Entries(home, self._entries, self._write.actor)
+            try:
+                return await numbers_of(hurried, [self._request], self.now)
+            except (InvalidInput, StoreUnavailable) as error:
+                _check_held(error)
+            await self._refuse_names(hurried, home)
+        raise Conflict(IN_USE)
+
+    async def _refuse_names(self, engine: Engine, home: str) -> None:
+        problems: dict[object, Refused] = {}
+        named = {_names_of(entry): entry for entry in self._entries if not knows(engine, entry)}
+        for names, entry in named.items():
+            try:
+                await numbers_of(engine, [Entries(home, [entry], self._write.actor)], self.now)
+            except InvalidInput as error:
+                problems[names] = _refusal(error)
+            except StoreUnavailable as error:
+                _check_held(error)
+                problems[names] = _refusal(Conflict(IN_USE))
+        possible = []
+        for entry in self._entries:
+            problem = problems.get(_names_of(entry))
+            if problem is None:
+                possible.append(entry)
+            else:
+                self._refused[entry.job_id] = problem
+        self._entries = possible
 
     async def insert(self, connection: Connection, numbers: Numbers) -> None:
-        self._holders.clear()
-        self._stuck.clear()
         if self._entries:
             await self._insert(connection, numbers, self._entries)
 
@@ -188,7 +215,7 @@ class _Batch:
                 row = await _insert(connection, request, numbers, self.now, _BRIEF_MS)
         except asyncpg.LockNotAvailableError:
             if len(entries) == 1:
-                self._stuck.add(entries[0].job_id)
+                self._refused[entries[0].job_id] = _refusal(Conflict(IN_USE))
                 return
             middle = len(entries) // 2
             await self._insert(connection, numbers, entries[:middle])
@@ -197,7 +224,7 @@ class _Batch:
         self._holders.update(zip(row["refused"], row["holders"], strict=True))
 
     def created(self) -> list[Entry]:
-        missing = self._holders.keys() | self._stuck
+        missing = self._holders.keys() | self._refused.keys()
         return [entry for entry in self._entries if entry.job_id not in missing]
 
     def results(self) -> list[Result]:
@@ -206,12 +233,10 @@ class _Batch:
         ]
 
     def _result(self, entry: Entry) -> Result:
-        holder = entry.job_id
-        if entry.unique is not None:
-            first = self._unique[_key_of(entry)]
-            if first.job_id in self._stuck:
-                return _refusal(Conflict(IN_USE))
-            holder = self._holders.get(first.job_id, first.job_id)
+        first = entry if entry.unique is None else self._unique[_key_of(entry)]
+        if first.job_id in self._refused:
+            return self._refused[first.job_id]
+        holder = self._holders.get(first.job_id, first.job_id)
         if holder == entry.job_id or entry.on_duplicate is OnDuplicate.KEEP:
             return holder
         replacing = entry.on_duplicate is OnDuplicate.REPLACE
@@ -230,6 +255,18 @@ async def _insert(
     )
     assert row is not None
     return row
+
+
+def _check_held(error: HourbellError) -> None:
+    if isinstance(error, StoreUnavailable) and not is_held(error):
+        raise error
+
+
+def _names_of(entry: Entry) -> tuple[object, ...]:
+    """All that it names."""
+    queue, host, *_ = entry.terms
+    schedule = None if entry.recurring is None else entry.recurring.schedule
+    return entry.tenant, queue, host, schedule
 
 
 def _key_of(entry: Entry) -> tuple[object, ...]:

@@ -63,6 +63,7 @@ class Engine:
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
+        self._patience_ms: int | None = None  # with who makes the same name at this moment
         self.creates: Group[Any, Any] = Group()  # jobs that are created together
         self.batches = Turns(2, 32)  # each may be large
         self.batch_room = Room(128 * 1024 * 1024)  # for those that arrive or wait
@@ -73,6 +74,17 @@ class Engine:
         scoped = copy.copy(self)
         scoped.scope = tenant
         return scoped
+
+    def hurried(self, patience_ms: int) -> Self:
+        """The same engine for who waits no longer than this while somebody else makes a name that he wants."""
+        hurried = copy.copy(self)
+        hurried._patience_ms = patience_ms
+        return hurried
+
+    def knows(self, tenant: str, queue: str, host: str | None) -> bool:
+        """Whether nothing has to be made, and nobody waited for, to have their numbers."""
+        known = tenant in self._tenants and queue in self._queues
+        return known and (host is None or host in self._targets)
 
     def require(self, tenant: str) -> None:
         """Forbidden if a caller names another tenant than the one that there is for him."""
@@ -109,9 +121,7 @@ class Engine:
 
         async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
             named_by = [makers.get(name) for name in missing]
-            return await self.database.fetch(
-                _Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE
-            )
+            return await self.make(_Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE)
 
         try:
             return await self._numbers(self._queues, names, make)
@@ -132,6 +142,14 @@ class Engine:
         """The numbers of hosts that jobs call; a new name is a new target."""
         return await self._ensured(self._targets, "ensure_targets", hosts, now)
 
+    async def make(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
+        """Make what others may be making at this moment: in a transaction of its own, so that nobody waits for us for long."""
+        if self._patience_ms is None:
+            return await self.database.fetch(statement, *args)
+        async with self.database.transaction() as connection:
+            await connection.execute(f"set local lock_timeout = {self._patience_ms}")
+            return await connection.fetch(statement, *args)
+
     async def new_id(self, now: datetime) -> int:
         """An id that nothing else has."""
         number: int = await self.database.value(_Q["new_id"], now)
@@ -148,7 +166,7 @@ class Engine:
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
     ) -> dict[str, int]:
         async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
-            return await self.database.fetch(_Q[statement], missing, now)
+            return await self.make(_Q[statement], missing, now)
 
         return await self._numbers(known, names, make)
 

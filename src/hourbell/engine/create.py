@@ -28,8 +28,8 @@ from hourbell.engine.join import join_timetable
 from hourbell.engine.limits import queue_settings
 from hourbell.engine.plain import PlainJob
 from hourbell.engine.read import get_job
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, numbers_of
-from hourbell.engine.writes import IN_USE, Points, Prepared, Write, once
+from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, knows, numbers_of
+from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
@@ -140,21 +140,46 @@ async def _create_together(
         else:
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
-    if not group:
-        return
     try:
-        numbers = await numbers_of(engine, [ready.request for ready in group], seen.now)
-    except InvalidInput:
-        if len(asks) == 1:
-            raise
-        for ready in [*group, *followers]:
-            engine.creates.set_aside(ready.ask, partial(_create_together, engine, _BRIEF_MS))
-        return
-    try:
-        await _store(engine, group, numbers, seen.now, patience_ms)
+        while group:
+            requests = [ready.request for ready in group]
+            try:
+                numbers = await numbers_of(engine.hurried(patience_ms), requests, seen.now)
+            except (InvalidInput, StoreUnavailable) as error:
+                group = _without_new_names(engine, group, error, patience_ms)
+                continue
+            await _store(engine, group, numbers, seen.now, patience_ms)
+            break
     finally:
         for ready in followers:
             ready.ask.answer(_after(first[ready.unique], ready))
+
+
+def _without_new_names(
+    engine: Engine, group: list[_Ready], error: Exception, patience_ms: int
+) -> list[_Ready]:
+    """Of a group for whose names there is no room, or that somebody else holds: those that name nothing new. The others go alone."""
+    if isinstance(error, StoreUnavailable) and not is_held(error):
+        raise error
+    if len(group) > 1:
+        for ready in group:
+            if not knows(engine, ready.entry):
+                alone = partial(_create_together, engine, _BRIEF_MS)
+                engine.creates.set_aside(ready.ask, alone)
+        return [ready for ready in group if knows(engine, ready.entry)]
+    _put_off(engine, group[0].ask, error, patience_ms)
+    return []
+
+
+def _put_off(engine: Engine, ask: Ask[Asked, Outcome], error: Exception, patience_ms: int) -> None:
+    """One that is alone and cannot be carried out: if somebody holds what it wants, it waits a little longer, once."""
+    if not is_held(error):
+        ask.refuse(error)
+    elif patience_ms < _PATIENT_MS:
+        patiently = partial(_create_together, engine, _PATIENT_MS)
+        engine.creates.set_aside(ask, patiently, patient=True)
+    else:
+        ask.refuse(Conflict(IN_USE))
 
 
 def _after(first: _Ready, follower: _Ready) -> Outcome:
@@ -208,23 +233,16 @@ async def _store(
         async with committing(_POINTS.before, _POINTS.after):
             row = await engine.database.row(_Q["create_jobs"], *args)
     except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        busy = isinstance(error.__cause__, asyncpg.LockNotAvailableError)
-        if isinstance(error, StoreUnavailable) and not busy:
+        if isinstance(error, StoreUnavailable) and not is_held(error):
             raise
         if len(group) > 1:
             middle = len(group) // 2
             await _store(engine, group[:middle], numbers, now, patience_ms)
             await _store(engine, group[middle:], numbers, now, patience_ms)
-            return
-        ask = group[0].ask
-        if isinstance(error, asyncpg.ForeignKeyViolationError):
-            ask.answer(None)  # a timetable without riders was forgotten since we looked
-        elif busy and patience_ms < _PATIENT_MS:
-            engine.creates.set_aside(ask, partial(_create_together, engine, _PATIENT_MS))
-        elif busy:
-            ask.refuse(Conflict(IN_USE))
+        elif isinstance(error, asyncpg.ForeignKeyViolationError):
+            group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
         else:
-            ask.refuse(error)
+            _put_off(engine, group[0].ask, error, patience_ms)
         return
     stored = []
     refused = dict(zip(row["refused"], row["holders"], strict=True))

@@ -55,6 +55,7 @@ class Group(Generic[T, A]):
         self._most_under_way = most_under_way
         self._most_waiting = most_waiting
         self._aside = asyncio.Semaphore(most_aside)
+        self._patient = asyncio.Semaphore(most_aside)
         self._set_aside = 0
         self._waiting: deque[Ask[T, A]] = deque()
         self._under_way = 0
@@ -71,10 +72,11 @@ class Group(Generic[T, A]):
             self._start(self._serve(carry_out))
         return await ask.future
 
-    def set_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
-        """Carry out one alone; a few such may be waiting for somebody at the same time."""
+    def set_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A], patient: bool = False) -> None:
+        """Carry out one alone; a few such at the same time, and apart from them a few that wait for somebody patiently."""
         self._set_aside += 1
-        self._start(self._serve_aside(ask, carry_out))
+        places = self._patient if patient else self._aside
+        self._start(self._serve_aside(ask, carry_out, places))
 
     async def _serve(self, carry_out: CarryOut[T, A]) -> None:
         try:
@@ -85,17 +87,19 @@ class Group(Generic[T, A]):
         finally:
             self._under_way -= 1
 
-    async def _serve_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
+    async def _serve_aside(
+        self, ask: Ask[T, A], carry_out: CarryOut[T, A], places: asyncio.Semaphore
+    ) -> None:
         try:
             async with asyncio.timeout(ASIDE_SECONDS):
-                await self._aside.acquire()
+                await places.acquire()
         except TimeoutError:
             ask.refuse(Overloaded())
         else:
             try:
                 await _carry_out([ask], carry_out)
             finally:
-                self._aside.release()
+                places.release()
         finally:
             self._set_aside -= 1
 

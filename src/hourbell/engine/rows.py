@@ -60,6 +60,12 @@ def entry_of(job_id: int, job: NewJob, name: str | None = None) -> Entry:
     )
 
 
+def knows(engine: Engine, entry: Entry) -> bool:
+    """Whether nothing has to be made for it."""
+    queue, host, *_ = entry.terms
+    return entry.recurring is None and engine.knows(entry.tenant, queue, host)
+
+
 def _terms(job: NewJob) -> Terms:
     """On what terms a job runs: a batch has many jobs and few terms."""
     return (
@@ -106,9 +112,10 @@ async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime)
     }
     tenants = {entry.tenant for entry in entries} | {request.tenant for request in requests}
     terms = {entry.terms for entry in entries}
+    makers = {entry.terms[0]: entry.tenant for entry in entries}
     return Numbers(
         await engine.tenants(tenants, now),
-        await engine.queues({queue for queue, *_ in terms}, now),
+        await engine.queues(makers.keys(), now, makers),
         await engine.targets({host for _, host, *_ in terms if host is not None}, now),
         await ensure_timetables(engine, set(rides.values()), now) if rides else {},
         rides,
@@ -240,19 +247,22 @@ async def ensure_timetables(
 ) -> dict[Timetable, int]:
     """The numbers of timetables, made if they are new. A transaction of its own: others may be waiting for them."""
     wanted = sorted(timetables, key=msgspec.structs.astuple)
-    found: dict[Timetable, int] = {}
+    rows = await engine.database.fetch(_Q["timetables"], *_rhythms(wanted))
+    found = {wanted[row["k"] - 1]: row["id"] for row in rows}
     while missing := [each for each in wanted if each not in found]:
         # Twice at most: somebody else may be making one just now.
         rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
-        rows = await engine.database.fetch(
-            _Q["ensure_timetables"],
-            [each.rule for each in missing],
-            [each.zone for each in missing],
-            [each.dst_gap for each in missing],
-            [each.dst_overlap for each in missing],
-            now,
-            [rule.next(now) for rule in rules],
-            tz_version(),
-        )
+        first = [rule.next(now) for rule in rules]
+        statement = _Q["ensure_timetables"]
+        rows = await engine.make(statement, *_rhythms(missing), now, first, tz_version())
         found |= {missing[row["k"] - 1]: row["id"] for row in rows}
     return found
+
+
+def _rhythms(timetables: Sequence[Timetable]) -> tuple[list[str], list[str], list[str], list[str]]:
+    return (
+        [each.rule for each in timetables],
+        [each.zone for each in timetables],
+        [each.dst_gap for each in timetables],
+        [each.dst_overlap for each in timetables],
+    )

@@ -99,7 +99,7 @@ async def once(
             if error.constraint_name != "idempotency_pkey":
                 raise
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+            if is_held(error):
                 raise Conflict(IN_USE) from error
             raise
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
@@ -112,6 +112,11 @@ async def once(
                 await prepared.then()
             return answer
     raise Conflict(IN_USE)
+
+
+def is_held(error: Exception) -> bool:
+    """Whether somebody else holds what was wanted, for longer than was waited."""
+    return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
 class ChangedMeanwhile(Exception):

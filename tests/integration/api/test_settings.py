@@ -1,6 +1,5 @@
 """/api/v1/tenants, /api/v1/queues and /api/v1/targets"""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine import core, limits, overview
 from hourbell.engine.core import Engine
 from hourbell.engine.writes import Write
-from hourbell.model.errors import Forbidden, InvalidInput, NotFound
+from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
@@ -226,20 +225,3 @@ async def test_the_jobs_of_a_tenant_make_so_many_queues_and_no_more(
     assert (await api.put("/api/v1/queues/d", {})).status == 200
     for name in ("c", "d"):
         assert (await api.patch(loud, {"queue": name})).status == 200
-
-
-async def test_of_many_at_once_no_more_queues_are_made_than_one_after_the_other(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 5)
-    now = await engine.clock.now()
-    await engine.tenant("acme", now)
-    asked = (engine.queues([f"q{n}"], now, {f"q{n}": "acme"}) for n in range(20))
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert sum(isinstance(answer, dict) for answer in answers) == 5
-    assert sum(isinstance(answer, InvalidInput) for answer in answers) == 15
-    assert await engine.database.value("select count(*) from hourbell.queues") == 5
-    names = [f"p{n}" for n in range(6)]
-    with pytest.raises(InvalidInput):
-        await engine.queues(names, now, dict.fromkeys(names, "acme"))
-    assert await engine.database.value("select count(*) from hourbell.queues") == 5

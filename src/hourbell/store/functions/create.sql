@@ -38,28 +38,25 @@ begin
 end $$;
 
 -- The numbers of queues; a new name is a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null: nobody's do, and
--- nobody counts. check_violation, whose detail is a tenant: it would have made more than p_most.
+-- nobody counts. check_violation, whose detail is a tenant: it would have made more than p_most. What others are making at this
+-- moment is not seen, as with quotas: whoever locked a tenant here would hold it while he waits for a name.
 create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id smallint, name text)
 language plpgsql set jit = off as $$
 #variable_conflict use_column
 declare
-  makers int[];
   excessive text;
 begin
   if exists (
     select from unnest(p_names) as n(name) where not exists (select from hourbell.queues as q where q.name = n.name))
   then
-    -- Of one tenant one after the other, so that what is counted is true.
-    makers := array(
-      select t.id from hourbell.tenants as t where t.name = any (p_makers) order by t.id for no key update);
     select t.name into excessive
     from hourbell.tenants as t
     cross join lateral (select count(*) as n from hourbell.queues as q where q.made_by = t.id) as made
     cross join lateral (
       select count(*) as n from unnest(p_names, p_makers) as a(name, maker)
       where a.maker = t.name and not exists (select from hourbell.queues as q where q.name = a.name)) as more
-    where t.id = any (makers) and more.n > 0 and made.n + more.n > p_most
+    where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
     limit 1;
     if excessive is not null then
       raise check_violation using message = 'a tenant makes too many queues', detail = excessive;

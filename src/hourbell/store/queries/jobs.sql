@@ -33,6 +33,14 @@ with made as (
   on conflict (host) do nothing returning id, host as name)
 select id, name from made union all select id, host from hourbell.targets where host = any ($1)
 
+-- name: timetables
+-- Those that there are of some rhythms, by their place in the arrays.
+select a.k, t.id
+from unnest($1::text[], $2::text[], $3::text[], $4::text[]) with ordinality as a(rule, zone, dst_gap, dst_overlap, k)
+cross join lateral (
+  select id from hourbell.timetables as t
+  where (t.rule, t.zone, t.dst_gap, t.dst_overlap) = (a.rule, a.zone, a.dst_gap, a.dst_overlap) offset 0) as t
+
 -- name: ensure_timetables
 -- The timetables of rhythms, by their place in the arrays; $5 now, $6 their first fires after that.
 with asked as materialized (
