@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import secrets as randomness
 import time
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from hourbell.model.secrets import SecretSource
 REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
 _AWAY_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: nobody told its address in time."
+# What was read is told as Python writes bytes, in which no secret would be found again.
+_SEEN = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
 _MOST_INTERIM = 16  # answers such as `100 Continue` before the real one
 
 Now = Callable[[], float]
@@ -126,8 +129,8 @@ class WebhookRunner:
         except aiohttp.ClientPayloadError:
             return Failed("The target broke off in the middle of its answer.", "connection")
         except aiohttp.ClientResponseError as error:
-            said = " ".join(request.redactor.redacted(error.message).split())
-            return Failed(f"What the target answered is not HTTP: {said[:200]}", "bad_answer")
+            wrong = " ".join(_SEEN.sub("", error.message).split())
+            return Failed(f"What the target answered is not HTTP: {wrong[:200]}", "bad_answer")
         except aiohttp.ClientSSLError as error:
             said = request.redactor.redacted(str(error))
             return Failed(f"The target cannot be trusted (TLS): {said[:300]}", "tls")

@@ -7,6 +7,7 @@ Only the worker that sends a webhook opens the values, and who is told later how
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 import secrets as random
@@ -28,6 +29,7 @@ MAX_OF_REQUEST = 50  # secrets that one request can name,
 MAX_BYTES_OF_REQUEST = 32 * 1024  # and all that they are together: each answer is searched for them
 USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 STRUCK_OUT = "[secret]"
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _ENDING = 8  # characters of a text that are looked for first
 
 
@@ -96,7 +98,7 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class Redactor:
-    """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded and in JSON.
+    """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded, in JSON and in HTML.
 
     The work grows with the sizes of text and values, whatever they are: it is done in the loop, and tenants choose both.
     """
@@ -162,6 +164,8 @@ def _spellings(value: str) -> set[str]:
     raw = value.encode()
     found = {value, quote(value, safe=""), quote(value), quote_plus(value), raw.hex()}
     found |= {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+    found |= {html.escape(value), html.escape(value, quote=False)}
+    found.add(_NOT_ASCII.sub("\ufffd", value))  # echoed in another character set, and read as ours
     for offset in range(3):
         found |= _inside_base64(raw, offset)
     return found

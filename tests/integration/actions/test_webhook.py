@@ -470,6 +470,28 @@ async def raw(answers: int = 0) -> AsyncIterator[Raw]:
     await asyncio.sleep(0)  # transports are closed in the next turn of the loop
 
 
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("{}", "Bad status line: Expected HTTP/, RTSP/ or ICE/"),
+        ("HTTP/1.1 {}\r\n\r\n", "Bad status line: Invalid status code"),
+        ("HTTP/1.1 200 OK\r\n{}\r\n\r\n", "Invalid header token"),
+        ("HTTP/1.1 200 OK\r\nX: \0{}\r\n\r\n", "Invalid HTTP header"),
+        ("HTTP/1.1 200 OK\r\nX: " + "{0}" * 50, "Got more than 8190 bytes when reading"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", "Invalid character in Content-Length"),
+    ],
+)
+async def test_what_is_not_http_is_not_quoted(answer: str, problem: str) -> None:
+    value = "canary & \u00fcbt"
+    async with raw(answers=1) as server:
+        server.answer = answer.format(f"{value} " * 20).encode()
+        action = WebhookAction(url=server.url, headers={"X-Key": "static"}, body="{{secret:odd}}")
+        webhooks = opened(odd=Secret(value))
+        outcome = await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+        await webhooks.close()
+    assert outcome == Failed(f"What the target answered is not HTTP: {problem}", "bad_answer")
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "HEAD"])
 @pytest.mark.parametrize("answers", [0, 3])
 async def test_the_client_sends_nothing_twice(send: Sends, method: str, answers: int) -> None:

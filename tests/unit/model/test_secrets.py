@@ -1,6 +1,7 @@
 """Secrets are filled in when something is sent, and struck out of what comes back."""
 
 import base64
+import html
 import json
 import time
 from urllib.parse import quote, quote_plus
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from hourbell.model.secrets import STRUCK_OUT, Redactor, filled, names_in
 
-SECRET = "s3cr3t/value+with=odd ünïcode"
+SECRET = "s3cr3t/value+with='odd' & ünïcode"
 CANARIES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
 
 
@@ -46,6 +47,9 @@ def test_a_secret_that_there_is_not_is_told() -> None:
         json.dumps(SECRET, ensure_ascii=False),
         json.dumps(SECRET),
         quote_plus(SECRET),
+        html.escape(SECRET),
+        html.escape(SECRET, quote=False),
+        SECRET.encode("latin-1").decode("utf-8", "replace"),
         base64.b64encode(SECRET.encode()).decode(),
         base64.urlsafe_b64encode(SECRET.encode()).decode(),
         base64.b64encode(f"user:{SECRET}".encode()).decode(),
