@@ -322,7 +322,9 @@ async def _actions(
     tasks = TaskRunner(handlers)
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
-    webhooks = WebhookRunner.open(settings.worker_slots, resolver, secrets, clock.lately)
+    webhooks = WebhookRunner.open(
+        settings.worker_slots, resolver, secrets, clock.lately, settings.ca_file
+    )
     try:
         yield {TaskAction: tasks, WebhookAction: webhooks}
     finally:

@@ -34,6 +34,7 @@ Queues = Annotated[
 ]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
+CaFile = Annotated[Path, Meta(description="a path of a file with certificates")]
 Folder = Annotated[Path, Meta(description="a path")]
 DatabaseUrl = Annotated[
     str,
@@ -53,6 +54,7 @@ Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How this process was told to run."""
 
+    ca_file: CaFile | None = None  # whom webhooks trust besides those whom this machine does
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
     egress_allow: EgressAllow = ""  # where webhooks may go besides the internet

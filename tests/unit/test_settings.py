@@ -17,6 +17,7 @@ def test_without_variables_everything_has_a_default() -> None:
 def test_every_variable_is_read() -> None:
     assert from_environment(
         {
+            "HOURBELL_CA_FILE": "/etc/ours.pem",
             "HOURBELL_DATA_DIR": "/srv/hourbell",
             "HOURBELL_DATABASE_URL": "postgresql://ada:secret@db/hourbell",
             "HOURBELL_FAILPOINTS": "plan.after_open=kill",
@@ -29,6 +30,7 @@ def test_every_variable_is_read() -> None:
             "HOURBELL_WORKER_SLOTS": "7",
         }
     ) == Settings(
+        ca_file=Path("/etc/ours.pem"),
         data_dir=Path("/srv/hourbell"),
         database_url="postgresql://ada:secret@db/hourbell",
         failpoints="plan.after_open=kill",
@@ -61,7 +63,7 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_WORKER_SLOTS", "-1", "must be a number from 1 to 10000"),
         ("HOURBELL_WORKER_QUEUES", "default,", "must be names of queues, with commas"),
         ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
-        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_DATA_DIR"),
+        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_CA_FILE, HOURBELL_DATA_DIR"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],
 )

@@ -14,6 +14,7 @@ import secrets as randomness
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
@@ -27,6 +28,7 @@ from hourbell.actions.circuits import Circuits, Target
 from hourbell.actions.egress import SENDING_TENANT, GuardedResolver
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, Prepared, prepared
+from hourbell.actions.trust import certificate_problem, tls_problem, trust
 from hourbell.model.egress import ForbiddenTarget
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import CIRCUIT_OPEN, Accepted, Failed, Outcome, Released, Succeeded
@@ -54,13 +56,19 @@ class WebhookRunner:
 
     @classmethod
     def open(
-        cls, connections: int, resolver: GuardedResolver, secrets: SecretSource, now: Now
+        cls,
+        connections: int,
+        resolver: GuardedResolver,
+        secrets: SecretSource,
+        now: Now,
+        ca_file: Path | None = None,
     ) -> Self:
         connector = aiohttp.TCPConnector(
             limit=connections,
             limit_per_host=0,
             resolver=resolver,
             socket_factory=resolver.make_socket,
+            ssl=trust(ca_file),
             use_dns_cache=False,  # each connection goes to an address that was looked at for it
         )
         connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
@@ -131,9 +139,10 @@ class WebhookRunner:
         except aiohttp.ClientResponseError as error:
             wrong = " ".join(_SEEN.sub("", error.message).split())
             return Failed(f"What the target answered is not HTTP: {wrong[:200]}", "bad_answer")
-        except aiohttp.ClientSSLError as error:
-            said = request.redactor.redacted(str(error))
-            return Failed(f"The target cannot be trusted (TLS): {said[:300]}", "tls")
+        except aiohttp.ClientConnectorCertificateError as error:
+            return Failed(f"The target cannot be trusted: {certificate_problem(error)}.", "tls")
+        except aiohttp.ClientConnectorSSLError as error:
+            return Failed(f"The target does not speak TLS as we do: {tls_problem(error)}.", "tls")
         except aiohttp.ClientConnectorError as error:
             slow = isinstance(error.os_error, NameTooSlow)
             return Failed(
