@@ -18,6 +18,7 @@ from hourbell.engine.outcomes import settlement
 from hourbell.model.executions import Accepted
 from hourbell.model.ids import execution_text
 from hourbell.model.sealing import KeyRing
+from hourbell.model.secrets import MAX_OF_REQUEST
 from integration.api.client import Client, one_time, recurring
 from integration.api.conftest import KnownHealth
 
@@ -204,6 +205,15 @@ async def test_what_is_said_is_withheld_if_a_secret_was_replaced_since(api: Clie
     assert await succeeded(api, sent, {"echo": CANARY}) == WITHHELD
 
 
+async def test_what_is_said_is_withheld_if_a_worker_may_have_remembered_another_secret(
+    api: Client, secrets: None, dispatch: PostgresDispatch
+):
+    """For a moment after it was replaced, it goes on with what it has read."""
+    await api.put("/api/v1/secrets/mine", {"value": "quite another value"})
+    await api.created(one_time(schedule={"delay_seconds": 0}, action=webhook("mine")))
+    assert await succeeded(api, await awaiting(dispatch), {"echo": CANARY}) == WITHHELD
+
+
 async def test_an_error_is_withheld_if_a_secret_was_deleted_since(api: Client, sent: str):
     await api.delete("/api/v1/secrets/mine")
     said = {"status": "FAILED", "error": CANARY}
@@ -228,6 +238,18 @@ async def test_all_secrets_are_struck_out_if_the_job_was_changed_since(
     path = await awaiting(dispatch)
     assert (await api.patch(job["path"], {"action": webhook("other")})).status == 200
     assert await succeeded(api, path, [CANARY, OTHER, "rest"]) == ["[secret]", "[secret]", "rest"]
+
+
+async def test_what_is_said_is_withheld_if_it_may_have_any_of_too_many_secrets_in_it(
+    api: Client, secrets: None, dispatch: PostgresDispatch
+):
+    for number in range(MAX_OF_REQUEST):
+        await api.put(f"/api/v1/secrets/s{number}", {"value": f"value-{number:04}"})
+    job = await api.created(recurring(action=webhook("mine")))
+    await api.post(job["path"] + "/run")
+    path = await awaiting(dispatch)
+    await api.patch(job["path"], {"action": webhook("other")})
+    assert await succeeded(api, path, {"echo": CANARY}) == WITHHELD
 
 
 async def test_nothing_is_withheld_from_who_has_no_secrets(api: Client, dispatch: PostgresDispatch):

@@ -34,6 +34,7 @@ from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succee
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
+from hourbell.model.sealing import KeyRing
 from hourbell.observe.logs import configure_logs
 from hourbell.store.database import Database
 from integration.life.support import (
@@ -253,7 +254,7 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
         return (await get_execution(engine, job.job_id)).status in statuses
 
     await eventually(lambda: is_at(accepted, ExecutionStatus.AWAITING, ExecutionStatus.SUCCEEDED))
-    await complete(engine, accepted.job_id, TOKEN, Succeeded())
+    await complete(engine, KeyRing({}), accepted.job_id, TOKEN, Succeeded())
     yield next(steps), "complete"
     # In another life it may have been done already.
     both = (ExecutionStatus.DEAD, ExecutionStatus.SUCCEEDED)

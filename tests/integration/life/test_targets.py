@@ -38,6 +38,7 @@ from hourbell.model.executions import (
     Succeeded,
 )
 from hourbell.model.jobs import JobStatus, WebhookAction, decode_spec
+from hourbell.model.sealing import KeyRing
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.actions.test_webhook import Secrets
 from integration.life.support import (
@@ -59,6 +60,7 @@ from integration.life.support import (
 )
 
 TOKEN = "a-token-that-nobody-else-has"
+NO_KEYS = KeyRing({})
 DIGEST = hashlib.sha256(TOKEN.encode()).digest()
 
 
@@ -105,7 +107,7 @@ async def test_no_workers_death_matters_any_more(still: Engine) -> None:
     await settle(hand, claimed, Accepted(DIGEST, 60.0))
     await expire_session(still, hand.session)
     assert (await reap(still, None, await still.clock.now())).returned == 0
-    done = await complete(still, claimed.execution_id, TOKEN, Succeeded({"n": 1}))
+    done = await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded({"n": 1}))
     assert done.status is ExecutionStatus.SUCCEEDED
 
 
@@ -118,7 +120,7 @@ async def test_a_worker_that_dies_before_it_has_told_is_a_lost_lease(still: Engi
     late = settlement(claimed, None, Accepted(DIGEST, 60.0), 0, 0, None)
     assert await hand.dispatch.settle(hand.session, [late]) == [claimed.execution_id]
     with pytest.raises(NotFound):
-        await complete(still, claimed.execution_id, TOKEN, Succeeded())
+        await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     again = await claim_one(still, await Hand.opened(still))
     assert again.execution_id == claimed.execution_id
     assert again.fence > claimed.fence
@@ -127,7 +129,7 @@ async def test_a_worker_that_dies_before_it_has_told_is_a_lost_lease(still: Engi
 async def test_the_target_says_that_it_succeeded(still: Engine) -> None:
     claimed = await accepted(still)
     await travel(still, START + timedelta(seconds=7))
-    await complete(still, claimed.execution_id, TOKEN, Succeeded({"rows": 3}))
+    await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded({"rows": 3}))
     seen = await get_execution(still, claimed.execution_id)
     assert seen.status is ExecutionStatus.SUCCEEDED
     assert seen.result == {"rows": 3}
@@ -140,7 +142,7 @@ async def test_the_target_says_that_it_succeeded(still: Engine) -> None:
 async def test_a_failure_is_tried_again_by_the_jobs_policy(still: Engine) -> None:
     policy = {"backoff": "FIXED", "initial_delay_seconds": 30, "max_retries": 1}
     claimed = await accepted(still, retry_policy=policy)
-    await complete(still, claimed.execution_id, TOKEN, Failed("no disk", "reported"))
+    await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Failed("no disk", "reported"))
     seen = await get_execution(still, claimed.execution_id)
     assert (seen.status, seen.error) == (ExecutionStatus.RETRYING, "no disk")
     assert seen.attempts[0].kind == "reported"
@@ -151,24 +153,24 @@ async def test_a_failure_is_tried_again_by_the_jobs_policy(still: Engine) -> Non
     assert (again.execution_id, again.attempt) == (claimed.execution_id, 2)
     other = hashlib.sha256(b"another").digest()
     await settle(hand, again, Accepted(other, 60.0))
-    await complete(still, claimed.execution_id, "another", Failed("no disk", "reported"))
+    await complete(still, NO_KEYS, claimed.execution_id, "another", Failed("no disk", "reported"))
     assert await fates(still) == {"DEAD(retries_exhausted)": 1}
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(7), Failed("bad", "reported")])
 async def test_a_repetition_gets_the_same_answer(still: Engine, outcome: Any) -> None:
     claimed = await accepted(still)
-    first = await complete(still, claimed.execution_id, TOKEN, outcome)
-    assert await complete(still, claimed.execution_id, TOKEN, outcome) == first
+    first = await complete(still, NO_KEYS, claimed.execution_id, TOKEN, outcome)
+    assert await complete(still, NO_KEYS, claimed.execution_id, TOKEN, outcome) == first
     other = Failed("x", "y") if isinstance(outcome, Succeeded) else Succeeded()
     with pytest.raises(Conflict, match=f"completed as {first.status}"):
-        await complete(still, claimed.execution_id, TOKEN, other)
+        await complete(still, NO_KEYS, claimed.execution_id, TOKEN, other)
 
 
 async def test_of_many_that_complete_it_at_once_one_does(engine: Engine) -> None:
     claimed = await accepted(engine)
     await asyncio.gather(
-        *(complete(engine, claimed.execution_id, TOKEN, Succeeded(n)) for n in range(8))
+        *(complete(engine, NO_KEYS, claimed.execution_id, TOKEN, Succeeded(n)) for n in range(8))
     )
     assert await fates(engine) == {"SUCCEEDED": 1}
 
@@ -176,20 +178,20 @@ async def test_of_many_that_complete_it_at_once_one_does(engine: Engine) -> None
 async def test_a_wrong_token_is_nobodys(still: Engine) -> None:
     claimed = await accepted(still)
     with pytest.raises(NotFound) as wrong:
-        await complete(still, claimed.execution_id, "guessed", Succeeded())
+        await complete(still, NO_KEYS, claimed.execution_id, "guessed", Succeeded())
     with pytest.raises(NotFound) as missing:
         await get_execution(still.within("stranger"), claimed.execution_id)
     assert wrong.value.message == missing.value.message
     with pytest.raises(NotFound):
-        await complete(still.within("stranger"), claimed.execution_id, TOKEN, Succeeded())
+        await complete(still.within("stranger"), NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     assert (await get_execution(still, claimed.execution_id)).status is ExecutionStatus.AWAITING
 
 
 async def test_an_answer_that_was_lost_is_found_by_repeating(engine: Engine) -> None:
     claimed = await accepted(engine)
-    done = complete(engine, claimed.execution_id, TOKEN, Succeeded())
+    done = complete(engine, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     async with standing("complete.after_commit", done):
-        again = await complete(engine, claimed.execution_id, TOKEN, Succeeded())
+        again = await complete(engine, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     assert again.status is ExecutionStatus.SUCCEEDED
 
 
@@ -202,7 +204,7 @@ async def test_one_that_nobody_completes_in_time_fails_by_its_timeout(still: Eng
     seen = await get_execution(still, claimed.execution_id)
     assert (seen.status, seen.attempts[0].kind) == (ExecutionStatus.RETRYING, "timeout")
     with pytest.raises(Conflict, match="ended without it"):
-        await complete(still, claimed.execution_id, TOKEN, Succeeded())
+        await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     await check_sound(still)
 
 
@@ -217,7 +219,7 @@ async def test_the_total_deadline_ends_it_too(still: Engine) -> None:
     await expire(still, None, await travel(still, START + timedelta(seconds=11)))
     assert await fates(still) == {"DEAD(deadline)": 1}
     with pytest.raises(Conflict, match="ended without it"):
-        await complete(still, claimed.execution_id, TOKEN, Succeeded())
+        await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     await end_overdue(still, await travel(still, START + timedelta(seconds=61)))
     assert await fates(still) == {"DEAD(deadline)": 1}
 
@@ -228,7 +230,7 @@ async def test_it_is_cancelled_at_once(still: Engine) -> None:
     assert (seen.status, seen.reason) == (ExecutionStatus.CANCELLED, Reason.CANCELLED)
     assert (await get_execution(still, claimed.execution_id)).status is ExecutionStatus.CANCELLED
     with pytest.raises(Conflict, match="ended without it"):
-        await complete(still, claimed.execution_id, TOKEN, Succeeded())
+        await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     await check_sound(still)
 
 
@@ -258,14 +260,14 @@ async def test_it_keeps_its_concurrency_key_until_it_has_ended(still: Engine) ->
     second = await create(still, one_time(concurrency_key="one"))
     await admit_all(still)
     assert (await explain_execution(still, second.job_id)).code == "concurrency_key"
-    await complete(still, claimed.execution_id, TOKEN, Succeeded())
+    await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     await admit_all(still)
     assert await places(still) == {"ready": 1}
 
 
 async def test_tokens_are_forgotten_when_nobody_will_repeat_any_more(still: Engine) -> None:
     claimed = await accepted(still)
-    await complete(still, claimed.execution_id, TOKEN, Succeeded())
+    await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     for days, left in ((1, 1), (4, 0)):
         await keep_house(still, None, await travel(still, START + timedelta(days=days)))
         assert await still.database.value("select count(*) from hourbell.awaiting") == left
@@ -449,7 +451,7 @@ async def test_a_target_completes_what_it_accepted_after_its_worker_has_left(
             await eventually(awaits)
         assert await awaits()
         token = target.requests[0].headers["Hourbell-Completion-Token"]
-        await complete(engine, job.job_id, token, Succeeded())
+        await complete(engine, NO_KEYS, job.job_id, token, Succeeded())
     assert await fates(engine) == {"SUCCEEDED": 1}
 
 
