@@ -32,8 +32,8 @@ from hourbell.model.schedules import Once
 from hourbell.model.sealing import KeyRing
 from hourbell.worker.runtime import Worker, WorkerSettings
 
-COUNT = 10_000
-AT_ONCE = 100
+COUNT = 30_000
+AT_ONCE = 200  # the slots of a worker by default
 ROUNDS = 3
 HEADERS = {  # as the worker sends them
     "User-Agent": "Hourbell",

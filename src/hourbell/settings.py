@@ -71,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     worker_low_share: Share = 0.05  # of the claims, begin with the least urgent
     worker_queues: Queues = "default,notifications"
-    worker_slots: Slots = 100
+    worker_slots: Slots = 200
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {

@@ -757,8 +757,8 @@ MUTANTS = [
     Mutant(
         "commit_error_of_a_create_swallowed",
         CREATE,
-        "        if isinstance(error, StoreUnavailable) and not busy:\n            raise\n",
-        "        if isinstance(error, StoreUnavailable) and not busy:\n"
+        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n            raise\n",
+        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n"
         "            return [each.ask.answer(each.created) for each in group] and None\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
@@ -794,7 +794,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_request",
         WRITES,
-        '    if known["fingerprint"] != write.fingerprint:\n',
+        '    if known["fingerprint"] not in (write.fingerprint, *write.older_fingerprints):\n',
         "    if False:\n",
         (
             "tests/integration/api/test_idempotency.py::test_another_operation_under_the_same_key_is_refused",

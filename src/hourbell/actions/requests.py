@@ -80,18 +80,16 @@ async def prepared(
             body = _encoded(content)
         url, headers = filled([url, headers], values)
         _check_filled(url, headers)
-    request: CIMultiDict[str] = CIMultiDict(
-        {"User-Agent": "Hourbell", "Accept-Encoding": "identity"}
-    )
+    usual = {"User-Agent": "Hourbell", "Accept-Encoding": "identity"}
     if body is not None:
-        request["Content-Type"] = _TEXT if isinstance(content, str) else _JSON
+        usual["Content-Type"] = _TEXT if isinstance(content, str) else _JSON
+    own = _own_headers(run, token)
+    own |= signed_headers(own["Idempotency-Key"], timestamp, body or b"", _keys(action, known))
+    request: CIMultiDict[str] = CIMultiDict(usual if headers else usual | own)
     if headers:
+        # Of one name, the last stands: a job may choose what is usual, not what the target trusts us to say.
         request.update(headers)
-    # Of one name, the last stands: a job may choose what is usual, not what the target trusts us to say.
-    request.update(_own_headers(run, token))
-    request.update(
-        signed_headers(request["Idempotency-Key"], timestamp, body or b"", _keys(action, known))
-    )
+        request.update(own)
     return Prepared(url, request, body, _redactor(known))
 
 
@@ -99,7 +97,7 @@ def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) 
     """A quick look, for the many that have none."""
     if body is not None and _OPENS_BYTES in body:
         return True
-    return _OPENS in url or any(_OPENS in value for value in headers.values())
+    return _OPENS in url or (bool(headers) and any(_OPENS in value for value in headers.values()))
 
 
 def _own_headers(run: Run, token: str) -> dict[str, str]:

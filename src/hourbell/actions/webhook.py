@@ -79,7 +79,6 @@ class WebhookRunner:
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
             trust_env=False,
-            middlewares=(_never_again,),
         )
         return cls(session, secrets, now)
 
@@ -121,7 +120,12 @@ class WebhookRunner:
         SENDING_TENANT.set(run.claimed.tenant_id)
         try:
             async with self._session.request(
-                method, url, headers=request.headers, data=_payload(request), allow_redirects=False
+                method,
+                url,
+                headers=request.headers,
+                data=_payload(request),
+                allow_redirects=False,
+                middlewares=() if method == "POST" else _NEVER_AGAIN,
             ) as response:
                 status, headers = response.status, response.headers
                 if is_accepted(status, headers):
@@ -180,6 +184,8 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
         if not piece:
             break
         answer += piece
+        if content.at_eof():
+            break
     return answer
 
 
@@ -209,6 +215,9 @@ async def _never_again(
         raise  # nothing was sent; it is not repeated
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise _BrokeOff from error
+
+
+_NEVER_AGAIN = (_never_again,)  # a POST is never repeated as it is
 
 
 class _Connection(ResponseHandler):

@@ -232,28 +232,26 @@ class StoredSecrets:
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """Those of the names that there are."""
+        read = self._read
         fresh_since = time.monotonic() - FRESH_SECONDS
         missing = [
             name
             for name in names
-            if (known := self._read.get((tenant, name))) is None or known.at < fresh_since
+            if (known := read.get((tenant, name))) is None or known.at < fresh_since
         ]
         if missing:
             at = time.monotonic()
             rows = await self._engine.database.fetch(_Q["sealed"], tenant, missing)
-            if len(self._read) > _MOST_READ:
-                self._read.clear()
-            self._read |= {(tenant, name): _Read(None, at) for name in missing}
-            self._read |= {(tenant, row["name"]): _Read(row, at) for row in rows}
-        now = await self._engine.clock.now() if self._any_rotates(tenant, names) else None
-        found = ((name, self._read[tenant, name].row) for name in names)
-        return {
-            name: _opened(self._ring, tenant, row, now) for name, row in found if row is not None
-        }
-
-    def _any_rotates(self, tenant: str, names: Collection[str]) -> bool:
-        rows = (self._read[tenant, name].row for name in names)
-        return any(row is not None and row["previous"] is not None for row in rows)
+            if len(read) > _MOST_READ:
+                read.clear()
+            read |= {(tenant, name): _Read(None, at) for name in missing}
+            read |= {(tenant, row["name"]): _Read(row, at) for row in rows}
+        sealed = [row for name in names if (row := read[tenant, name].row) is not None]
+        if not sealed:
+            return {}
+        rotates = any(row["previous"] is not None for row in sealed)
+        now = await self._engine.clock.now() if rotates else None
+        return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
 
 
 async def redactor_of_sent(

@@ -47,12 +47,12 @@ def parse_instant(text: str) -> datetime:
 
 def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:
     """RFC 3339 in the given zone, `Z` for UTC, with no more fractional digits than needed."""
-    local = instant.astimezone(zone)
-    offset = local.utcoffset()
+    local = instant if instant.tzinfo is zone else instant.astimezone(zone)
+    offset = None if zone is UTC else local.utcoffset()
     if not offset or offset.total_seconds() % 60:
         # RFC 3339 has no offsets with seconds; a few zones had them until the 1970s.
-        local = instant.astimezone(UTC)
-        text, suffix = local.replace(tzinfo=None).isoformat(), "Z"
+        utc = local if zone is UTC else instant.astimezone(UTC)
+        text, suffix = utc.isoformat()[:-6], "Z"
     else:
         whole = local.isoformat()
         text, suffix = whole[:-6], whole[-6:]
