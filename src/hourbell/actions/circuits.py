@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import random
 
-FAILURES = 5  # in a row,
-OVER_SECONDS = 1.0  # from the first to the last of them
+FAILURES = 20  # in a row: of a target that lives, half of what is sent there may fail,
+OVER_SECONDS = 2.0  # from the first to the last of them
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 30.0
 _MOST_TARGETS = 10_000  # that are remembered; of more, those that failed first are forgotten
 
 Target = tuple[str, str, int]  # tenant, host, port
@@ -58,8 +58,8 @@ class Circuits:
         if self._circuits:
             self._circuits.pop(target, None)
 
-    def failed(self, target: Target, now: float) -> None:
-        """It has not, or not well."""
+    def failed(self, target: Target, now: float) -> float | None:
+        """It has not, or not well. How long it is left alone, if that begins now."""
         circuit = self._circuits.get(target)
         if circuit is None:
             if len(self._circuits) >= _MOST_TARGETS:
@@ -71,6 +71,8 @@ class Circuits:
             circuit.probing = False
             circuit.pause = min(circuit.pause * 2 or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
             circuit.open_until = now + circuit.pause
+            return circuit.pause
+        return None
 
     def unknown(self, target: Target) -> None:
         """It was stopped before anybody could tell: if it was the probe, the next one is."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+import structlog
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 from yarl import URL
@@ -34,6 +35,8 @@ from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import CIRCUIT_OPEN, Accepted, Failed, Outcome, Released, Succeeded
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.secrets import SecretSource
+
+log = structlog.get_logger()
 
 REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
 _AWAY_SECONDS = 1.0
@@ -107,7 +110,7 @@ class WebhookRunner:
             # By the watchdog when its time is over, by others for other reasons.
             now = time.monotonic()
             if now - began >= run.timeout_seconds:
-                self._circuits.failed(target, now)
+                self._failed(target, now)
             else:
                 self._circuits.unknown(target)
             raise
@@ -159,9 +162,21 @@ class WebhookRunner:
 
     def _note(self, target: Target, outcome: Outcome) -> None:
         if isinstance(outcome, Failed) and _is_of_target(outcome.kind):
-            self._circuits.failed(target, time.monotonic())
+            self._failed(target, time.monotonic())
         else:
             self._circuits.lives(target)
+
+    def _failed(self, target: Target, now: float) -> None:
+        pause = self._circuits.failed(target, now)
+        if pause is not None:
+            tenant, host, port = target
+            log.warning(
+                "a target fails and fails; it is left alone for a while",
+                tenant=tenant,
+                host=host,
+                port=port,
+                seconds=pause,
+            )
 
 
 def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
