@@ -20,7 +20,7 @@ from hourbell.engine.writes import Points, Prepared, Write, note, once
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.fields import shown_key
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
-from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.model.limits import Limits, QueueSettings, TenantSettings
 from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
@@ -78,29 +78,6 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     await _set(engine, TARGET, number, limits, write)
 
 
-async def get_tenant(engine: Engine, name: str) -> TenantSettings:
-    """The settings of a tenant; those of one that nobody knows are the usual ones."""
-    row = await engine.database.row_or_none(_Q["tenant"], name)
-    if row is None:
-        return TenantSettings()
-    limits = await _get(engine, TENANT, row["id"])
-    return TenantSettings(
-        max_concurrency=limits.max_concurrency,
-        rate_limit=limits.rate_limit,
-        weight=row["weight"],
-        max_jobs=row["max_jobs"],
-    )
-
-
-async def get_queue(engine: Engine, name: str) -> QueueSettings:
-    """The settings of a queue; those of one that nobody knows are the usual ones."""
-    row = await engine.database.row_or_none(_Q["queue"], name)
-    if row is None:
-        return QueueSettings()
-    limits = await _get(engine, QUEUE, row["id"])
-    return queue_settings(limits, row["timeout_seconds"], row["retry_policy"])
-
-
 def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> QueueSettings:
     """The settings of a queue from its limits and its row."""
     return QueueSettings(
@@ -113,12 +90,6 @@ def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> 
     )
 
 
-async def get_target(engine: Engine, host: str) -> Limits:
-    """The limits of a host; there are none of one that nobody knows."""
-    row = await engine.database.row_or_none(_Q["target"], host_named(host))
-    return Limits() if row is None else await _get(engine, TARGET, row["id"])
-
-
 def host_named(text: object) -> str:
     """A host as jobs name it in their urls, or InvalidInput."""
     url = f"http://{text}/"
@@ -127,14 +98,6 @@ def host_named(text: object) -> str:
         problem = "must be a host as it stands in a url, without scheme, port and path"
         raise InvalidInput([FieldError("host", "bad_format", problem)])
     return found
-
-
-async def _get(engine: Engine, kind: int, key: int) -> Limits:
-    row = await engine.database.row_or_none(_Q["limits"], kind, key)
-    if row is None:
-        return Limits()
-    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
-    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
 
 
 async def _set(

@@ -103,11 +103,6 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
 }
 
 
-def can_move(origin: ExecutionStatus | None, to: ExecutionStatus) -> bool:
-    """Whether an execution may go straight from one status (None: from nothing) to another."""
-    return to in TRANSITIONS[origin]
-
-
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """What a worker gets for one claimed execution."""
 

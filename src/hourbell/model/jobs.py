@@ -204,12 +204,6 @@ class Job(NewJob, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class CreatedJob(Job, frozen=True, kw_only=True, omit_defaults=True):
-    """What a create comes to."""
-
-    existed: bool = False  # it was there already, and is the answer
-
-
 class JobChanges(msgspec.Struct, frozen=True):
     """A checked update: the job as it shall be, and what is different about it.
 

@@ -10,7 +10,8 @@ import pytest
 from hourbell.dispatch import CANCELLED, RELEASED, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.explain import explain_execution
-from hourbell.engine.limits import get_queue, get_tenant, set_queue, set_target, set_tenant
+from hourbell.engine.limits import set_queue, set_target, set_tenant
+from hourbell.engine.overview import get_queue, get_tenant
 from hourbell.engine.read import get_job
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution
@@ -281,7 +282,7 @@ async def test_a_limit_acts_on_what_is_ready_and_on_what_runs(still: Engine) -> 
     assert len(await claimed(still, hand)) == 1
     await limit_tenant(still, "default")
     assert len(await claimed(still, hand)) == 12
-    assert (await get_tenant(still, "default")) == TenantSettings()
+    assert (await get_tenant(still, "default")).settings == TenantSettings()
 
 
 async def test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_seen_it(
@@ -293,7 +294,7 @@ async def test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_s
     await limit_queue(still, max_concurrency=1)
     assert await hand.claim_all() == []
     assert len(await claimed(still, hand)) == 1
-    assert (await get_queue(still, "default")) == QueueSettings(max_concurrency=1)
+    assert (await get_queue(still, "default")).settings == QueueSettings(max_concurrency=1)
 
 
 async def test_a_weight_acts_on_what_is_ready(still: Engine) -> None:
@@ -393,7 +394,7 @@ async def test_a_queue_gives_its_jobs_what_they_do_not_say_themselves(still: Eng
     patient = RetryPolicy(max_retries=7, backoff=Backoff.FIXED, initial_delay_seconds=5)
     settings = QueueSettings(default_timeout_seconds=20, default_retry_policy=patient)
     await set_queue(still, "patient", settings, Write())
-    assert await get_queue(still, "patient") == settings
+    assert (await get_queue(still, "patient")).settings == settings
     silent = await create(still, one_time(queue="patient"))
     assert (silent.timeout_seconds, silent.retry_policy) == (20, patient)
     outspoken = await create(

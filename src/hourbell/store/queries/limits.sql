@@ -32,20 +32,6 @@ insert into hourbell.wakes (at, kind, key) values ($1, $2, $3)
 -- name: set_defaults
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
--- name: queue
-select id, timeout_seconds, retry_policy from hourbell.queues where name = $1
-
--- name: target
-select id from hourbell.targets where host = $1
-
--- name: limits
-select max_concurrency, rate, burst from hourbell.limits where kind = $1 and key = $2
-
--- name: tenant
-select t.id, coalesce(
-  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight, t.max_jobs
-from hourbell.tenants as t where t.name = $1
-
 -- name: blocked
 -- What an execution is parked by: the blocker, one who has what it waits for, whether the blocker's concurrency is used up,
 -- and when its token comes, if nobody passes it. $2 now.
