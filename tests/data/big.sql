@@ -158,5 +158,54 @@ select 1 + n % 10000, 'key-' || n, '\x00', 0, '{}', $now - n * interval '1 s' fr
 insert into hourbell.audit (at, tenant, job, actor, operation)
 select $now - n * interval '1 s', tenant, id, 'anonymous', 'create' from hourbell.big_jobs where n <= 200000;
 
+-- 10,000 one-time executions that their targets have accepted, and twice as many that were completed.
+insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity');
+
+create unlogged table hourbell.big_awaiting as
+select n, hourbell.id_base($now - interval '2 hours' + n * interval '10 ms') | n as id from generate_series(1, 10000) as n;
+
+insert into hourbell.executions (id, occurrence, run_at, tenant, version, queue, priority, origin, spec)
+select id, $now - interval '2 hours', $now - interval '2 hours', 1 + n % 10000, 1, 1, 2, 0,
+  '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'
+from hourbell.big_awaiting;
+
+insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)
+select 0, id, n, $now - interval '2 hours', 1, 1, false from hourbell.big_awaiting;
+
+insert into hourbell.awaiting (id, fence, until, begun_ms, token, outcome)
+select id, n, $now + (n - 500) * interval '1 s', 1, sha256(n::text::bytea), null from hourbell.big_awaiting
+union all
+select n, 1, $now - n * interval '5 s', 1, sha256(n::text::bytea), 'SUCCEEDED' from generate_series(1, 20000) as n;
+
+-- Every fifth job has a unique key, 50,000 more were left by one-time jobs that are over.
+insert into hourbell.unique_keys (tenant, space, key, job)
+select tenant, 0, 'unique-' || n, id from hourbell.big_jobs where n % 5 = 0
+union all
+select 1 + n % 10000, 0, 'over-' || n, n from generate_series(1, 50000) as n;
+
+insert into hourbell.api_keys (id, tenant, role, name, digest, created_at, revoked_at)
+select n, case when n % 10 > 0 then 1 + n % 10000 end, case when n % 10 > 0 then 'producer' else 'worker' end, 'key-' || n,
+  sha256(n::text::bytea), $now - interval '40 days', case when n % 3 = 0 then $now end
+from generate_series(1, 50000) as n;
+insert into hourbell.api_keys (id, role, name, digest, created_at) values (25001000, 'admin', 'admin', sha256('admin'), $now);
+
+insert into hourbell.secrets (tenant, name, sealed, sealed_by, created_at, updated_at)
+select 1 + n % 10000, 'secret-' || n, '\x00', 'k1', $now, $now from generate_series(1, 50000) as n;
+
+insert into hourbell.monitors
+  (id, tenant, job, created_at, since, looked_at, expected_at, check_at, deleted_at, grace_seconds, url, headers)
+select 1000000 + n, tenant, id, $now - interval '9 days', $now - interval '9 days', $now, $now + interval '1 hour',
+  case when n % 10 > 0 then $now + interval '1 hour' end, case when n % 10 = 0 then $now end, 60, '', '{}'
+from hourbell.big_jobs where n > 900000 and n <= 950000;
+
+insert into hourbell.targets (host, created_at) select 'host-' || n || '.example', $now from generate_series(1, 50000) as n;
+
+insert into hourbell.past_sessions (id, token, ended_at)
+select n, gen_random_uuid(), $now - n * interval '1 minute' from generate_series(1000, 11000) as n;
+
+insert into hourbell.replays (id, died_at, replayed_at)
+select n, $now - n * interval '1 s', $now from generate_series(1, 20000) as n;
+
 insert into hourbell.leadership (epoch, node, renewed_at, expires_at)
 values (1, '00000000-0000-0000-0000-000000000001', $now, 'infinity');

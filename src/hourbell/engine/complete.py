@@ -29,6 +29,7 @@ from hourbell.engine.outcomes import (
     Settlement,
     settlement,
 )
+from hourbell.engine.pages import walk
 from hourbell.engine.read import get_execution
 from hourbell.engine.secrets import redactor_of_sent
 from hourbell.engine.settle import SETTLE, columns, settle
@@ -169,7 +170,7 @@ async def end_overdue(engine: Engine, now: datetime) -> bool:
     Anybody may do this: an execution leaves its lease only once.
     """
     await engine.database.value(_Q["cancel_wished"], now)
-    rows = await engine.database.fetch(_Q["overdue"], now, _MOST_OVERDUE)
+    rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
     if not rows:
         return False
     batch = [

@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.pages import NEWEST, Id, Page, page_token, read_token
+from hourbell.engine.pages import NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.engine.writes import Points, Prepared, Write, note, once
 from hourbell.model.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_of, new_key
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
@@ -20,7 +20,7 @@ from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-_K = queries("keys")
+_J, _K = queries("jobs"), queries("keys")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
 _ROLES = {role.value: role for role in KeyRole}
 
@@ -152,7 +152,11 @@ async def get_key(engine: Engine, key_id: int) -> ApiKey:
 async def list_keys(engine: Engine, page_size: int, token: str | None) -> Page:
     """Keys, newest first."""
     before = NEWEST if token is None else read_token(token, Id)
-    rows = await engine.database.fetch(_K["list_keys"], before, page_size + 1, engine.scope)
+    if engine.scope is None:
+        rows = await walk(engine, _K["list_keys"], before, page_size + 1)
+    else:
+        tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
+        rows = await walk(engine, _K["list_keys_of_tenant"], before, page_size + 1, tenant)
     keys = [_api_key(row) for row in rows[:page_size]]
     return Page(keys, page_token(keys[-1].key_id) if len(rows) > page_size else None)
 

@@ -11,7 +11,7 @@ import msgspec
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import read_headers, read_url
-from hourbell.engine.pages import MOST_PER_PAGE, NEWEST, Id, Page, page_token, read_token
+from hourbell.engine.pages import MOST_PER_PAGE, NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.engine.read import get_job
 from hourbell.engine.watch import next_expected
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
@@ -112,10 +112,10 @@ async def list_monitors(engine: Engine, page_size: int = 50, token: str | None =
     before = NEWEST if token is None else read_token(token, Id)
     size = min(page_size, MOST_PER_PAGE)
     if engine.scope is None:
-        rows = await engine.database.fetch(_Q["list_monitors"], before, size + 1)
+        rows = await walk(engine, _Q["list_monitors"], before, size + 1)
     else:
         tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
-        rows = await engine.database.fetch(_Q["list_monitors_of_tenant"], before, size + 1, tenant)
+        rows = await walk(engine, _Q["list_monitors_of_tenant"], before, size + 1, tenant)
     found = [_monitor(row) for row in rows[:size]]
     more = len(rows) > size
     return Page(found, page_token(found[-1].monitor_id) if more else None)

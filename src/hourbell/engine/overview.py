@@ -35,33 +35,39 @@ class Named(msgspec.Struct, frozen=True):
 
 async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Tenants by name."""
-    return await _list(engine, "list_tenants", page_size, token, engine.scope, _tenant)
+    if engine.scope is not None:
+        if token is not None:
+            read_token(token, str)
+            return Page([], None)
+        row = await _row_or_none(engine, "tenant", engine.scope)
+        return Page([] if row is None else [Named(row["name"], _tenant(row))], None)
+    return await _list(engine, "list_tenants", page_size, token, _tenant)
 
 
 async def list_queues(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Queues by name."""
-    return await _list(engine, "list_queues", page_size, token, None, _queue)
+    return await _list(engine, "list_queues", page_size, token, _queue)
 
 
 async def list_targets(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Hosts that webhooks call, by name."""
     if engine.scope is not None:
         return Page([], None)
-    return await _list(engine, "list_targets", page_size, token, None, _limits)
+    return await _list(engine, "list_targets", page_size, token, _limits)
 
 
 async def get_tenant(engine: Engine, name: str) -> Named:
     """A tenant with its counts: jobs that are scheduled, paused or waiting; executions that run, or wait for its limits."""
     if not engine.sees(name):
         raise NotFound("tenant", shown_key(name))
-    row = await _row(engine, "list_tenants", "tenant", name)
+    row = await _row(engine, "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
     return _counted(name, _tenant(row), counts)
 
 
 async def get_queue(engine: Engine, name: str) -> Named:
     """A queue with its counts: executions that are ready, run, or wait for its limits; workers that serve it."""
-    row = await _row(engine, "list_queues", "queue", name)
+    row = await _row(engine, "queue", name)
     now = await engine.clock.now()
     (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
     return _counted(name, _queue(row), counts)
@@ -75,7 +81,7 @@ async def get_target(engine: Engine, host: str) -> Named:
         raise NotFound("target", shown_key(host)) from None
     if engine.scope is not None:
         raise NotFound("target", shown_key(host))
-    row = await _row(engine, "list_targets", "target", named)
+    row = await _row(engine, "target", named)
     (counts,) = await walk(engine, _Q["target_counts"], row["id"], MOST_COUNTED)
     return _counted(named, _limits(row), counts)
 
@@ -85,14 +91,13 @@ async def _list(
     statement: str,
     page_size: int,
     token: str | None,
-    only: str | None,
     settings: Callable[[asyncpg.Record], Limits],
 ) -> Page:
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
         after = ""  # made up; it has no place in the order of names
     size = min(page_size, MOST_PER_PAGE)
-    rows = await walk(engine, _Q[statement], after, size + 1, only)
+    rows = await walk(engine, _Q[statement], after, size + 1)
     more = len(rows) > size
     return Page(
         [Named(row["name"], settings(row)) for row in rows[:size]],
@@ -100,13 +105,17 @@ async def _list(
     )
 
 
-async def _row(engine: Engine, statement: str, kind: str, name: str) -> asyncpg.Record:
-    row = None
-    if text_problem(name) is None:
-        row = await engine.database.row_or_none(_Q[statement], "", 1, name)
+async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:
+    row = await _row_or_none(engine, kind, name)
     if row is None:
         raise NotFound(kind, shown_key(name))
     return row
+
+
+async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record | None:
+    if text_problem(name) is not None:
+        return None
+    return await engine.database.row_or_none(_Q[kind], name)
 
 
 def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:

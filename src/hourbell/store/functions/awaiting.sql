@@ -1,5 +1,11 @@
 -- Awaiting: executions that were accepted by their targets. They are leased by session 0, which never ends.
 
+-- Whether nobody has said yet how it ended. Not `outcome is null`, which is the condition of the index in the order of time: the
+-- planner would walk through all of that in search of one id.
+create or replace function hourbell.waits(a hourbell.awaiting) returns boolean
+language sql immutable
+return coalesce(a.outcome, '') = '';
+
 -- Ends those of these executions that wait for their target, as cancelled; returns which.
 create or replace function hourbell.cancel_awaiting(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
@@ -11,7 +17,7 @@ declare
   n int;
 begin
   with noted as (
-    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and a.outcome is null returning a.*)
+    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and hourbell.waits(a) returning a.*)
   select array_agg(a.id), array_agg(a.fence), array_agg(a.begun_ms), array_agg(
     greatest(least(extract(epoch from p_now - l.claimed_at) * 1000, 2000000000) - a.begun_ms, 0)::int)
   into ids, fences, begun, took
@@ -35,6 +41,6 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 begin
   if not exists (select from hourbell.cancellations) then return; end if;
   perform hourbell.cancel_awaiting(array(
-    select a.id from hourbell.awaiting as a
-    where a.outcome is null and exists (select from hourbell.cancellations as c where c.id = a.id offset 0) limit 1000), p_now);
+    select c.id from hourbell.cancellations as c
+    where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.waits(a) offset 0) limit 1000), p_now);
 end $$;

@@ -14,9 +14,10 @@ language sql stable
 return p_status = 1
   and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
 
--- Where an execution is that has not ended, and what that is called; nothing if nobody asks.
+-- Where an execution is that has not ended, and what that is called; nothing if nobody asks. p_wanted: the status that is asked for,
+-- or null. Every session has to be asked whether it holds something, so that is left out if the status cannot be such.
 create or replace function hourbell.whereabouts(
-  e hourbell.executions, p_asked boolean, out in_due boolean, out in_parked boolean, out in_held boolean, out claimed_at timestamptz,
+  e hourbell.executions, p_asked boolean, p_wanted text, out in_due boolean, out in_parked boolean, out in_held boolean, out claimed_at timestamptz,
   out lease_fence bigint, out session bigint, out progress text, out status text
 ) returns setof record
 language sql stable as $$
@@ -35,6 +36,7 @@ language sql stable as $$
   left join lateral (
     select l.claimed_at, l.fence, l.session, l.progress from hourbell.sessions as s cross join lateral (
       select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
-    where not (p.in_due or p.in_parked or p.in_held) limit 1) as l on true
+    where not (p.in_due or p.in_parked or p.in_held) and coalesce(p_wanted not in ('SCHEDULED', 'RETRYING'), true)
+    limit 1) as l on true
   where p_asked offset 0  -- decided before anything is looked up
 $$;

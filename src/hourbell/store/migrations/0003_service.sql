@@ -9,6 +9,8 @@ create table hourbell.api_keys (
   created_at timestamptz not null,
   revoked_at timestamptz
 );
+create index api_keys_by_tenant on hourbell.api_keys (tenant, id);
+create index api_keys_of_admins on hourbell.api_keys (id) where role = 'admin' and tenant is null and revoked_at is null;
 
 create table hourbell.secrets (
   tenant     int not null references hourbell.tenants,
@@ -145,5 +147,5 @@ create table hourbell.monitors (
 ) with (fillfactor = 70);
 create index monitors_by_check on hourbell.monitors (check_at) where check_at is not null;
 create index monitors_deleted on hourbell.monitors (deleted_at) where deleted_at is not null;
-create index monitors_by_job on hourbell.monitors (job);
-create index monitors_by_tenant on hourbell.monitors (tenant, id);
+create index monitors_by_job on hourbell.monitors (job) where deleted_at is null;
+create index monitors_by_tenant on hourbell.monitors (tenant, id) where deleted_at is null;

@@ -16,18 +16,19 @@ where a.id = $1 and a.token = $2
 select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (
   select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
-left join hourbell.leased as l on l.session = 0 and l.id = a.id and l.fence = a.fence
-left join hourbell.executions as e on e.id = a.id
-left join hourbell.jobs as j on j.id = e.job
+left join lateral (
+  select * from hourbell.leased as l where l.session = 0 and l.id = a.id and l.fence = a.fence offset 0) as l on true
+left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
+left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 
 -- name: note_outcome
 -- $3 is what became of it; no row: somebody was first.
-update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and outcome is null returning id
+update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourbell.waits(awaiting) returning id
 
 -- name: note_ended
 -- They wait no more, and nobody has completed them.
 update hourbell.awaiting as a set outcome = 'ENDED' from unnest($1::bigint[], $2::bigint[]) as o(id, fence)
-where a.id = o.id and a.fence = o.fence and a.outcome is null
+where a.id = o.id and a.fence = o.fence and hourbell.waits(a)
 
 -- name: cancel
 -- Ends one that waits; false: it does not.
@@ -39,4 +40,4 @@ select hourbell.cancel_wished($1)
 
 -- name: until
 -- How long one may wait.
-select until from hourbell.awaiting where id = $1 and outcome is null
+select until from hourbell.awaiting as a where id = $1 and hourbell.waits(a)

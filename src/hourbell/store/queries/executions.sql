@@ -139,7 +139,7 @@ from (
     select e, e.*, ($5::int is null or e.tenant = $5) and not ($7 and e.job is null)
       and (e.job is null or e.occurrence <= $8 or e.attempt > 0) as fits
     from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
-  left join lateral hourbell.whereabouts(e.e, e.fits) as w on true) as e
+  left join lateral hourbell.whereabouts(e.e, e.fits, $6) as w on true) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
@@ -151,7 +151,7 @@ from (
   from (
     select * from hourbell.executions
     where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
-  cross join lateral hourbell.whereabouts(e, true) as w) as e
+  cross join lateral hourbell.whereabouts(e, true, $6) as w) as e
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
@@ -164,8 +164,9 @@ from (
     l.progress, row_number() over (order by l.id desc) as pos, $5::int is null or e.tenant = $5 as wanted
   from (
     select l.* from hourbell.sessions as s cross join lateral (
-      select * from hourbell.leased as l where l.session = s.id and (l.session = 0) = ($6::text = 'AWAITING') and l.id < $1 and l.id >= $4
+      select * from hourbell.leased as l where l.session = s.id and l.id < $1 and l.id >= $4
       order by l.id desc limit case when $5::int is null then $2::bigint else $3::bigint end) as l
+    where (s.id = 0) = ($6::text = 'AWAITING')
     order by l.id desc limit $3) as l
   cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e) as e
 where e.wanted or e.pos = $3

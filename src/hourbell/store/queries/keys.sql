@@ -27,9 +27,15 @@ select k.*, t.name as tenant_name from hourbell.api_keys as k left join hourbell
 where k.id = $1
 
 -- name: list_keys
--- Newest first, before $1; $3 the tenant, or null for all.
-select k.*, t.name as tenant_name from hourbell.api_keys as k left join hourbell.tenants as t on t.id = k.tenant
-where k.id < $1 and ($3::text is null or t.name = $3) order by k.id desc limit $2
+-- Newest first, before $1.
+select k.*, (select name from hourbell.tenants as t where t.id = k.tenant) as tenant_name
+from (select * from hourbell.api_keys where id < $1 order by id desc limit $2) as k
+
+-- name: list_keys_of_tenant
+-- Of the tenant $3, written as a range: only its own index has (tenant, id) in order.
+select k.*, (select name from hourbell.tenants as t where t.id = k.tenant) as tenant_name
+from (
+  select * from hourbell.api_keys where (tenant, id) < ($3, $1) and tenant >= $3 order by tenant desc, id desc limit $2) as k
 
 -- name: revoke_key
 update hourbell.api_keys set revoked_at = $2 where id = $1 and revoked_at is null

@@ -46,9 +46,10 @@ select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as te
 from hourbell.monitors as m where m.deleted_at is null and m.id < $1 order by m.id desc limit $2
 
 -- name: list_monitors_of_tenant
--- Newest first, before $1; of the tenant $3.
+-- Of the tenant $3, written as a range: only its own index has (tenant, id) in order.
 select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
-from hourbell.monitors as m where m.deleted_at is null and m.tenant = $3 and m.id < $1 order by m.id desc limit $2
+from hourbell.monitors as m
+where m.deleted_at is null and (m.tenant, m.id) < ($3, $1) and m.tenant >= $3 order by m.tenant desc, m.id desc limit $2
 
 -- name: delete_monitor
 -- It is kept for as long as the answer, for whoever repeats the request.

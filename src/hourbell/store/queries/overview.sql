@@ -2,21 +2,37 @@
 -- whom something that runs is can only be seen by looking at it: what runs is counted among $2 of the cell, `looked_at` says among how many.
 
 -- name: list_tenants
--- By name, after $1 and at most $2 of them; $3: this one only, or null.
+-- By name, after $1 and at most $2 of them.
 select t.id, t.name, t.max_jobs, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
-where t.name > $1 and ($3::text is null or t.name = $3) order by t.name limit $2
+where t.name > $1 order by t.name limit $2
+
+-- name: tenant
+select t.id, t.name, t.max_jobs, l.max_concurrency, l.rate, l.burst, coalesce(
+  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
+where t.name = $1
 
 -- name: list_queues
 select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = 1 and l.key = q.id
-where q.name > $1 and ($3::text is null or q.name = $3) order by q.name limit $2
+where q.name > $1 order by q.name limit $2
+
+-- name: queue
+select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
+from hourbell.queues as q left join hourbell.limits as l on l.kind = 1 and l.key = q.id
+where q.name = $1
 
 -- name: list_targets
 select t.id, t.host as name, l.max_concurrency, l.rate, l.burst
 from hourbell.targets as t left join hourbell.limits as l on l.kind = 3 and l.key = t.id
-where t.host > $1 and ($3::text is null or t.host = $3) order by t.host limit $2
+where t.host > $1 order by t.host limit $2
+
+-- name: target
+select t.id, t.host as name, l.max_concurrency, l.rate, l.burst
+from hourbell.targets as t left join hourbell.limits as l on l.kind = 3 and l.key = t.id
+where t.host = $1
 
 -- name: tenant_counts
 select least($2::int, (
