@@ -236,6 +236,7 @@ def test_a_postgresql_that_dies_under_it_is_started_again(folder: Path, started:
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: up.answers("GET", f"/api/v1/jobs/{job['job_id']}"))
     up.until_ready()
+    assert "Traceback" not in up.interrupt()  # an outage is told in lines
 
 
 def test_a_second_process_on_the_same_folder_is_told_who_is_there(

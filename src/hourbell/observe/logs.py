@@ -25,3 +25,5 @@ def configure_logs(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    # Of an outage it tells with a traceback what we tell in a line.
+    logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
