@@ -67,6 +67,7 @@ class Engine:
         self.creates: Group[Any, Any] = Group()  # jobs that are created together
         self.batches = Turns(2, 32)  # each may be large
         self.batch_room = Room(128 * 1024 * 1024)  # for those that arrive or wait
+        self.early = Turns(32, 0)  # completions that come before their acceptance is recorded
         self._announcer = _Announcer(database)
 
     def within(self, tenant: str | None) -> Self:
