@@ -57,10 +57,9 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 
 
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    with engine.batch_room.taking() as take:
+    with engine.batch_room.taking(engine.scope) as take:
         items, write = await read_batch(request, take)
-        async with engine.batches:  # not while it arrives: whoever is slow to send holds up nobody
-            results = await create_batch(engine, items, read_item, write)
+        results = await create_batch(engine, items, read_item, write)
     return answer({"results": [render_result(result) for result in results]})
 
 

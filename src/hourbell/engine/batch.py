@@ -8,7 +8,7 @@ batch is halved, within its transaction, until the item that wants it is alone, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -17,7 +17,16 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, asked_by, begin, follow, look
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, knows, numbers_of
+from hourbell.engine.rows import (
+    Entries,
+    Entry,
+    Numbers,
+    arguments,
+    entry_of,
+    names_of,
+    numbers_of,
+    unnameable,
+)
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
 from hourbell.model.errors import (
     Conflict,
@@ -40,6 +49,7 @@ _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
 _BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
 _TRIES = 5
+_MOST_PROBLEMS = 16  # with names that are told one by one
 _SLICE = 200  # items that are read before others get their turn; more would not stay in the processor's caches
 
 
@@ -91,6 +101,7 @@ async def create_batch(
     """
     home = engine.scope or DEFAULT_TENANT  # whose key it is
     now = await engine.clock.now()
+    following: list[Awaitable[None]] = []
 
     async def prepare() -> Prepared[list[Result]]:
         batch = await _read(engine, items, read, write)
@@ -102,11 +113,16 @@ async def create_batch(
             return batch.results()
 
         async def then() -> None:
-            await follow(engine, batch.created(), numbers, batch.now)
+            following.append(follow(engine, batch.created(), numbers, batch.now))
 
         return Prepared(numbers.tenants[home], effect, then)
 
-    return await once(engine, write, _POINTS, home, now, list[Result], prepare)
+    async with engine.batches:
+        results = await once(engine, write, _POINTS, home, now, list[Result], prepare)
+    # Others have their turn while it joins its timetables, which may be many.
+    for rest in following:
+        await rest
+    return results
 
 
 async def _read(
@@ -178,29 +194,20 @@ class _Batch:
             try:
                 return await numbers_of(hurried, [self._request], self.now)
             except (InvalidInput, StoreUnavailable) as error:
-                _check_held(error)
-            await self._refuse_names(hurried, home)
+                if isinstance(error, StoreUnavailable) and not is_held(error):
+                    raise
+                if not self._entries:
+                    break
+            problems = await unnameable(hurried, self._entries, self.now, _MOST_PROBLEMS)
+            possible = []
+            for entry in self._entries:
+                problem = problems.get(names_of(entry))
+                if problem is None:
+                    possible.append(entry)
+                else:
+                    self._refused[entry.job_id] = _refusal(problem)
+            self._entries = possible
         raise Conflict(IN_USE)
-
-    async def _refuse_names(self, engine: Engine, home: str) -> None:
-        problems: dict[object, Refused] = {}
-        named = {_names_of(entry): entry for entry in self._entries if not knows(engine, entry)}
-        for names, entry in named.items():
-            try:
-                await numbers_of(engine, [Entries(home, [entry], self._write.actor)], self.now)
-            except InvalidInput as error:
-                problems[names] = _refusal(error)
-            except StoreUnavailable as error:
-                _check_held(error)
-                problems[names] = _refusal(Conflict(IN_USE))
-        possible = []
-        for entry in self._entries:
-            problem = problems.get(_names_of(entry))
-            if problem is None:
-                possible.append(entry)
-            else:
-                self._refused[entry.job_id] = problem
-        self._entries = possible
 
     async def insert(self, connection: Connection, numbers: Numbers) -> None:
         if self._entries:
@@ -255,18 +262,6 @@ async def _insert(
     )
     assert row is not None
     return row
-
-
-def _check_held(error: HourbellError) -> None:
-    if isinstance(error, StoreUnavailable) and not is_held(error):
-        raise error
-
-
-def _names_of(entry: Entry) -> tuple[object, ...]:
-    """All that it names."""
-    queue, host, *_ = entry.terms
-    schedule = None if entry.recurring is None else entry.recurring.schedule
-    return entry.tenant, queue, host, schedule
 
 
 def _key_of(entry: Entry) -> tuple[object, ...]:

@@ -21,6 +21,7 @@ from hourbell.store.queries import queries
 _Q = queries("jobs")
 MOST_QUEUES_MADE = 1_000  # by the jobs of one tenant; a cell has room for 32,767
 _MOST_NAMES = 100_000
+MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
 
 
@@ -66,7 +67,7 @@ class Engine:
         self._patience_ms: int | None = None  # with who makes the same name at this moment
         self.creates: Group[Any, Any] = Group()  # jobs that are created together
         self.batches = Turns(2, 32)  # each may be large
-        self.batch_room = Room(128 * 1024 * 1024)  # for those that arrive or wait
+        self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # for those that arrive or wait
         self.early = Turns(32, 0)  # completions that come before their acceptance is recorded
         self._announcer = _Announcer(database)
 
@@ -81,11 +82,6 @@ class Engine:
         hurried = copy.copy(self)
         hurried._patience_ms = patience_ms
         return hurried
-
-    def knows(self, tenant: str, queue: str, host: str | None) -> bool:
-        """Whether nothing has to be made, and nobody waited for, to have their numbers."""
-        known = tenant in self._tenants and queue in self._queues
-        return known and (host is None or host in self._targets)
 
     def require(self, tenant: str) -> None:
         """Forbidden if a caller names another tenant than the one that there is for him."""

@@ -28,7 +28,16 @@ from hourbell.engine.join import join_timetable
 from hourbell.engine.limits import queue_settings
 from hourbell.engine.plain import PlainJob
 from hourbell.engine.read import get_job
-from hourbell.engine.rows import Entries, Entry, Numbers, arguments, entry_of, knows, numbers_of
+from hourbell.engine.rows import (
+    Entries,
+    Entry,
+    Numbers,
+    arguments,
+    entry_of,
+    names_of,
+    numbers_of,
+    unnameable,
+)
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
 from hourbell.model.errors import (
     Conflict,
@@ -138,46 +147,50 @@ async def _create_together(
         elif ready.unique in first:
             followers.append(ready)
         else:
+            try:
+                seen.take_room(ready.entry.tenant)
+            except QuotaExceeded as error:
+                ask.refuse(error)
+                continue
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
     try:
-        while group:
-            requests = [ready.request for ready in group]
-            try:
-                numbers = await numbers_of(engine.hurried(patience_ms), requests, seen.now)
-            except (InvalidInput, StoreUnavailable) as error:
-                group = _without_new_names(engine, group, error, patience_ms)
-                continue
+        numbers = await _numbered(engine, group, seen.now, patience_ms)
+        if numbers is not None:
             await _store(engine, group, numbers, seen.now, patience_ms)
-            break
     finally:
         for ready in followers:
             ready.ask.answer(_after(first[ready.unique], ready))
 
 
-def _without_new_names(
-    engine: Engine, group: list[_Ready], error: Exception, patience_ms: int
-) -> list[_Ready]:
-    """Of a group for whose names there is no room, or that somebody else holds: those that name nothing new. The others go alone."""
-    if isinstance(error, StoreUnavailable) and not is_held(error):
-        raise error
-    if len(group) > 1:
+async def _numbered(
+    engine: Engine, group: list[_Ready], now: datetime, patience_ms: int
+) -> Numbers | None:
+    """The numbers of what a group names. Whoever names something that cannot be had leaves the group; None: all have left."""
+    hurried = engine.hurried(patience_ms)
+    for _ in range(_TRIES):
+        if not group:
+            return None
+        try:
+            return await numbers_of(hurried, [ready.request for ready in group], now)
+        except (InvalidInput, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and not is_held(error):
+                raise
+        problems = await unnameable(hurried, [ready.entry for ready in group], now)
         for ready in group:
-            if not knows(engine, ready.entry):
-                alone = partial(_create_together, engine, _BRIEF_MS)
-                engine.creates.set_aside(ready.ask, alone)
-        return [ready for ready in group if knows(engine, ready.entry)]
-    _put_off(engine, group[0].ask, error, patience_ms)
-    return []
+            problem = problems.get(names_of(ready.entry))
+            if isinstance(problem, Conflict):
+                _put_off(engine, ready.ask, patience_ms)
+            elif problem is not None:
+                ready.ask.refuse(problem)
+        group[:] = [ready for ready in group if names_of(ready.entry) not in problems]
+    raise Conflict(IN_USE)
 
 
-def _put_off(engine: Engine, ask: Ask[Asked, Outcome], error: Exception, patience_ms: int) -> None:
-    """One that is alone and cannot be carried out: if somebody holds what it wants, it waits a little longer, once."""
-    if not is_held(error):
-        ask.refuse(error)
-    elif patience_ms < _PATIENT_MS:
-        patiently = partial(_create_together, engine, _PATIENT_MS)
-        engine.creates.set_aside(ask, patiently, patient=True)
+def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience_ms: int) -> None:
+    """One that wants what somebody else holds waits a little longer, alone, once."""
+    if patience_ms < _PATIENT_MS:
+        engine.creates.set_aside(ask, partial(_create_together, engine, _PATIENT_MS))
     else:
         ask.refuse(Conflict(IN_USE))
 
@@ -215,7 +228,6 @@ class _Ready(msgspec.Struct, frozen=True):
 def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
     asked = ask.wanted
     new = seen.parse(asked, job_id)
-    seen.take_room(new.tenant_id)
     created = Created(_as_created(new, job_id, seen.now))
     write = asked.write
     answer = None if write.key is None else msgspec.json.encode(created).decode()
@@ -241,8 +253,10 @@ async def _store(
             await _store(engine, group[middle:], numbers, now, patience_ms)
         elif isinstance(error, asyncpg.ForeignKeyViolationError):
             group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
+        elif is_held(error):
+            _put_off(engine, group[0].ask, patience_ms)
         else:
-            _put_off(engine, group[0].ask, error, patience_ms)
+            group[0].ask.refuse(error)
         return
     stored = []
     refused = dict(zip(row["refused"], row["holders"], strict=True))

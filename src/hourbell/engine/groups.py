@@ -9,7 +9,7 @@ the others, because he has to wait for somebody, is set aside, and holds up nobo
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -55,7 +55,6 @@ class Group(Generic[T, A]):
         self._most_under_way = most_under_way
         self._most_waiting = most_waiting
         self._aside = asyncio.Semaphore(most_aside)
-        self._patient = asyncio.Semaphore(most_aside)
         self._set_aside = 0
         self._waiting: deque[Ask[T, A]] = deque()
         self._under_way = 0
@@ -72,11 +71,10 @@ class Group(Generic[T, A]):
             self._start(self._serve(carry_out))
         return await ask.future
 
-    def set_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A], patient: bool = False) -> None:
-        """Carry out one alone; a few such at the same time, and apart from them a few that wait for somebody patiently."""
+    def set_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
+        """Carry out one alone; a few such may be waiting for somebody at the same time."""
         self._set_aside += 1
-        places = self._patient if patient else self._aside
-        self._start(self._serve_aside(ask, carry_out, places))
+        self._start(self._serve_aside(ask, carry_out))
 
     async def _serve(self, carry_out: CarryOut[T, A]) -> None:
         try:
@@ -87,19 +85,17 @@ class Group(Generic[T, A]):
         finally:
             self._under_way -= 1
 
-    async def _serve_aside(
-        self, ask: Ask[T, A], carry_out: CarryOut[T, A], places: asyncio.Semaphore
-    ) -> None:
+    async def _serve_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
         try:
             async with asyncio.timeout(ASIDE_SECONDS):
-                await places.acquire()
+                await self._aside.acquire()
         except TimeoutError:
             ask.refuse(Overloaded())
         else:
             try:
                 await _carry_out([ask], carry_out)
             finally:
-                places.release()
+                self._aside.release()
         finally:
             self._set_aside -= 1
 
@@ -133,28 +129,34 @@ class Turns:
 
 
 class Room:
-    """Memory for what is being received, of all who send at the same time. Who is slow takes little of it."""
+    """Memory for what is being received, of all who send at the same time. Who is slow takes little of it, and nobody all."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, most_of_one: int) -> None:
         self._most = most_bytes
-        self._taken = 0
+        self._most_of_one = most_of_one
+        self._taken: Counter[str | None] = Counter()
 
     @contextmanager
-    def taking(self) -> Iterator[Callable[[int], None]]:
+    def taking(self, whose: str | None) -> Iterator[Callable[[int], None]]:
         """How to take some more; everything is given back at the end. Overloaded if there is no more."""
         mine = 0
 
         def take(size: int) -> None:
             nonlocal mine
-            if self._taken + size > self._most:
+            if (
+                self._taken[whose] + size > self._most_of_one
+                or self._taken.total() + size > self._most
+            ):
                 raise Overloaded
-            self._taken += size
+            self._taken[whose] += size
             mine += size
 
         try:
             yield take
         finally:
-            self._taken -= mine
+            self._taken[whose] -= mine
+            if not self._taken[whose]:
+                del self._taken[whose]
 
 
 async def _carry_out(asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:

@@ -12,9 +12,11 @@ import msgspec
 from hourbell.engine.codes import MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import timetable_of
+from hourbell.engine.writes import IN_USE, is_held
+from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import NewJob, OnDuplicate, encode_job
 from hourbell.model.policies import Delivery, Priority
-from hourbell.model.schedules import Once, Timetable
+from hourbell.model.schedules import Once, Schedule, Timetable
 from hourbell.store.queries import queries
 from hourbell.timing.rules import compile_rule
 from hourbell.timing.zones import tz_version
@@ -24,6 +26,12 @@ UNIQUE_KEY, NAME = range(2)  # the spaces of unique keys
 _Q = queries("jobs")
 
 
+_TOO_MANY = (
+    "Many others that were sent with it name something new that cannot be had, and it was not looked at any more. "
+    "Nothing was changed; send it again without them."
+)
+
+Names = tuple[str, str, str | None, Schedule | None]
 Terms = tuple[str, str | None, Priority, Delivery, int | None, int | None, int | None, int, int]
 
 
@@ -58,12 +66,6 @@ def entry_of(job_id: int, job: NewJob, name: str | None = None) -> Entry:
         job.on_duplicate,
         None if once else job,
     )
-
-
-def knows(engine: Engine, entry: Entry) -> bool:
-    """Whether nothing has to be made for it."""
-    queue, host, *_ = entry.terms
-    return entry.recurring is None and engine.knows(entry.tenant, queue, host)
 
 
 def _terms(job: NewJob) -> Terms:
@@ -120,6 +122,41 @@ async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime)
         await ensure_timetables(engine, set(rides.values()), now) if rides else {},
         rides,
     )
+
+
+async def unnameable(
+    engine: Engine, entries: Iterable[Entry], now: datetime, most: int | None = None
+) -> dict[Names, HourbellError]:
+    """Of what some jobs name, that which cannot be had, and why: they are halved until it is alone.
+
+    `most`: so much is told for itself; then whatever is among more of it is refused as well, so that it ends soon.
+    """
+    problems: dict[Names, HourbellError] = {}
+
+    async def look(those: list[Entry]) -> None:
+        try:
+            await numbers_of(engine, [Entries(those[0].tenant, those, "")], now)
+        except (InvalidInput, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and not is_held(error):
+                raise
+            if len(those) == 1:
+                problems[names_of(those[0])] = Conflict(IN_USE) if is_held(error) else error
+            elif most is not None and len(problems) >= most:
+                problems.update((names_of(entry), Conflict(_TOO_MANY)) for entry in those)
+            else:
+                middle = len(those) // 2
+                await look(those[:middle])
+                await look(those[middle:])
+
+    await look(list({names_of(entry): entry for entry in entries}.values()))
+    return problems
+
+
+def names_of(entry: Entry) -> Names:
+    """All that it names."""
+    queue, host, *_ = entry.terms
+    schedule = None if entry.recurring is None else entry.recurring.schedule
+    return entry.tenant, queue, host, schedule
 
 
 def arguments(

@@ -98,7 +98,9 @@ async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
     assert (await api.get(path)).body["status"] == "SUCCEEDED"
 
 
-async def test_few_wait_for_a_worker_at_a_time(api: Client, dispatch: PostgresDispatch):
+async def test_few_wait_for_a_worker_at_a_time_and_none_for_long(
+    api: Client, dispatch: PostgresDispatch
+):
     job = await api.created(one_time(schedule={"delay_seconds": 0}))
     session = await dispatch.open("worker", ["default"], 10)
     await dispatch.admit()
@@ -107,7 +109,7 @@ async def test_few_wait_for_a_worker_at_a_time(api: Client, dispatch: PostgresDi
     said = {"token": "guessed", "status": "SUCCEEDED"}
     asked = (api.post(path + "/complete", said, key=None) for _ in range(40))
     answers = await asyncio.gather(*asked)
-    assert sorted(answer.status for answer in answers) == [404] * 32 + [503] * 8
+    assert sorted(answer.status for answer in answers) == [409] * 32 + [503] * 8
 
 
 async def test_cancelling_ends_it_at_once(api: Client, path: str):

@@ -3,15 +3,20 @@
 import asyncio
 import io
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import asyncpg
+import pytest
 
 from hourbell import failpoints
 from hourbell.api.server import ApiServer
+from hourbell.engine import core
 from hourbell.engine.core import Engine
+from hourbell.engine.groups import Room, Turns
 from hourbell.engine.limits import set_tenant
 from hourbell.engine.writes import Write
+from hourbell.model.errors import Overloaded
 from hourbell.model.limits import TenantSettings
 from integration.api.client import Answer, Client, one_time, recurring
 
@@ -188,9 +193,60 @@ async def test_whoever_is_slow_to_send_a_batch_holds_up_no_other(api: Client, se
 async def test_batches_that_arrive_at_once_take_no_more_memory_than_there_is_for_them(
     api: Client, engine: Engine
 ):
-    engine.batch_room._most = 1_000
+    engine.batch_room._most_of_one = 1_000
     padded = one_time(action={"type": "TASK", "name": "t", "payload": "x" * 1_000})
     answer = await api.post(BATCH, [padded])
     assert answer.is_problem(503, "overloaded")
     assert codes(await api.post(BATCH, [one_time()])) == ["created"]  # what was taken is given back
-    assert engine.batch_room._taken == 0
+    assert not engine.batch_room._taken
+
+
+def test_nobody_takes_all_the_memory_for_what_arrives():
+    room = Room(100, most_of_one=40)
+    with room.taking("acme") as take, room.taking("globex") as others:
+        take(40)
+        with pytest.raises(Overloaded):
+            take(1)
+        with room.taking("acme") as again, pytest.raises(Overloaded):
+            again(1)
+        others(40)
+        with room.taking(None) as rest:
+            rest(20)
+            with pytest.raises(Overloaded):
+                rest(1)
+    assert not room._taken
+
+
+async def test_items_that_name_too_many_new_queues_are_refused_one_by_one_and_soon(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 100)
+    makes = "select count(*) from hourbell.queues where name like 'q%'"
+    statements: list[object] = []
+    make = Engine.make
+
+    async def noting(self: Engine, statement: str, *args: object) -> Sequence[asyncpg.Record]:
+        statements.append(statement)
+        return await make(self, statement, *args)
+
+    monkeypatch.setattr(Engine, "make", noting)
+    documents = [one_time(queue=f"q{number}") for number in range(1_000)]
+    answer = await api.post(BATCH, [one_time(), *documents, one_time()])
+    found = codes(answer)
+    assert found[0] == found[-1] == "created"
+    assert 90 <= found.count("created") - 2 == await engine.database.value(makes) <= 100
+    assert set(found) == {"created", "invalid_input", "conflict"}
+    assert len(statements) < 200  # not one for each
+
+
+async def test_others_have_their_turn_while_a_batch_joins_its_timetables(
+    api: Client, engine: Engine
+):
+    engine.batches = Turns(1, 32)
+    with failpoints.held("join.before_commit") as held:
+        first = asyncio.create_task(api.post(BATCH, [recurring()]))
+        await held.reached()
+        async with asyncio.timeout(10):
+            assert codes(await api.post(BATCH, [one_time()])) == ["created"]
+        held.release()
+        assert codes(await first) == ["created"]

@@ -7,7 +7,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from hourbell.engine import create
+from hourbell.engine import core, create
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import set_tenant
 from hourbell.engine.writes import Write
@@ -105,9 +105,10 @@ async def test_what_somebody_holds_delays_no_stranger(
 
     async def timed(number: int) -> tuple[float, int]:
         began = time.monotonic()
-        # Some of them bring new names themselves.
+        # Some of them bring new names themselves, and some recur.
         queue = f"new-{number}" if number % 6 == 0 else "default"
-        answer = await api.post(JOBS, one_time(name=f"stranger {number}", queue=queue))
+        made = recurring(schedule={"every_seconds": 3600}) if number % 3 == 1 else one_time()
+        answer = await api.post(JOBS, {**made, "name": f"stranger {number}", "queue": queue})
         return time.monotonic() - began, answer.status
 
     async def stuck() -> tuple[float, object]:
@@ -148,6 +149,26 @@ async def test_what_somebody_holds_harms_no_other_item_of_a_batch(
     await stopped.close()
     results = [result.get("code", "created") for result in answer.body["results"]]
     assert results == ["created", "conflict", "created"]
+
+
+async def test_whoever_has_made_too_many_queues_turns_away_no_stranger(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    await api.created(one_time())
+    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 0)
+    wrong = [one_time(tenant_id="greedy", queue=f"q{number}") for number in range(30)]
+    right = [recurring(name=f"stranger {number}") for number in range(120)]
+    answers = await asyncio.gather(*(api.post(JOBS, document) for document in wrong + right))
+    assert [answer.status for answer in answers] == [422] * 30 + [201] * 120
+
+
+async def test_a_key_that_is_repeated_takes_no_room_of_a_quota(api: Client, engine: Engine):
+    await set_tenant(engine, "small", TenantSettings(max_jobs=1), Write())
+    document = one_time(tenant_id="small")
+    answers = await asyncio.gather(*(api.post(JOBS, document, key="one") for _ in range(5)))
+    assert {(answer.status, answer.body["job_id"]) for answer in answers} == {
+        (201, answers[0].body["job_id"])
+    }
 
 
 async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Engine):

@@ -3,8 +3,11 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
+from hourbell.engine.core import Engine
+from hourbell.engine.retain import keep_house
 from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -124,3 +127,40 @@ async def test_a_repeat_that_would_not_be_accepted_any_more_gets_the_first_answe
         pytest.fail("a job that has ended already was still accepted")
     again = await api.send("POST", JOBS, document, key="late-repeat")
     assert (again.status, again.body) == (201, first.body)
+
+
+async def test_an_answer_is_kept_for_a_day_at_least_and_not_for_ever(api: Client, engine: Engine):
+    document = one_time(schedule={"delay_seconds": 30 * 86_400})
+    first = await api.post(JOBS, document, key="kept")
+    now = await engine.clock.now()
+    await keep_house(engine, None, now + timedelta(hours=24, minutes=1))
+    again = await api.post(JOBS, document, key="kept")
+    assert again.body["job_id"] == first.body["job_id"]
+    await keep_house(engine, None, now + timedelta(seconds=engine.times.answers_seconds + 60))
+    later = await api.post(JOBS, document, key="kept")
+    assert later.body["job_id"] != first.body["job_id"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document"),
+    [
+        ("PUT", "/api/v1/jobs/by-name/nightly", recurring(name="nightly")),
+        ("PUT", "/api/v1/tenants/acme", {"weight": 2}),
+        ("POST", "/api/v1/jobs/batch", [one_time()]),
+    ],
+)
+async def test_while_the_first_still_runs_the_second_is_told_to_try_again(
+    api: Client, engine: Engine, database: str, method: str, path: str, document: object
+):
+    await api.created(one_time())
+    stopped = await asyncpg.connect(database)
+    async with stopped.transaction():
+        for tenant in ("default", "acme"):
+            await stopped.execute(
+                "insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)"
+                " values ($1, 'one', '', 0, '{}', hourbell.clock())",
+                await engine.tenant(tenant, await engine.clock.now()),
+            )
+        answer = await api.send(method, path, document, key="one")
+    await stopped.close()
+    assert answer.is_problem(409, "conflict")
