@@ -15,6 +15,8 @@ import pytest
 from aiohttp import web
 
 from conftest import DatabaseMaker
+from hourbell.engine.complete import WITHHELD
+from hourbell.engine.secrets import FRESH_SECONDS
 from hourbell.model.sealing import KeyRing
 from integration.life.support import eventually
 from integration.test_roles import PATIENCE_SECONDS, free_port, hourbell, is_ready
@@ -157,6 +159,7 @@ async def test_a_secret_is_nowhere_but_in_the_request(
     assert "/elsewhere" not in target.heard
     assert "{{secret:odd}}" in dump
     assert dump.count("[secret]") > 10
+    assert WITHHELD not in dump
 
     everywhere = {
         "answers": "\n".join(operator.answers),
@@ -188,7 +191,9 @@ async def use_secrets(operator: Operator, target: Target) -> dict[str, str]:
     # One that nobody answers, by a port that nobody has: errors name what could not be reached.
     expected[await operator.sends(f"http://127.0.0.1:{free_port()}/1")] = "DEAD"
 
-    # Those that their target completes later, and tells what it was sent.
+    # Those that their target completes later, and tells what it was sent. By now no worker remembers anything older than the
+    # secrets, so what is told is searched, not withheld.
+    await asyncio.sleep(FRESH_SECONDS)
     ends = {
         "good": {"status": "SUCCEEDED", "result": {"echo": [*FORMS], PLAIN: {ODD: "x"}}},
         "bad": {"status": "FAILED", "error": "\n".join(FORMS)},

@@ -4,8 +4,8 @@ A webhook that is answered by `202` and `Hourbell-Async: 1` leaves its worker: i
 fence, its deadline and what it holds of limits stay as they are, and no worker's death matters any more. Who brings the token
 that went along with the request completes it. A repetition gets the same answer, whatever has become of the execution since.
 
-What the target says is searched for the secrets that it was sent, as the worker searches an answer. If that cannot be done, because they
-were changed since or have no key here, the outcome counts and the words about it are withheld.
+What the target says is searched for the secrets that it was sent, as the worker searches an answer. If that cannot be done, because the
+job or they were changed since or have no key here, the outcome counts and the words about it are withheld.
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ async def _without_secrets(
     action = decode_spec(row["spec"]).action if row["is_as_sent"] else None
     if isinstance(action, TaskAction):
         return outcome  # it was sent none
-    redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
+    redactor = None  # if the job was changed since: any secret may have been in it
+    if action is not None:
+        redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
     if redactor is None:
         log.warning("what a target said is withheld", execution=execution_text(seen.execution_id))
     if isinstance(outcome, Succeeded):

@@ -23,7 +23,6 @@ from hourbell.model.sealing import KeyRing, Sealed
 from hourbell.model.secrets import (
     FEWEST_CHARACTERS,
     MAX_BYTES_OF_REQUEST,
-    MAX_OF_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
     Redactor,
@@ -255,22 +254,16 @@ class StoredSecrets:
 
 
 async def redactor_of_sent(
-    engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction | None, sent_at: datetime
+    engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
 ) -> Redactor | None:
-    """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here.
-
-    `action` is None if the job was changed since: then any of the tenant's secrets may have been in it.
-    """
-    names = set() if action is None else names_of(action)
-    most = MAX_OF_REQUEST + 1  # with the one that signs
-    if action is None:
-        rows = await engine.database.fetch(_Q["all_sealed"], tenant, most + 1)
-    else:
-        rows = await engine.database.fetch(_Q["sealed"], tenant, [*names, signer_of(action)])
-    if len(rows) > most or not names <= {row["name"] for row in rows}:
+    """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here."""
+    names = names_of(action)
+    rows = await engine.database.fetch(_Q["sealed"], tenant, [*names, signer_of(action)])
+    if not names <= {row["name"] for row in rows}:
         return None
-    was_filled_in = [row for row in rows if action is None or row["name"] in names]
-    if any(_had_another_value(row, sent_at) for row in was_filled_in):
+    # A worker may have read it a moment before, and a secret that was deleted and made again has no past.
+    since = sent_at - timedelta(seconds=FRESH_SECONDS)
+    if any(row["updated_at"] > since for row in rows if row["name"] in names):
         return None
     try:
         known = [_opened(ring, tenant, row, sent_at) for row in rows]
@@ -280,14 +273,6 @@ async def redactor_of_sent(
     if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
         return None
     return Redactor(values)
-
-
-def _had_another_value(row: asyncpg.Record, sent_at: datetime) -> bool:
-    """Whether what was sent may have been another value than the present one. A worker may have read it a moment before."""
-    replaced: bool = row["updated_at"] > row["created_at"]
-    since = sent_at - timedelta(seconds=FRESH_SECONDS) if replaced else sent_at
-    changed: bool = row["updated_at"] > since
-    return changed
 
 
 def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:

@@ -26,13 +26,8 @@ where s.tenant = (select id from hourbell.tenants where name = $1) and s.name > 
 
 -- name: sealed
 -- The secrets $2 of a tenant, as they are sealed.
-select name, sealed, sealed_by, previous, previous_by, previous_until, created_at, updated_at from hourbell.secrets
+select name, sealed, sealed_by, previous, previous_by, previous_until, updated_at from hourbell.secrets
 where tenant = (select id from hourbell.tenants where name = $1) and name = any ($2)
-
--- name: all_sealed
--- The secrets of a tenant, as they are sealed, at most $2.
-select name, sealed, sealed_by, previous, previous_by, previous_until, created_at, updated_at from hourbell.secrets
-where tenant = (select id from hourbell.tenants where name = $1) limit $2
 
 -- name: sealed_by_others
 -- Secrets that another key than $1 seals, of all tenants.
