@@ -1,7 +1,8 @@
 """Connections to targets, under the rule of where webhooks may go.
 
 Names are looked at whenever they are to be connected to, addresses that a URL names when it is read, and every address once more when
-a socket is made for it: whatever way a URL was written or understood, that is what is connected to.
+a socket is made for it: whatever way a URL was written or understood, that is what is connected to. A name that an administrator allows
+opens the addresses that it has to the request that has looked it up, and to no other.
 
 A name that leads where nobody may go and a name that leads nowhere look the same to whoever sends a webhook, so that nobody learns
 which names there are in our network. The log tells them apart.
@@ -10,8 +11,6 @@ which names there are in our network. The log tells them apart.
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Sequence
 from contextvars import ContextVar
 
 import structlog
@@ -23,10 +22,19 @@ from hourbell.model.egress import Egress, ForbiddenTarget
 
 log = structlog.get_logger()
 
-CONNECT_SECONDS = 60.0  # after its name was looked up, an address may be connected to for so long
 
-# Whose webhook a connection is made for. The HTTP client asks for addresses on its own, and does not know.
-SENDING_TENANT: ContextVar[str] = ContextVar("sending_tenant", default="")
+class Sending:
+    """A request that a connection is made for. The HTTP client asks for addresses and sockets on its own, and does not know it."""
+
+    __slots__ = ("by_name", "tenant")
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.by_name: set[tuple[str, int]] = set()  # addresses that it may go to for their name
+
+
+# The client's tasks have copies of the context, so what they have in it is the same object.
+SENDING: ContextVar[Sending] = ContextVar("sending")
 
 
 class GuardedResolver(AbstractResolver):
@@ -35,20 +43,20 @@ class GuardedResolver(AbstractResolver):
     def __init__(self, egress: Egress, names: Names | None = None) -> None:
         self._egress = egress
         self._names = names or Names()
-        self._of_allowed_hosts: dict[tuple[str, int], float] = {}  # until when
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """All addresses of a name, if all of them may be connected to; else NameFailed, as if there were none."""
-        tenant = SENDING_TENANT.get()
+        sending = SENDING.get()
+        tenant = sending.tenant
         try:
             found = await self._names.addresses(tenant, host)
         except NameFailed as error:
             log.info("a name has no address", tenant=tenant, host=host, error=str(error))
             raise
         try:
-            self._check(host, port, found)
+            self._egress.check(host, port, found)
         except ForbiddenTarget:
             log.warning(
                 "a name leads where webhooks must not go",
@@ -58,6 +66,7 @@ class GuardedResolver(AbstractResolver):
                 addresses=found,
             )
             raise NameFailed from None
+        sending.by_name.update((address, port) for address in found)
         return [
             ResolveResult(
                 hostname=host,
@@ -70,22 +79,11 @@ class GuardedResolver(AbstractResolver):
             for address in found
         ]
 
-    def _check(self, host: str, port: int, addresses: Sequence[str]) -> None:
-        self._egress.check(host, port, addresses)
-        by_name = [each for each in addresses if not self._egress.allows_address(each)]
-        if by_name:
-            now = time.monotonic()
-            known = self._of_allowed_hosts.items()
-            self._of_allowed_hosts = {place: until for place, until in known if until > now} | {
-                (address, port): now + CONNECT_SECONDS for address in by_name
-            }
-
     def make_socket(self, info: AddrInfoType) -> socket.socket:
         """A socket for an address that is about to be connected to."""
         family, kind, protocol, _, (address, port, *_) = info
         is_allowed = self._egress.allows(str(address), int(port), str(address))
-        until = self._of_allowed_hosts.get((str(address), int(port)), 0.0)
-        if not is_allowed and until <= time.monotonic():
+        if not is_allowed and (address, port) not in SENDING.get().by_name:
             raise ForbiddenTarget
         return socket.socket(family, kind, protocol)
 

@@ -26,7 +26,7 @@ from yarl import URL
 from hourbell.actions import Run
 from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
 from hourbell.actions.circuits import Circuits, Target
-from hourbell.actions.egress import SENDING_TENANT, GuardedResolver
+from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, Prepared, prepared
 from hourbell.actions.trust import certificate_problem, tls_problem, trust
@@ -120,7 +120,7 @@ class WebhookRunner:
     async def _sent(
         self, method: str, url: URL, request: Prepared, run: Run, token: str, began: float
     ) -> Outcome:
-        SENDING_TENANT.set(run.claimed.tenant_id)
+        SENDING.set(Sending(run.claimed.tenant_id))
         try:
             async with self._session.request(
                 method,

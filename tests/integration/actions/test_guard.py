@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,7 +17,7 @@ from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.names import Names
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.model.egress import LOOPBACK, Egress
-from hourbell.model.executions import Failed, Outcome, Succeeded
+from hourbell.model.executions import Claimed, Failed, Outcome, Succeeded
 from hourbell.model.jobs import JobSpec, WebhookAction
 from integration.actions.test_webhook import CLAIMED, Secrets, opened
 
@@ -45,9 +46,9 @@ async def inside() -> AsyncIterator[Listener]:
         yield listener
 
 
-async def sent(webhooks: WebhookRunner, url: str) -> Outcome:
+async def sent(webhooks: WebhookRunner, url: str, claimed: Claimed = CLAIMED) -> Outcome:
     action = WebhookAction(url=url)
-    return await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+    return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0))
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,40 @@ async def test_what_an_administrator_allows_is_heard(inside: Listener) -> None:
     assert isinstance(refused, Failed)
     assert (refused.kind, refused.final) == ("forbidden_target", True)
     assert inside.heard == 1
+
+
+@pytest.mark.parametrize("tenant", [CLAIMED.tenant_id, "another"])
+async def test_a_name_that_is_allowed_opens_its_address_for_nobody_else(
+    inside: Listener, tenant: str
+) -> None:
+    """Neither for what the same tenant sends next, nor for what others do, in whatever spelling."""
+    webhooks = opened(f"localhost:{inside.port}")
+    claimed = msgspec.structs.replace(CLAIMED, tenant_id=tenant)
+    try:
+        assert isinstance(await sent(webhooks, f"http://localhost:{inside.port}/"), Succeeded)
+        outcomes = [
+            await sent(webhooks, f"http://{host}:{inside.port}/", claimed)
+            for host in ("127.0.0.1", "2130706433", "[::1]")
+        ]
+    finally:
+        await webhooks.close()
+    assert all(isinstance(each, Failed) for each in outcomes)
+    assert inside.heard == 1
+
+
+async def test_a_name_that_is_allowed_is_reached_beside_addresses_that_are_not(
+    inside: Listener,
+) -> None:
+    """At once, by tasks that were begun by one: each has what it has looked up itself."""
+    webhooks = opened(f"localhost:{inside.port}")
+    try:
+        outcomes = await asyncio.gather(
+            *(
+                sent(webhooks, f"http://{host}:{inside.port}/")
+                for host in ("localhost", "127.0.0.1", "localhost", "[::1]") * 5
+            )
+        )
+    finally:
+        await webhooks.close()
+    assert [isinstance(each, Succeeded) for each in outcomes] == [True, False] * 10
+    assert inside.heard == 10

@@ -1,11 +1,11 @@
 """Where webhooks may go."""
 
+import asyncio
 import socket
-import time
 
 import pytest
 
-from hourbell.actions.egress import CONNECT_SECONDS, GuardedResolver
+from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameFailed, Names
 from hourbell.model.egress import LOOPBACK, Egress, ForbiddenTarget
 from hourbell.model.errors import ConfigurationError
@@ -104,12 +104,14 @@ def answering(*addresses: str) -> Names:
 
 
 async def test_one_forbidden_answer_forbids_all() -> None:
+    SENDING.set(Sending("acme"))
     resolver = GuardedResolver(Egress(), answering("8.8.8.8", "10.0.0.1"))
     with pytest.raises(NameFailed):
         await resolver.resolve("rebind.example", 80)
 
 
 async def test_allowed_answers_are_given_as_they_are() -> None:
+    SENDING.set(Sending("acme"))
     found = await GuardedResolver(Egress(), answering(*GLOBAL)).resolve("x.example", 443)
     assert [each["host"] for each in found] == GLOBAL
 
@@ -118,6 +120,7 @@ async def test_allowed_answers_are_given_as_they_are() -> None:
     "spelling", ["127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.1.", "localhost"]
 )
 async def test_every_spelling_of_home_is_home(spelling: str) -> None:
+    SENDING.set(Sending("acme"))
     with pytest.raises(NameFailed):
         await GuardedResolver(Egress()).resolve(spelling, 80, socket.AF_UNSPEC)
 
@@ -130,6 +133,7 @@ def test_a_refusal_tells_nothing_of_our_network() -> None:
 
 
 async def test_no_socket_is_made_for_an_address_that_nobody_looked_at() -> None:
+    SENDING.set(Sending("acme"))
     resolver = GuardedResolver(Egress.parse("db.internal:80"), answering("10.0.0.1"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
     with pytest.raises(ForbiddenTarget):
@@ -150,6 +154,7 @@ def test_of_ipv6_only_what_was_given_out_is_the_internet(address: str) -> None:
     ("allowed", "address"), [("10.1.2.3:8443", "10.1.2.3"), ("[0:0::1]:8443", "::1")]
 )
 async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: str) -> None:
+    SENDING.set(Sending("acme"))
     resolver = GuardedResolver(Egress.parse(allowed))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     info = (family, socket.SOCK_STREAM, 0, "", (address, 8443))
@@ -158,12 +163,14 @@ async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: st
         resolver.make_socket((*info[:4], (address, 8444)))
 
 
-async def test_what_a_name_has_opened_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_name_has_opened_is_open_for_one_request() -> None:
+    SENDING.set(Sending("acme"))
     resolver = GuardedResolver(Egress.parse("hooks.internal:8443"), answering("10.1.2.3"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.1.2.3", 8443))
-    await resolver.resolve("hooks.internal", 8443)
+    await asyncio.create_task(resolver.resolve("hooks.internal", 8443))  # as the client may do it
     resolver.make_socket(info).close()
-    later = time.monotonic() + CONNECT_SECONDS
-    monkeypatch.setattr("hourbell.actions.egress.time.monotonic", lambda: later)
+    with pytest.raises(ForbiddenTarget):
+        resolver.make_socket((*info[:4], ("10.1.2.3", 22)))
+    SENDING.set(Sending("acme"))
     with pytest.raises(ForbiddenTarget):
         resolver.make_socket(info)
