@@ -111,7 +111,8 @@ class Redactor:
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        self._spellings = {_folded(each) for value in values for each in _spellings(value)} - {""}
+        found = {_folded(each) for value in values for each in _spellings(value)} - {""}
+        self._spellings = {each: _period(each) for each in found}
 
     def redacted(self, text: str) -> str:
         return self._without_values(text, len(text)) if self._spellings else text
@@ -149,12 +150,36 @@ class Redactor:
         return "".join(pieces) + text[after:end]
 
     def _found_in(self, folded: str) -> Iterator[tuple[int, int]]:
-        for spelling in self._spellings:
+        for spelling, period in self._spellings.items():
             size = len(spelling)
             start = folded.find(spelling)
             while start >= 0:
-                yield start, start + size
-                start = folded.find(spelling, start + size)
+                stop = start + size
+                if period < size:
+                    stop = _repeated_until(folded, stop, spelling[-period:])
+                yield start, stop
+                # What overlaps otherwise begins at least a quarter further on: two short periods have a common one.
+                start = folded.find(spelling, stop - size + 1)
+
+
+def _period(spelling: str) -> int:
+    """After how many characters it can begin anew within itself; its length, if not before a quarter of it (or so)."""
+    size = len(spelling)
+    period = spelling.find(spelling[: (size + 1) // 2], 1)
+    return period if period > 0 and spelling.startswith(spelling[period:]) else size
+
+
+def _repeated_until(text: str, start: int, unit: str) -> int:
+    """Where the repetitions of a unit end that begin here: in steps that grow, and shrink again."""
+    step = unit
+    while text.startswith(step, start):
+        start += len(step)
+        step += step
+    while len(step) > len(unit):
+        step = step[: len(step) // 2]
+        if text.startswith(step, start):
+            start += len(step)
+    return start
 
 
 def _folded(text: str) -> str:
