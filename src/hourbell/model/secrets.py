@@ -13,7 +13,7 @@ import re
 import secrets as random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
 
@@ -31,6 +31,16 @@ USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name 
 STRUCK_OUT = "[secret]"
 ALL_WITHHELD = "[withheld: a secret is in it, not in a way that could be struck out]"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+# `-` and `_` are `+` and `/` of another base64, and `+` is a space in forms.
+_BETWEEN = str.maketrans("_", "/", " \t\r\n\f\v+-")
+# However often it was escaped.
+_JSON_ESCAPE = re.compile(
+    r"\\+(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2})|u(?P<code>[0-9a-fA-F]{4})|(?P<letter>.))",
+    re.DOTALL,
+)
+_HTML_ESCAPE = re.compile(r"&(?:#0{0,8}[0-9]{1,7}|#[xX]0{0,8}[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,31});?")
+_CUT_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?|&#?[A-Za-z0-9]{0,31})\Z")
+_LONGEST_ESCAPE = 40
 _BETWEEN_TEXTS = "\0"
 _ENDING = 8  # characters of a text that are looked for first
 
@@ -107,15 +117,23 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 class Redactor:
     """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded, in JSON and in HTML.
 
+    A text is withheld as a whole if a value is still in it when all of that is undone: most can be written in more ways than one.
     The work grows with the sizes of text and values, whatever they are: it is done in the loop, and tenants choose both.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
+        values = list(values)
         found = {_folded(each) for value in values for each in _spellings(value)} - {""}
         self._spellings = {each: _period(each) for each in found}
+        bare = {_bare(each) for value in values for each in _undone_spellings(value)}
+        self._bare = {each for each in bare if len(each) >= FEWEST_CHARACTERS}
 
     def redacted(self, text: str) -> str:
-        return self._without_values(text, len(text)) if self._spellings else text
+        if not text or not self._spellings:
+            return text
+        left = self._without_values(text, len(text))
+        copies = "\0".join(_undone(left))
+        return ALL_WITHHELD if any(each in copies for each in self._bare) else left
 
     def redacted_document(self, document: Any) -> Any:
         """Of what can be written as JSON; all of it goes if a value is there otherwise than in a text."""
@@ -133,9 +151,16 @@ class Redactor:
 
     def redacted_beginning(self, text: str) -> str:
         """Of a text that was cut off somewhere: a value may have been cut through, and its beginning goes too."""
+        if not self._spellings:
+            return text
+        text = text.rstrip("\ufffd")  # of a character that was cut through
         folded = _folded(text)
-        begun = max((_begun_at_end(folded, each) for each in self._spellings), default=0)
-        return self._without_values(text, len(text) - begun)
+        begun = max(_begun_at_end(folded, each) for each in self._spellings)
+        left = self._without_values(text, len(text) - begun)
+        for copy in _undone(left[:-_LONGEST_ESCAPE] + _CUT_ESCAPE.sub("", left[-_LONGEST_ESCAPE:])):
+            if any(each in copy or _begun_at_end(copy, each) >= _ENDING for each in self._bare):
+                return ALL_WITHHELD
+        return left
 
     def _without_values(self, text: str, end: int) -> str:
         """The text before `end`; what begins before it counts as a whole."""
@@ -187,6 +212,27 @@ def _folded(text: str) -> str:
     return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
 
+def _bare(text: str) -> str:
+    """Without case, and without what is put between the lines or the words of something, or stands for it."""
+    return _folded(text).translate(_BETWEEN)
+
+
+def _undone(text: str) -> set[str]:
+    """What a text may be meant to say, bare."""
+    written = {text, _JSON_ESCAPE.sub(_unescaped, text)}
+    said = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
+    said |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
+    return {_bare(each) for each in written | said}
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found["pair"]:
+        return bytes.fromhex(found["pair"].replace("\\", "").replace("u", "")).decode("utf-16-be")
+    if found["code"]:
+        return chr(int(found["code"], 16))
+    return " " if found["letter"] in "nrt" else found["letter"]
+
+
 def _begun_at_end(text: str, spelling: str) -> int:
     """How many characters at the end of a text are the beginning of a spelling, without being all of it."""
     ending = text[-_ENDING:]
@@ -209,6 +255,13 @@ def _spellings(value: str) -> set[str]:
     for offset in range(3):
         found |= _inside_base64(raw, offset)
     return found
+
+
+def _undone_spellings(value: str) -> set[str]:
+    """Those that are left when escapes are undone."""
+    raw = value.encode()
+    encoded = {each for offset in range(3) for each in _inside_base64(raw, offset)}
+    return {value, raw.hex()} | encoded
 
 
 def _inside_base64(raw: bytes, offset: int) -> set[str]:
