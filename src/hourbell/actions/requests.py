@@ -180,6 +180,7 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
 
 
 # Most webhooks of a tenant have the same secrets, and a redactor takes long to make; a large one is not small in memory.
+# So the values of the last ones stay in memory: docs/security.md says so.
 _MOST_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)
 _large = lru_cache(maxsize=16)(Redactor)

@@ -222,7 +222,7 @@ class _Read(msgspec.Struct, frozen=True):
 
 
 class StoredSecrets:
-    """The secrets of tenants, for a worker that sends something: read sealed, opened for the moment."""
+    """The secrets of tenants, for a worker that sends something: remembered sealed, opened each time."""
 
     def __init__(self, engine: Engine, ring: KeyRing) -> None:
         self._engine = engine
