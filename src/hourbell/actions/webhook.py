@@ -32,13 +32,23 @@ from hourbell.actions.requests import CannotSend, Prepared, prepared
 from hourbell.actions.trust import certificate_problem, tls_problem, trust
 from hourbell.model.egress import ForbiddenTarget
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
-from hourbell.model.executions import CIRCUIT_OPEN, Accepted, Failed, Outcome, Released, Succeeded
+from hourbell.model.executions import (
+    CIRCUIT_OPEN,
+    NO_SECRET_KEYS,
+    Accepted,
+    Failed,
+    Outcome,
+    Released,
+    Succeeded,
+)
+from hourbell.model.ids import execution_text
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.secrets import SecretSource
 
 log = structlog.get_logger()
 
 REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
+SILENT_SECONDS = 30.0  # between two warnings of the same
 _AWAY_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: nobody told its address in time."
 # What was read is told as Python writes bytes, in which no secret would be found again.
@@ -56,6 +66,7 @@ class WebhookRunner:
         self._secrets = secrets
         self._now = now  # seconds since 1970, for the target to compare with its own clock
         self._circuits = Circuits()
+        self._silent_until = 0.0  # about keys that are not there; monotonic
 
     @classmethod
     def open(
@@ -97,8 +108,11 @@ class WebhookRunner:
             target = (run.claimed.tenant_id, url.raw_host or "", url.port or 0)
         except CannotSend as error:
             return Failed(str(error), error.kind)
-        except (StoreUnavailable, NoSecretKeys):
+        except StoreUnavailable:
             return Released(_AWAY_SECONDS)  # no secrets here, and nothing was sent
+        except NoSecretKeys as error:
+            self._warn_of_keys(error, run, began)
+            return Released(_AWAY_SECONDS, NO_SECRET_KEYS)
         except ValueError:
             return Failed("No request can be sent to this url.", "connection")
         delay = self._circuits.delay_seconds(target, began)
@@ -159,6 +173,17 @@ class WebhookRunner:
             return Failed("No request can be sent to this url.", "connection")
         except aiohttp.ClientError:
             return Failed("The target closed the connection without an answer.", "connection")
+
+    def _warn_of_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
+        """It concerns each webhook of a tenant, again and again, until somebody gives this process its keys."""
+        if now >= self._silent_until:
+            self._silent_until = now + SILENT_SECONDS
+            log.warning(
+                "webhooks are given back: this process cannot open their secrets",
+                tenant=run.claimed.tenant_id,
+                execution=execution_text(run.claimed.execution_id),
+                error=str(error),
+            )
 
     def _note(self, target: Target, outcome: Outcome) -> None:
         if isinstance(outcome, Failed) and _is_of_target(outcome.kind):

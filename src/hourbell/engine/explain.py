@@ -11,7 +11,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
 from hourbell.engine.read import get_execution, get_job, list_executions
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import CIRCUIT_OPEN, FATES
+from hourbell.model.executions import CIRCUIT_OPEN, FATES, NO_SECRET_KEYS
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobStatus
 from hourbell.store.queries import queries
@@ -19,6 +19,12 @@ from hourbell.store.queries import queries
 _E = queries("executions")
 _L = queries("limits")
 _A = queries("awaiting")
+
+_PUT_OFF = {
+    CIRCUIT_OPEN: "Its target failed again and again, and is left alone for a while; no attempt is burnt.",
+    NO_SECRET_KEYS: "A worker had no key to open its secrets, and gave it back; no attempt is burnt."
+    " Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+}
 
 
 class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,14 +68,10 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
         return Explanation("paused", "The job is paused.", None, execution_id)
     if row["in_parked"]:
         return await _blocked(engine, execution_id, now)
-    if row["in_due"] and row["run_at"] > now and row["waits_for"] == CIRCUIT_OPEN:
-        return Explanation(
-            CIRCUIT_OPEN,
-            "Its target failed again and again, and is left alone for a while; no attempt is burnt.",
-            row["run_at"],
-            execution_id,
-        )
     if row["in_due"] and row["run_at"] > now:
+        if row["waits_for"] in _PUT_OFF:
+            code = row["waits_for"]
+            return Explanation(code, _PUT_OFF[code], row["run_at"], execution_id)
         if row["attempt"]:
             return Explanation(
                 "retrying", "An attempt failed; the next one waits.", row["run_at"], execution_id

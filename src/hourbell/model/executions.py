@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 CIRCUIT_OPEN = "circuit_open"  # what an execution waits for whose target is left alone for a while
+NO_SECRET_KEYS = "no_secret_keys"  # and one whose worker cannot open its secrets
 TIMEOUT = "timeout"  # the kind of failure of an attempt that was stopped by its timeout
 
 
@@ -140,7 +141,9 @@ class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released")
     """Given back unstarted; the attempt does not count."""
 
     delay_seconds: float = 0.0  # to be tried again after this
-    waits_for: str | None = None  # what the delay is for, as `explain` says it: `circuit_open`
+    waits_for: str | None = (
+        None  # what the delay is for, as `explain` says it: `circuit_open`, `no_secret_keys`
+    )
 
 
 class Accepted(msgspec.Struct, frozen=True, tag_field="outcome", tag="accepted"):

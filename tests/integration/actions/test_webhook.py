@@ -6,8 +6,10 @@ import contextlib
 import gzip
 import hashlib
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, tzinfo
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,11 +17,12 @@ import pytest
 from aiohttp import web
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
+from structlog.testing import capture_logs
 
-from hourbell.actions import Run
+from hourbell.actions import Run, webhook
 from hourbell.actions.circuits import FAILURES
 from hourbell.actions.egress import GuardedResolver
-from hourbell.actions.webhook import WebhookRunner
+from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
 from hourbell.engine.outcomes import MOST_RESULT_BYTES, settlement
 from hourbell.model.egress import LOOPBACK, Egress
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
@@ -583,18 +586,41 @@ async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_oth
         await webhooks.close()
 
 
-@pytest.mark.parametrize("why", [NoSecretKeys("It has no key."), StoreUnavailable("away")])
-async def test_a_worker_that_cannot_open_secrets_gives_back_what_it_has_not_sent(
-    target: Target, why: Exception
-) -> None:
-    class Closed(Secrets):
-        async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
-            raise why
+class Closed(Secrets):
+    """Secrets that cannot be had, for one reason or another."""
 
+    def __init__(self, why: Exception) -> None:
+        super().__init__()
+        self._why = why
+
+    async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
+        raise self._why
+
+
+@pytest.mark.parametrize(
+    ("why", "waits_for", "warnings"),
+    [(NoSecretKeys("It has no key."), "no_secret_keys", 1), (StoreUnavailable("away"), None, 0)],
+)
+async def test_a_worker_that_cannot_open_secrets_gives_back_what_it_has_not_sent(
+    target: Target,
+    why: Exception,
+    waits_for: str | None,
+    warnings: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And says that it has no keys, now and then."""
     resolver = GuardedResolver(Egress.parse(",".join(LOOPBACK)))
-    webhooks = WebhookRunner.open(2, resolver, Closed(), lambda: NOW)
+    webhooks = WebhookRunner.open(2, resolver, Closed(why), lambda: NOW)
     action = WebhookAction(url=target.url)
-    outcome = await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
-    assert isinstance(outcome, Released)
+    run = Run(CLAIMED, JobSpec(name="n", action=action), 10.0)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert await webhooks.run(action, run) == Released(1.0, waits_for)
+        assert len(logs) == warnings
+        later = time.monotonic() + SILENT_SECONDS
+        monkeypatch.setattr(webhook, "time", SimpleNamespace(monotonic=lambda: later))
+        await webhooks.run(action, run)
+    assert [line["log_level"] for line in logs] == ["warning"] * 2 * warnings
+    assert all("It has no key." in line["error"] for line in logs)
     assert target.requests == []
     await webhooks.close()

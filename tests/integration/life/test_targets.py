@@ -362,15 +362,20 @@ async def test_a_one_time_job_that_is_gone_is_just_dead(still: Engine) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize(
+    ("waits_for", "message"),
+    [("circuit_open", "left alone for a while"), ("no_secret_keys", "Set HOURBELL_SECRET_KEYS")],
+)
 async def test_what_is_put_off_burns_no_attempt_and_says_what_it_waits_for(
-    still: Engine, delivery: str
+    still: Engine, delivery: str, waits_for: str, message: str
 ) -> None:
     job = await create(still, one_time(delivery=delivery))
     hand = await Hand.opened(still)
     claimed = await claim_one(still, hand)
-    await settle(hand, claimed, Released(5.0, "circuit_open"))
+    await settle(hand, claimed, Released(5.0, waits_for))
     explained = await explain_execution(still, job.job_id)
-    assert explained.code == "circuit_open"
+    assert explained.code == waits_for
+    assert message in explained.message
     assert explained.until == START + timedelta(seconds=5)
     await admit_all(still)
     assert await hand.claim() == []
