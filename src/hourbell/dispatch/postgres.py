@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import asyncpg
 
@@ -17,7 +16,7 @@ from hourbell.store.database import committing
 
 _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
 _CLAIM = (
-    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, $9,"
+    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, hourbell.clock(), $8,"
     " null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
@@ -56,7 +55,6 @@ class PostgresDispatch:
         reserved: int = 0,
         from_below: bool = False,
     ) -> list[Claimed]:
-        now = await self._engine.clock.now()
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
                 _CLAIM,
@@ -67,12 +65,11 @@ class PostgresDispatch:
                 limit,
                 reserved,
                 from_below,
-                now,
                 self._engine.times.lease,
             )
         if not row["alive"]:
             raise SessionLost
-        return await self._claimed(row, now)
+        return await self._claimed(row)
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
@@ -107,9 +104,8 @@ class PostgresDispatch:
         return queues
 
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
-        now = await self._engine.clock.now()
         row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)
-        return await self._claimed(row, now)
+        return await self._claimed(row)
 
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str
@@ -137,11 +133,16 @@ class PostgresDispatch:
         now = await self._engine.clock.now()
         await self._engine.database.value(_CLOSE, session.id, session.token, now)
 
-    async def _claimed(self, row: asyncpg.Record, now: datetime) -> list[Claimed]:
+    async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:
         """From the arrays in which claimed executions are answered."""
         if row["ids"] is None:
             return []
         names = await self._names(row["tenants"])
+        finish_by = row["finish_by"]
+        rests: list[float | None] = [None] * len(finish_by)
+        if any(finish_by):
+            now = await self._engine.clock.now()
+            rests = [None if by is None else (by - now).total_seconds() for by in finish_by]
         return [
             Claimed(*fields)
             for fields in zip(
@@ -151,7 +152,7 @@ class PostgresDispatch:
                 row["attempts"],
                 row["fences"],
                 row["scheduled_for"],
-                [None if by is None else (by - now).total_seconds() for by in row["finish_by"]],
+                rests,
                 row["specs"],
                 strict=True,
             )
