@@ -67,12 +67,6 @@ _TOO_LATE = Failed(
 )
 
 
-_NOT_RECORDED = (
-    "It runs, and its worker has not recorded that the target accepted it, or the token is that of another attempt. "
-    "Nothing was changed; try again in a second."
-)
-
-
 class Completed(msgspec.Struct, frozen=True):
     """What a target has said about an execution."""
 
@@ -156,7 +150,7 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
             row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
             if row is not None or not going_on:
                 return row
-    raise Conflict(_NOT_RECORDED)
+    return None
 
 
 async def _runs(engine: Engine, execution_id: int) -> bool:

@@ -109,7 +109,7 @@ async def test_few_wait_for_a_worker_at_a_time_and_none_for_long(
     said = {"token": "guessed", "status": "SUCCEEDED"}
     asked = (api.post(path + "/complete", said, key=None) for _ in range(40))
     answers = await asyncio.gather(*asked)
-    assert sorted(answer.status for answer in answers) == [409] * 32 + [503] * 8
+    assert sorted(answer.status for answer in answers) == [404] * 32 + [503] * 8
 
 
 async def test_cancelling_ends_it_at_once(api: Client, path: str):
