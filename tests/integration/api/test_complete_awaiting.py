@@ -21,6 +21,7 @@ from hourbell.model.sealing import KeyRing
 from hourbell.model.secrets import ALL_WITHHELD
 from integration.api.client import Client, one_time, recurring
 from integration.api.conftest import KnownHealth
+from integration.life.support import eventually
 
 TOKEN = "a-token-that-nobody-else-has"
 
@@ -81,7 +82,7 @@ async def test_a_wrong_token_is_answered_as_if_there_were_nothing(api: Client, p
 
 
 async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
-    api: Client, dispatch: PostgresDispatch
+    api: Client, engine: Engine, dispatch: PostgresDispatch
 ):
     job = await api.created(one_time(schedule={"delay_seconds": 0}))
     session = await dispatch.open("worker", ["default"], 10)
@@ -90,8 +91,11 @@ async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
     path = "/api/v1/executions/" + job["job_id"].replace("job_", "exe_")
     said = {"token": TOKEN, "status": "SUCCEEDED"}
     early = asyncio.create_task(api.post(path + "/complete", said, key=None))
-    await asyncio.sleep(0.3)  # it has come before the worker has said anything
-    assert not early.done()
+
+    async def has_come() -> bool:
+        return engine.early._here == 1
+
+    await eventually(has_come)  # before the worker has said anything
     accepted = Accepted(hashlib.sha256(TOKEN.encode()).digest(), 60.0)
     assert not await dispatch.settle(session, [settlement(claimed, None, accepted, 0, 0, None)])
     assert (await early).status == 200

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution
@@ -13,7 +14,7 @@ from hourbell.failpoints import configure, held
 from hourbell.model.ids import execution_text, parse_execution_id
 from integration.api.client import Client
 from integration.api.workers import EXECUTIONS, NOBODY, RemoteWorker, enqueue
-from integration.life.support import check_sound
+from integration.life.support import check_sound, eventually
 
 NO_RETRIES = {"max_retries": 0}
 
@@ -240,22 +241,34 @@ async def test_an_unknown_execution_is_refused_like_a_strangers(api: Client, eng
     assert answer.is_problem(404, "unknown_id")
 
 
-async def test_outcomes_that_come_at_once_are_settled_together(api: Client, engine: Engine):
+async def gathered(remote: RemoteWorkers, count: int) -> None:
+    """Until so many outcomes wait for the settle that is under way."""
+
+    async def waiting() -> bool:
+        return sum(len(each._waiting) for each in remote._gatherings.values()) == count
+
+    await eventually(waiting)
+
+
+async def test_outcomes_that_come_at_once_are_settled_together(
+    api: Client, engine: Engine, remote: RemoteWorkers
+):
     await enqueue(engine, 60)
     worker = RemoteWorker(api)
     executions = await worker.claim(60)
     with held("settle.before_commit") as hold:
-        completing = [asyncio.create_task(worker.complete(each)) for each in executions]
+        completing = [asyncio.create_task(worker.complete(executions[0]))]
         await hold.reached()
-        await asyncio.sleep(0.3)  # for them to gather
+        completing += [asyncio.create_task(worker.complete(each)) for each in executions[1:]]
+        await gathered(remote, 59)
     answers = await asyncio.gather(*completing)
     assert {answer.status for answer in answers} == {200}
     batches = await engine.database.value("select count(distinct recorded_at) from hourbell.ledger")
-    assert batches <= 5
+    assert batches == 2
 
 
 async def test_two_outcomes_of_one_execution_at_once_are_not_both_taken(
-    api: Client, engine: Engine
+    api: Client, engine: Engine, remote: RemoteWorkers
 ):
     await enqueue(engine, 2)
     worker = RemoteWorker(api)
@@ -267,7 +280,7 @@ async def test_two_outcomes_of_one_execution_at_once_are_not_both_taken(
             asyncio.create_task(worker.complete(second, status))
             for status in ("SUCCEEDED", "FAILED", "SUCCEEDED", "FAILED")
         ]
-        await asyncio.sleep(0.2)
+        await gathered(remote, 4)
     statuses = [answer.status for answer in await asyncio.gather(*asked)]
     assert statuses in ([200, 200, 409, 200, 409], [200, 409, 200, 409, 200])
     await check_sound(engine)
