@@ -235,7 +235,7 @@ async def test_nobody_listening_is_a_failure(send: Sends) -> None:
 # What is sent.
 
 
-async def test_a_trace_is_the_same_over_attempts_and_a_span_is_not(
+async def test_ids_are_the_same_over_attempts_and_a_span_is_not(
     target: Target, send: Sends
 ) -> None:
     await send()
@@ -251,6 +251,12 @@ async def test_a_trace_is_the_same_over_attempts_and_a_span_is_not(
     assert second is not None
     assert first["trace"] == second["trace"] != "0" * 32
     assert first["span"] != second["span"]
+    for header in ("webhook-id", "Idempotency-Key", "Hourbell-Execution-Id"):
+        assert {request.headers[header] for request, _ in target.requests} == {
+            execution_text(CLAIMED.execution_id)
+        }
+    fences = [request.headers["Hourbell-Fence-Token"] for request, _ in target.requests]
+    assert fences == ["41", "42"]
 
 
 async def test_every_request_has_a_token_of_its_own(target: Target, send: Sends) -> None:
