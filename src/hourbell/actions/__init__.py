@@ -1,4 +1,12 @@
-"""Actions: what an execution does when it runs. An action turns a run into an outcome and decides nothing else."""
+"""Actions: what an execution does when it runs. An action turns a run into an outcome and decides nothing else.
+
+task.py       a handler in this process
+webhook.py    an HTTP request:
+    requests.py, signing.py             what is sent
+    egress.py, names.py, trust.py       where it may go, by which address, and whom to believe
+    answers.py                          what the answer means
+    circuits.py                         targets that are left alone for a while
+"""
 
 from __future__ import annotations
 

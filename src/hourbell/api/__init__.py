@@ -5,7 +5,8 @@ calls one operation of the engine; `answers` renders what it gave. Whatever goes
 problem (RFC 9457) in `problems`, in one place, by one table from codes to statuses.
 
     routes.py      what a route is: method, path, handler, and what the document says about it
-    jobs.py, executions.py, letters.py, cell.py, keys.py, secrets.py, workers.py, health.py   the routes and their handlers
+    jobs.py, executions.py, letters.py, monitors.py, cell.py, keys.py, secrets.py, workers.py, health.py   the routes and their handlers
+    auth.py        who calls, and whether he may: before any handler
     openapi.py, schemas.py              the OpenAPI document, made from the same routes
     app.py         the application: routes, dependencies, problems; no globals
     server.py      the application on a port, in the loop of the process that holds it

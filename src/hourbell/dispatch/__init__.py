@@ -7,8 +7,8 @@ gives the same executions again, because the first answer may have been lost. A 
 to which number its claims are answered; what it does not name of those goes back. An outcome counts only if the session
 lives and the fence is still the one of the claim. The conformance suite in `hourbell.testing` says all this as tests.
 
-    outcomes.py   what an outcome leads to, purely decided
-    settling.py   a batch of them, whatever is in it
+    postgres.py   the engine's rows
+    settling.py   a batch of outcomes, whatever is in it; what each leads to is decided by `engine/outcomes.py`
     remote.py     workers in other processes, who speak through the API
 """
 
