@@ -808,7 +808,13 @@ def _(s: Scene) -> Case:
 @case("secrets for a webhook")
 def _(s: Scene) -> Case:
     names = [f"secret-{n}" for n in (4999, 14_999, 24_999)]
-    return Case(S["sealed"], ["tenant-5000", names], rows=20, buffers=40)
+    return Case(S["sealed"], [["tenant-5000"] * 3, names], rows=20, buffers=40)
+
+
+@case("secrets for webhooks of many tenants")
+def _(s: Scene) -> Case:
+    tenants = [f"tenant-{n}" for n in range(1, 251)]
+    return Case(S["sealed"], [tenants, ["webhook-signing"] * 250], rows=1_000, buffers=2_500)
 
 
 @case("secrets of a tenant")

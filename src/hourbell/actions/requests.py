@@ -39,6 +39,7 @@ _TEXT = "text/plain; charset=utf-8"
 _OPENS = "{{secret:"
 _OPENS_BYTES = _OPENS.encode()
 _NO_SECRETS = Redactor(())
+_instant = lru_cache(maxsize=256)(format_instant)  # much is scheduled for the same moment
 
 
 class CannotSend(Exception):
@@ -109,7 +110,7 @@ def _own_headers(run: Run, token: str) -> dict[str, str]:
         "Hourbell-Execution-Id": execution_id,
         "Hourbell-Fence-Token": str(claimed.fence),
         "Hourbell-Attempt": str(claimed.attempt),
-        "Hourbell-Scheduled-For": format_instant(claimed.scheduled_for),
+        "Hourbell-Scheduled-For": _instant(claimed.scheduled_for),
         "Hourbell-Completion-Token": token,
         "traceparent": f"00-{trace_id}-{claimed.fence:016x}-01",
     }

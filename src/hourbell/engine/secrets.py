@@ -7,13 +7,14 @@ sets a value may ask that the one before it goes on counting for a while: for se
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.groups import Ask, Group
 from hourbell.engine.pages import Page, page_token, read_token
 from hourbell.engine.writes import Points, Prepared, Write, note, once
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
@@ -39,6 +40,7 @@ MAX_SECRETS = 1_000  # of one tenant
 MAX_KEEP_SECONDS = 30 * 86_400
 FRESH_SECONDS = 2.0  # how long a worker goes on with what it has read
 _MOST_READ = 10_000
+_MOST_ASKING = 100_000  # more than a worker has slots
 _MOST_RESEALED = 100
 
 _Q = queries("secrets")
@@ -221,36 +223,51 @@ class _Read(msgspec.Struct, frozen=True):
     at: float  # monotonic
 
 
+_Name = tuple[str, str]  # of a tenant, and of its secret
+_Names = Sequence[_Name]
+_Found = Mapping[_Name, _Read]
+
+
 class StoredSecrets:
     """The secrets of tenants, for a worker that sends something: remembered sealed, opened each time."""
 
     def __init__(self, engine: Engine, ring: KeyRing) -> None:
         self._engine = engine
         self._ring = ring
-        self._read: dict[tuple[str, str], _Read] = {}
+        self._read: dict[_Name, _Read] = {}
+        # What webhooks of many tenants ask for at the same moment is one look.
+        self._looks: Group[_Names, _Found] = Group(most_under_way=1, most_waiting=_MOST_ASKING)
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """Those of the names that there are."""
-        read = self._read
         fresh_since = time.monotonic() - FRESH_SECONDS
-        missing = [
-            name
+        known = {
+            name: read
             for name in names
-            if (known := read.get((tenant, name))) is None or known.at < fresh_since
-        ]
+            if (read := self._read.get((tenant, name))) is not None and read.at >= fresh_since
+        }
+        missing = [(tenant, name) for name in names if name not in known]
         if missing:
-            at = time.monotonic()
-            rows = await self._engine.database.fetch(_Q["sealed"], tenant, missing)
-            if len(read) > _MOST_READ:
-                read.clear()
-            read |= {(tenant, name): _Read(None, at) for name in missing}
-            read |= {(tenant, row["name"]): _Read(row, at) for row in rows}
-        sealed = [row for name in names if (row := read[tenant, name].row) is not None]
+            found = await self._looks.ask(missing, self._look_up)
+            known |= {name: found[tenant, name] for _, name in missing}
+        sealed = [read.row for read in known.values() if read.row is not None]
         if not sealed:
             return {}
         rotates = any(row["previous"] is not None for row in sealed)
         now = await self._engine.clock.now() if rotates else None
         return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
+
+    async def _look_up(self, asks: Sequence[Ask[_Names, _Found]]) -> None:
+        wanted = {one for ask in asks for one in ask.wanted}
+        at = time.monotonic()
+        rows = await _sealed(self._engine, wanted)
+        found = {one: _Read(None, at) for one in wanted}
+        found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
+        if len(self._read) > _MOST_READ:
+            self._read.clear()
+        self._read |= found
+        for ask in asks:
+            ask.answer(found)
 
 
 async def redactor_of_sent(
@@ -258,7 +275,7 @@ async def redactor_of_sent(
 ) -> Redactor | None:
     """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here."""
     names = names_of(action)
-    rows = await engine.database.fetch(_Q["sealed"], tenant, [*names, signer_of(action)])
+    rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
     if not names <= {row["name"] for row in rows}:
         return None
     # A worker may have read it a moment before, and a secret that was deleted and made again has no past.
@@ -273,6 +290,13 @@ async def redactor_of_sent(
     if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
         return None
     return Redactor(values)
+
+
+async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg.Record]:
+    """Those of these secrets that there are, as they are sealed."""
+    return await engine.database.fetch(
+        _Q["sealed"], [tenant for tenant, _ in wanted], [name for _, name in wanted]
+    )
 
 
 def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -150,9 +149,7 @@ async def test_names_that_are_slow_hold_up_no_others(
         ]
         for _ in bad:
             assert await asyncio.to_thread(asked.acquire, timeout=10)
-        began = time.monotonic()
         assert isinstance(await sent(webhooks, f"http://localhost:{inside.port}/"), Succeeded)
-        assert time.monotonic() - began < 1.0
         assert not any(task.done() for task in bad)
         answer.set()
         outcomes = await asyncio.gather(*bad)

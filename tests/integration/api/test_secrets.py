@@ -1,5 +1,8 @@
 """/api/v1/secrets"""
 
+import asyncio
+
+import asyncpg
 import pytest
 
 from hourbell.engine.core import Engine
@@ -85,6 +88,29 @@ async def test_secrets_of_tenants_are_apart(api: Client, engine: Engine):
         item["tenant_id"]
         for item in (await api.get("/api/v1/secrets?tenant_id=globex")).body["items"]
     ] == ["globex"]
+
+
+async def test_what_many_tenants_ask_for_at_once_is_looked_up_together(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    tenants = [f"tenant-{n}" for n in range(20)]
+    for tenant in tenants:
+        await api.send("PUT", SECRET, {"value": f"the one of {tenant}", "tenant_id": tenant})
+    looks = 0
+    fetch = engine.database.fetch
+
+    async def counted(statement: str, *args: object) -> list[asyncpg.Record]:
+        nonlocal looks
+        looks += 1
+        return await fetch(statement, *args)
+
+    monkeypatch.setattr(engine.database, "fetch", counted)
+    source = StoredSecrets(engine, KEY_RING)
+    found = await asyncio.gather(*(source.values(each, ["token", "none"]) for each in tenants))
+    assert [{name: one.value for name, one in each.items()} for each in found] == [
+        {"token": f"the one of {tenant}"} for tenant in tenants
+    ]
+    assert looks == 1
 
 
 async def test_a_row_that_was_moved_does_not_open(api: Client, engine: Engine):

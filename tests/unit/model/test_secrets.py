@@ -194,7 +194,7 @@ def test_values_that_overlap_themselves_take_no_longer(unit: str) -> None:
     redactor = Redactor([(unit * 300)[: 200 + number] for number in range(100)])
     began = time.process_time()
     assert redactor.redacted(unit * 5_000) == STRUCK_OUT
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 0.3
 
 
 SPELT_OTHERWISE = [

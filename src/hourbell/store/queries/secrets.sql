@@ -25,9 +25,11 @@ select s.name, s.created_at, s.updated_at, s.previous_until from hourbell.secret
 where s.tenant = (select id from hourbell.tenants where name = $1) and s.name > $2 order by s.name limit $3
 
 -- name: sealed
--- The secrets $2 of a tenant, as they are sealed.
-select name, sealed, sealed_by, previous, previous_by, previous_until, updated_at from hourbell.secrets
-where tenant = (select id from hourbell.tenants where name = $1) and name = any ($2)
+-- The secrets $2[k] of tenants $1[k], as they are sealed.
+select asked.tenant, s.name, s.sealed, s.sealed_by, s.previous, s.previous_by, s.previous_until, s.updated_at
+from unnest($1::text[], $2::text[]) as asked(tenant, name)
+cross join lateral (select id from hourbell.tenants as t where t.name = asked.tenant offset 0) as t
+cross join lateral (select * from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name offset 0) as s
 
 -- name: sealed_by_others
 -- Secrets that another key than $1 seals, of all tenants.
