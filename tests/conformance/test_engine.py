@@ -659,6 +659,19 @@ async def test_days_of_the_ledger_are_made_ahead_and_dropped_whole(world: World)
         await get_execution(world.engine, old.job_id)
 
 
+async def test_several_who_drop_the_same_days_do_not_stumble_over_each_other(world: World) -> None:
+    database = world.engine.database
+    await database.value("select hourbell.make_partitions($1, 60)", START)
+    later = START + timedelta(days=200)
+    await asyncio.gather(*(keep_house(world.engine, None, later) for _ in range(4)))
+    await keep_house(world.engine, None, later)  # who came too late for a lock left some
+    assert not [
+        name
+        for name in await partitions(world)
+        if f"{START:%Y}" in name and name < f"ledger_{later:%Y%m%d}"
+    ]
+
+
 async def test_what_is_recorded_on_a_day_without_a_partition_is_kept_too(world: World) -> None:
     await world.clock.set(START + timedelta(days=20))  # nobody kept house for so long
     job = await world.one_time()

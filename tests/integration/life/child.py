@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -151,15 +152,25 @@ def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
             raise ValueError("the first attempt fails")
 
     async def mortal(payload: object, context: Context) -> None:
+        # However often it was begun: an attempt that died with its worker is one too.
         started(context)
-        if context.attempt == 1:
+        if not _cure(log).exists():
             raise ValueError("it dies, and has to be replayed")
+
+    async def doomed(payload: object, context: Context) -> None:
+        started(context)
+        raise ValueError("it dies each time")
 
     async def hang(payload: object, context: Context) -> None:
         started(context)
         await asyncio.Event().wait()
 
-    return {"note": note, "poison": poison, "flaky": flaky, "mortal": mortal, "hang": hang}
+    return {each.__name__: each for each in (note, poison, flaky, mortal, doomed, hang)}
+
+
+def _cure(log: str) -> Path:
+    """A file: from when it is there, what is `mortal` lives."""
+    return Path(f"{log}.cure")
 
 
 LATER, TOKEN = "https://later.example/", "the token of what is accepted"
@@ -192,7 +203,7 @@ async def life(engine: Engine, log: str, points: str) -> None:
     queues = ("default", "notifications")
     everything = working(engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues)
     async with scheduling(engine), everything:
-        async for number, step in _a_life(engine):
+        async for number, step in _a_life(engine, _cure(log)):
             if number == 4 and not early:
                 failpoints.configure(points)
             say("ok", step)
@@ -200,7 +211,7 @@ async def life(engine: Engine, log: str, points: str) -> None:
         await asyncio.Event().wait()
 
 
-async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
+async def _a_life(engine: Engine, cure: Path) -> AsyncIterator[tuple[int, str]]:
     steps = iter(range(100))
 
     def write(name: str) -> Write:
@@ -226,8 +237,9 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     webhook = {"type": "WEBHOOK", "url": LATER}
     accepted = await made("accepted", one_time(action=webhook))
     yield next(steps), f"create {accepted.job_id}"
-    dies = one_time("mortal", retry_policy={"max_retries": 0})
-    replayed, purged = await made("replayed", dies), await made("purged", dies)
+    once_only = {"max_retries": 0}
+    replayed = await made("replayed", one_time("mortal", retry_policy=once_only))
+    purged = await made("purged", one_time("doomed", retry_policy=once_only))
     yield next(steps), f"create {replayed.job_id}"
     yield next(steps), f"create {purged.job_id}"
     watching = {
@@ -259,6 +271,7 @@ async def _a_life(engine: Engine) -> AsyncIterator[tuple[int, str]]:
     # In another life it may have been done already.
     both = (ExecutionStatus.DEAD, ExecutionStatus.SUCCEEDED)
     await eventually(lambda: is_at(replayed, *both))
+    cure.touch()
     await retry_execution(engine, replayed.job_id, write("replay"))
     yield next(steps), "replay"
     await eventually(lambda: is_at(purged, ExecutionStatus.DEAD))

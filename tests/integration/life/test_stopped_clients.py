@@ -322,9 +322,12 @@ async def test_a_worker_stopped_while_its_claim_is_being_sent_to_it_holds_up_nob
     await fill(engine, 1500, one_time(payload="x" * 20_000))  # more than any socket's buffer
     await admit_all(engine)
     others = await Hand.opened(engine)
-    async with child("claimer", database, "1000") as stopped:
+    before_it = "claim.before_commit=stop"
+    async with child("claimer", database, "1000", failpoints=before_it) as stopped:
         session = Session(int(await stopped.says("session")), uuid4())
+        await stopped.is_stopped()
         async with blocked(engine, "leased"):
+            stopped.go_on()
             await somebody_waits(engine, "hourbell.claim")
             await stopped.stop()
         await eventually(lambda: sending(engine))

@@ -44,6 +44,7 @@ begin
       execute format('drop table hourbell.%I', name);
       dropped := dropped + 1;
     exception
+      when undefined_table then null;  -- another was faster
       when lock_not_available then return dropped;
     end;
   end loop;
