@@ -190,7 +190,7 @@ def _(s: Scene) -> Case:
 
 @case("admission of one")
 def _(s: Scene) -> Case:
-    return Case(ADMIT, [s.now, 1], rows=55, buffers=400)
+    return Case(ADMIT, [s.now, 1], rows=55, buffers=800)
 
 
 @case("admission of one, and the sweep of each second")
@@ -510,7 +510,7 @@ def _(s: Scene) -> Case:
 
 @case("dead letters of everybody")
 def _(s: Scene) -> Case:
-    return listing(L["list_letters"], [FAR, NEWEST, 51, LOOK, EARLY, None], rows=60, buffers=400)
+    return listing(L["list_letters"], [FAR, NEWEST, 51, LOOK, EARLY, None], rows=60, buffers=800)
 
 
 @case("dead letters of a tenant")
@@ -1044,7 +1044,7 @@ def _(s: Scene) -> Case:
         "select hourbell.forget($1, $2, $3, $4, $5)",
         args,
         rows=90_000,
-        buffers=150_000,
+        buffers=200_000,
         buffers_15=220_000,
     )
 
