@@ -236,7 +236,7 @@ class StoredSecrets:
         self._ring = ring
         self._read: dict[_Name, _Read] = {}
         # What webhooks of many tenants ask for at the same moment is one look.
-        self._looks: Group[_Names, _Found] = Group(most_under_way=1, most_waiting=_MOST_ASKING)
+        self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """Those of the names that there are."""
