@@ -310,6 +310,14 @@ def _(s: Scene) -> Case:
     )
 
 
+@case("closing a session that nobody was told of")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, s.now]
+    return Case(
+        "select hourbell.drop_session($1, $2, $3)", args, rows=3 * len(s.held) + 5, buffers=25_000
+    )
+
+
 @case("reaping nobody")
 def _(s: Scene) -> Case:
     return Case(REAP, [NODE, 1, s.now, 3], rows=60, buffers=20)

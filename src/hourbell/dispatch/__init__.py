@@ -93,5 +93,5 @@ class Dispatch(Protocol):
     async def brought_before(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """Of refused outcomes, those that this session brought before, under the same fence: the answer was lost."""
 
-    async def close(self, session: Session) -> None:
-        """End the session in order; what it still holds goes back at once."""
+    async def close(self, session: Session, told: bool = True) -> None:
+        """End the session in order; what it still holds goes back at once. Not `told`: nobody knows of it."""

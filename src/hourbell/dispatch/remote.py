@@ -119,7 +119,7 @@ class RemoteWorkers:
         finally:
             if not given or gone.done():
                 with contextlib.suppress(StoreUnavailable):  # then it expires
-                    await self._dispatch.close(session)
+                    await self._dispatch.close(session, told=False)
         return Given(session if given else None, given)
 
     async def _claim_or_wait(

@@ -64,6 +64,7 @@ async def test_a_claim_that_gives_nothing_begins_no_session(api: Client, engine:
     answer = await RemoteWorker(api).ask()
     assert answer.body == {"session_token": None, "lease_seconds": 15.0, "executions": []}
     assert await places(engine) == {"sessions": 0, "leased": 0}
+    assert await engine.database.value("select count(*) from hourbell.past_sessions") == 0
 
 
 async def test_a_session_goes_on_with_its_token_also_when_there_is_nothing(

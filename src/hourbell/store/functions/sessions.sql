@@ -104,6 +104,15 @@ begin
   return n;
 end $$;
 
+-- The same of a session that nobody was told of, so nobody will ever ask about it: it is not remembered. Workers that poll
+-- and never get anything begin one each time.
+create or replace function hourbell.drop_session(p_session bigint, p_token uuid, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  perform hourbell.close_session(p_session, p_token, p_now);
+  delete from hourbell.past_sessions where id = p_session and token = p_token;
+end $$;
+
 -- A session that holds nothing is over; whoever waits for a worker of its queues is looked at again.
 create or replace function hourbell.end_session(p_session bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
