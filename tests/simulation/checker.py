@@ -335,7 +335,9 @@ def nothing_is_doubled(case: Case) -> Iterator[Violation]:
     for job, fates in case.missed.items():
         ordered = sorted(fates, key=lambda fate: fate.scheduled_for)
         for one, other in itertools.pairwise(ordered):
-            if other.scheduled_for <= _through(one):
+            shared = {at for at in _occurrences(case, one) if _contains(other, at)}
+            apart = _left_out(case, one) | _left_out(case, other)
+            if other.scheduled_for <= _through(one) and not (shared and shared <= apart):
                 yield Violation(
                     "doubled", f"job {job}: the missed stretches {one.id} and {other.id} overlap"
                 )
@@ -352,7 +354,7 @@ def nothing_is_spurious(case: Case) -> Iterator[Violation]:
     for job, fates in case.missed.items():
         for fate in fates:
             stretches = case.stretches_of(job, fate.scheduled_for)
-            if not any(_covers_just(stretch, fate) for stretch in stretches):
+            if not any(_covers_just(case, stretch, fate) for stretch in stretches):
                 yield Violation(
                     "spurious",
                     f"job {job}: the missed stretch from {fate.scheduled_for} to {_through(fate)} with"
@@ -367,16 +369,58 @@ def nothing_is_spurious(case: Case) -> Iterator[Violation]:
 
 
 def _missed(case: Case, job: int, at: datetime) -> list[Fate]:
-    return [fate for fate in case.missed[job] if fate.scheduled_for <= at <= _through(fate)]
+    """The missed stretches that an occurrence is part of."""
+    return [
+        fate for fate in case.missed[job] if _contains(fate, at) and at not in _left_out(case, fate)
+    ]
+
+
+def _left_out(case: Case, fate: Fate) -> set[datetime]:
+    """What a missed stretch goes over and does not count, because it has a fate of its own.
+
+    A change that joins late finds what the version before it has done since. Its count says whether a stretch leaves that out.
+    """
+    for stretch in case.stretches_of(fate.job, fate.scheduled_for):
+        within = _within(stretch, fate)
+        apart = {at for at in within if _has_its_own(case, fate, at)}
+        if len(within) - len(apart) == fate.missed:
+            return apart
+    return set()
+
+
+def _has_its_own(case: Case, fate: Fate, at: datetime) -> bool:
+    records = case.of_occurrence[fate.job, at]
+    if any(record.fate is None or record.fate.status != "SUPERSEDED" for record in records):
+        return True
+    inner = [other for other in case.missed[fate.job] if _is_inside(other, fate)]
+    return any(_contains(other, at) for other in inner)
+
+
+def _is_inside(fate: Fate, other: Fate) -> bool:
+    inside = other.scheduled_for <= fate.scheduled_for and _through(fate) <= _through(other)
+    return inside and (fate.scheduled_for, _through(fate)) != (other.scheduled_for, _through(other))
+
+
+def _occurrences(case: Case, fate: Fate) -> set[datetime]:
+    stretches = case.stretches_of(fate.job, fate.scheduled_for)
+    return {at for stretch in stretches for at in _within(stretch, fate)}
+
+
+def _within(stretch: Stretch, fate: Fate) -> list[datetime]:
+    return [at for at in stretch.maybe_due if _contains(fate, at)]
+
+
+def _contains(fate: Fate, at: datetime) -> bool:
+    return fate.scheduled_for <= at <= _through(fate)
 
 
 def _through(fate: Fate) -> datetime:
     return fate.missed_through or fate.scheduled_for
 
 
-def _covers_just(stretch: Stretch, fate: Fate) -> bool:
-    within = [at for at in stretch.maybe_due if fate.scheduled_for <= at <= _through(fate)]
-    return _through(fate) in stretch.maybe_due and len(within) == fate.missed
+def _covers_just(case: Case, stretch: Stretch, fate: Fate) -> bool:
+    counted = len(_within(stretch, fate)) - len(_left_out(case, fate))
+    return _through(fate) in stretch.maybe_due and counted == fate.missed
 
 
 def runs_are_counted(case: Case) -> Iterator[Violation]:

@@ -50,6 +50,18 @@ _TWO_JOBS = [("create", 0, 0), ("create", 0, 0)]
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("create", 1, 1), _MINUTES, ("plan", 0, 0)])
 # what was planned by the old version while its change stood, and had not run when the new one joined;
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("update", 0, 2), ("plan", 0, 0), _MINUTES])
+# one that had missed something meanwhile, within what the new one missed;
+@example(
+    [
+        ("create", 0, 0),
+        ("create", 3, 0),
+        *[_SECOND] * 8,
+        ("update", 9, 2),
+        ("advance", 2, 0),
+        _MINUTES,
+        ("plan", 0, 0),
+    ]
+)
 # a worker that has not renewed for long and is not gone: its queue is served;
 @example([*_TWO_JOBS, *[_SECOND] * 9, ("work", 0, 0), _MINUTES, _MINUTES, _MINUTES])
 # a chunk that had read its members before the change, and commits after it.
