@@ -669,14 +669,7 @@ def _(s: Scene) -> Case:
 
 @case("who has a unique key")
 def _(s: Scene) -> Case:
-    args = [["tenant-1"], [0], s.unique_keys[:1]]
-    return Case(J["holders"], args, rows=10, buffers=60)
-
-
-@case("who has 200 unique keys")
-def _(s: Scene) -> Case:
-    args = [["tenant-1"] * 200, [0] * 200, s.unique_keys]
-    return Case(J["holders"], args, rows=1_000, buffers=10_000)
+    return Case(J["holder"], ["tenant-1", 0, s.unique_keys[0]], rows=10, buffers=60)
 
 
 @case("numbers of tenants, known and new")

@@ -16,18 +16,15 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.create import Asked, Seen, asked_by, begin, follow, look
+from hourbell.engine.create import Asked, asked_by, begin, follow, look
 from hourbell.engine.rows import (
     Entries,
     Entry,
     Numbers,
-    Unique,
     arguments,
     entry_of,
-    holders,
     names_of,
     numbers_of,
-    unique_of,
     unnameable,
 )
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
@@ -37,7 +34,6 @@ from hourbell.model.errors import (
     FieldError,
     HourbellError,
     InvalidInput,
-    QuotaExceeded,
     StoreUnavailable,
 )
 from hourbell.model.ids import job_text
@@ -145,19 +141,11 @@ async def _read(
                     raise each
                 entry = entry_of(job_id, seen.parse(each, job_id))
                 if not batch.repeats(entry):
-                    batch.add(entry, _no_room(seen, entry))
+                    seen.take_room(entry.tenant)
+                    batch.add(entry)
             except HourbellError as error:
                 batch.refuse(error)
-    await batch.look_for_places(engine)
     return batch
-
-
-def _no_room(seen: Seen, entry: Entry) -> QuotaExceeded | None:
-    try:
-        seen.take_room(entry.tenant)
-    except QuotaExceeded as error:
-        return error
-    return None
 
 
 def _ask(
@@ -179,8 +167,7 @@ class _Batch:
         self._entries: list[Entry] = []  # to be created
         self._holders: dict[int, int] = {}  # by entries whose unique key another job has
         self._refused: dict[int, Refused] = {}  # entries whose key or name could not be had
-        self._unique: dict[Unique | None, Entry] = {}  # the first entry with each unique key
-        self._crowded: list[tuple[Entry, QuotaExceeded]] = []  # for whom a quota has no room
+        self._unique: dict[tuple[object, ...], Entry] = {}  # the first entry with each unique key
         self._request = Entries(DEFAULT_TENANT, [], write.actor)
 
     def refuse(self, error: HourbellError) -> None:
@@ -188,36 +175,16 @@ class _Batch:
 
     def repeats(self, entry: Entry) -> bool:
         """Note an item whose unique key an item before it has; it gets what that one gets."""
-        repeats = unique_of(entry) in self._unique
+        repeats = entry.unique is not None and _key_of(entry) in self._unique
         if repeats:
             self._places.append(entry)
         return repeats
 
-    def add(self, entry: Entry, no_room: QuotaExceeded | None) -> None:
-        unique = unique_of(entry)
-        if unique is not None:
-            self._unique[unique] = entry
+    def add(self, entry: Entry) -> None:
+        if entry.unique is not None:
+            self._unique[_key_of(entry)] = entry
         self._places.append(entry)
-        if no_room is None:
-            self._entries.append(entry)
-        else:
-            self._crowded.append((entry, no_room))
-
-    async def look_for_places(self, engine: Engine) -> None:
-        """Of those for whom there is no room, who replaces another needs none, and who would keep another makes nothing."""
-        if not self._crowded:
-            return
-        wanted = [unique for entry, _ in self._crowded if (unique := unique_of(entry)) is not None]
-        held = await holders(engine, wanted)
-        for entry, error in self._crowded:
-            unique = unique_of(entry)
-            holder = None if unique is None else held.get(unique)
-            if holder is None:
-                self._refused[entry.job_id] = _refusal(error)
-            elif entry.on_duplicate is OnDuplicate.REPLACE:
-                self._entries.append(entry)
-            else:
-                self._holders[entry.job_id] = holder
+        self._entries.append(entry)
 
     async def numbered(self, engine: Engine, home: str) -> Numbers:
         """The numbers of what the entries name. Whoever names something new that cannot be had is refused."""
@@ -273,8 +240,7 @@ class _Batch:
         ]
 
     def _result(self, entry: Entry) -> Result:
-        unique = unique_of(entry)
-        first = entry if unique is None else self._unique[unique]
+        first = entry if entry.unique is None else self._unique[_key_of(entry)]
         if first.job_id in self._refused:
             return self._refused[first.job_id]
         holder = self._holders.get(first.job_id, first.job_id)
@@ -296,6 +262,10 @@ async def _insert(
     )
     assert row is not None
     return row
+
+
+def _key_of(entry: Entry) -> tuple[object, ...]:
+    return (entry.tenant, *(entry.unique or ()))
 
 
 def _refusal(error: HourbellError) -> Refused:

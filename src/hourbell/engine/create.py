@@ -32,13 +32,10 @@ from hourbell.engine.rows import (
     Entries,
     Entry,
     Numbers,
-    Unique,
     arguments,
     entry_of,
-    holders,
     names_of,
     numbers_of,
-    unique_of,
     unnameable,
 )
 from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
@@ -136,7 +133,6 @@ async def _create_together(
     group: list[_Ready] = []
     first: dict[object, _Ready] = {}  # by what no two of a statement can have
     followers: list[_Ready] = []
-    crowded: list[tuple[_Ready, QuotaExceeded]] = []
     for number, ask in enumerate(asks, start=1):
         try:
             known = seen.first_answer(number, ask.wanted.write)
@@ -154,12 +150,10 @@ async def _create_together(
             try:
                 seen.take_room(ready.entry.tenant)
             except QuotaExceeded as error:
-                crowded.append((ready, error))
+                ask.refuse(error)
                 continue
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
-    if crowded:
-        group += await _replacing(engine, crowded, first)
     try:
         numbers = await _numbered(engine, group, seen.now, patience_ms)
         if numbers is not None:
@@ -167,27 +161,6 @@ async def _create_together(
     finally:
         for ready in followers:
             ready.ask.answer(_after(first[ready.unique], ready))
-
-
-async def _replacing(
-    engine: Engine, crowded: list[tuple[_Ready, QuotaExceeded]], first: dict[object, _Ready]
-) -> list[_Ready]:
-    """Of those for whom there is no room, who replaces another: that needs none. The rest is answered here."""
-    held = await holders(engine, [ready.unique for ready, _ in crowded if ready.unique is not None])
-    replacing = []
-    for ready, error in crowded:
-        unique = ready.unique
-        holder = None if unique is None else held.get(unique)
-        if holder is None:
-            ready.ask.refuse(error)
-        elif ready.entry.on_duplicate is not OnDuplicate.REPLACE:
-            ready.ask.answer(Held(holder, ready.entry.on_duplicate))
-        elif ready.key in first or unique in first:
-            ready.ask.answer(None)
-        else:
-            first |= {key: ready for key in (ready.key, unique) if key is not None}
-            replacing.append(ready)
-    return replacing
 
 
 async def _numbered(
@@ -247,8 +220,9 @@ class _Ready(msgspec.Struct, frozen=True):
         return None if key is None else (self.entry.tenant, key)
 
     @property
-    def unique(self) -> Unique | None:
-        return unique_of(self.entry)
+    def unique(self) -> object:
+        unique = self.entry.unique
+        return None if unique is None else (self.entry.tenant, *unique)
 
 
 def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:

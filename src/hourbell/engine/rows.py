@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,6 @@ _TOO_MANY = (
     "Nothing was changed; send it again without them."
 )
 
-Unique = tuple[str, int, str]  # of a tenant, in a space, a key that one living job may have
 Names = tuple[str, str, str | None, Schedule | None]
 Terms = tuple[str, str | None, Priority, Delivery, int | None, int | None, int | None, int, int]
 
@@ -103,19 +102,6 @@ class Numbers(msgspec.Struct, frozen=True):
     targets: dict[str, int]
     timetables: dict[Timetable, int]
     rides: dict[int, Timetable]  # by the ids of recurring jobs
-
-
-def unique_of(entry: Entry) -> Unique | None:
-    return None if entry.unique is None else (entry.tenant, *entry.unique)
-
-
-async def holders(engine: Engine, keys: Collection[Unique]) -> dict[Unique, int]:
-    """The jobs that have these keys now."""
-    if not keys:
-        return {}
-    tenants, spaces, texts = _columns([*keys], 3)
-    rows = await engine.database.fetch(_Q["holders"], tenants, spaces, texts)
-    return {(row["tenant"], row["space"], row["key"]): row["job"] for row in rows}
 
 
 async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime) -> Numbers:

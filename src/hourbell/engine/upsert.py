@@ -12,7 +12,7 @@ from hourbell.engine.change import UPDATE, Target, prepare_change, require_activ
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, Created, Held, ask_for, asked_by, look
 from hourbell.engine.documents import replacing
-from hourbell.engine.rows import NAME, holders
+from hourbell.engine.rows import NAME
 from hourbell.engine.writes import IN_USE, Prepared, Write, once
 from hourbell.model.errors import Conflict, JobNotActive
 from hourbell.model.fields import Problems, read_object
@@ -28,8 +28,7 @@ async def put_job(engine: Engine, name: str, document: object, write: Write) -> 
     """The job of this name as the document describes it; what that leaves out has its default."""
     asked = asked_by(engine, _named(name, document), write, name)
     for _ in range(_TRIES):
-        wanted = (asked.tenant, NAME, name)
-        holder = (await holders(engine, [wanted])).get(wanted)
+        holder = await engine.database.value(_Q["holder"], asked.tenant, NAME, name)
         if holder is not None:
             try:
                 return await _replace(engine, holder, asked)

@@ -5,10 +5,7 @@ import asyncio
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_tenant
 from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
-from hourbell.model.limits import TenantSettings
 from integration.api.client import Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -62,55 +59,6 @@ async def test_replace_lets_alone_what_is_on_its_way(api: Client, engine: Engine
     answer = await api.post(JOBS, one_time(unique_key="k", on_duplicate="replace"))
     assert answer.is_problem(409, "duplicate_job")
     assert first["job_id"] in answer.body["detail"]
-
-
-async def test_who_takes_anothers_place_needs_no_room_of_a_quota(api: Client, engine: Engine):
-    await set_tenant(engine, "small", TenantSettings(max_jobs=1), Write())
-    small = {"tenant_id": "small", "unique_key": "k"}
-    first = await api.created(one_time(**small))
-    assert (await api.post(JOBS, one_time(**small))).is_problem(409, "duplicate_job")
-    kept = await api.post(JOBS, recurring(**small, on_duplicate="keep"))
-    assert (kept.status, kept.body["job_id"]) == (200, first["job_id"])
-    second = await api.created(recurring(**small, on_duplicate="replace"))
-    assert (await api.get(first["path"])).body["status"] == "CANCELLED"
-    for others in ("reject", "keep", "replace"):
-        answer = await api.post(JOBS, one_time(**small | {"unique_key": "l"}, on_duplicate=others))
-        assert answer.is_problem(409, "quota_exceeded")
-    together = await asyncio.gather(
-        *(api.post(JOBS, one_time(**small, on_duplicate="replace")) for _ in range(5)),
-        *(api.post(JOBS, one_time(**small, on_duplicate="keep")) for _ in range(5)),
-    )
-    assert {answer.status for answer in together} == {200, 201}
-    listed = await api.get(f"{JOBS}?tenant_id=small&status=SCHEDULED")
-    assert len(listed.body["items"]) == 1
-    assert (await api.get(second["path"])).body["status"] == "CANCELLED"
-
-
-async def test_in_a_batch_who_takes_anothers_place_needs_no_room_either(
-    api: Client, engine: Engine
-):
-    await set_tenant(engine, "small", TenantSettings(max_jobs=2), Write())
-    small = {"tenant_id": "small"}
-    kept, replaced = [await api.created(one_time(**small, unique_key=key)) for key in "kr"]
-    answer = await api.post(
-        f"{JOBS}/batch",
-        [
-            one_time(**small, unique_key="k", on_duplicate="keep"),
-            one_time(**small, unique_key="r", on_duplicate="replace"),
-            one_time(**small, unique_key="k"),
-            one_time(**small, unique_key="new", on_duplicate="keep"),
-            one_time(**small),
-        ],
-    )
-    results = answer.body["results"]
-    assert results[0] == {"job_id": kept["job_id"]}
-    assert results[1]["job_id"] not in (kept["job_id"], replaced["job_id"])
-    assert [each["code"] for each in results[2:]] == [
-        "duplicate_job",
-        "quota_exceeded",
-        "quota_exceeded",
-    ]
-    assert (await api.get(replaced["path"])).body["status"] == "CANCELLED"
 
 
 async def test_many_at_once_with_one_unique_key_make_one_job(api: Client):

@@ -59,14 +59,11 @@ select k, id from known
 union all
 select a.k, m.id from made as m join asked as a using (rule, zone, dst_gap, dst_overlap)
 
--- name: holders
--- The living jobs that have unique keys: $3[k] in the space $2[k] of the tenant $1[k].
-select asked.tenant, asked.space, asked.key, k.job
-from unnest($1::text[], $2::smallint[], $3::text[]) as asked(tenant, space, key)
-cross join lateral (select id from hourbell.tenants as t where t.name = asked.tenant offset 0) as t
-cross join lateral (
-  select job from hourbell.unique_keys as k where k.tenant = t.id and k.space = asked.space and k.key = asked.key offset 0) as k
-where hourbell.living(array[k.job]) <> '{}'
+-- name: holder
+-- The living job that has a unique key; $1 the tenant's name, $2 the space of the key.
+select job from hourbell.unique_keys as k
+where tenant = (select id from hourbell.tenants where name = $1) and space = $2 and key = $3
+  and hourbell.living(array[job]) <> '{}'
 
 -- name: insert_member
 -- A membership that has still to join its timetable.
