@@ -6,6 +6,7 @@ sets a value may ask that the one before it goes on counting for a while: for se
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -32,7 +33,7 @@ from hourbell.model.secrets import (
     new_signing_secret,
     signer_of,
 )
-from hourbell.store.database import Connection
+from hourbell.store.database import Connection, translated
 from hourbell.store.queries import queries
 
 MAX_CHARACTERS = 8_192
@@ -41,6 +42,7 @@ MAX_KEEP_SECONDS = 30 * 86_400
 FRESH_SECONDS = 2.0  # how long a worker goes on with what it has read
 _MOST_READ = 10_000
 _MOST_ASKING = 100_000  # more than a worker has slots
+_LOOK_SECONDS = 5.0  # others wait for it
 _MOST_RESEALED = 100
 
 _Q = queries("secrets")
@@ -240,17 +242,16 @@ class StoredSecrets:
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """Those of the names that there are."""
+        wanted = [(tenant, name) for name in names]
+        known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
         fresh_since = time.monotonic() - FRESH_SECONDS
-        known = {
-            name: read
-            for name in names
-            if (read := self._read.get((tenant, name))) is not None and read.at >= fresh_since
-        }
-        missing = [(tenant, name) for name in names if name not in known]
+        missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
         if missing:
             found = await self._looks.ask(missing, self._look_up)
-            known |= {name: found[tenant, name] for _, name in missing}
-        sealed = [read.row for read in known.values() if read.row is not None]
+            # What was fresh before the wait need not be the newest after it.
+            known |= {one: self._read[one] for one in wanted if one in self._read}
+            known |= {one: found[one] for one in missing}
+        sealed = [row for one in wanted if (row := known[one].row) is not None]
         if not sealed:
             return {}
         rotates = any(row["previous"] is not None for row in sealed)
@@ -260,7 +261,9 @@ class StoredSecrets:
     async def _look_up(self, asks: Sequence[Ask[_Names, _Found]]) -> None:
         wanted = {one for ask in asks for one in ask.wanted}
         at = time.monotonic()
-        rows = await _sealed(self._engine, wanted)
+        with translated():
+            async with asyncio.timeout(_LOOK_SECONDS):
+                rows = await _sealed(self._engine, wanted)
         found = {one: _Read(None, at) for one in wanted}
         found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
         if len(self._read) > _MOST_READ:

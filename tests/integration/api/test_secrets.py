@@ -1,14 +1,16 @@
 """/api/v1/secrets"""
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
 
+from hourbell.engine import secrets as secrets_module
 from hourbell.engine.core import Engine
 from hourbell.engine.secrets import NewSecret, StoredSecrets, reseal, set_secret
 from hourbell.engine.writes import Write
-from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys
+from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys, StoreUnavailable
 from hourbell.model.sealing import KeyRing
 from integration.api.client import KEY_RING, Client
 from integration.life.support import eventually
@@ -111,6 +113,41 @@ async def test_what_many_tenants_ask_for_at_once_is_looked_up_together(
         {"token": f"the one of {tenant}"} for tenant in tenants
     ]
     assert looks == 1
+
+
+async def test_who_waits_for_one_secret_gets_the_newest_of_the_others(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    await api.send("PUT", SECRET, {"value": "the first value"})
+    source = StoredSecrets(engine, KEY_RING)
+    await source.values("default", ["token"])
+    await api.send("PUT", SECRET, {"value": "the second value"})
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    fetch = engine.database.fetch
+
+    async def held(statement: str, tenants: list[str], names: list[str]) -> Any:
+        if "other" in names:
+            asked.set()
+            await go_on.wait()
+        return await fetch(statement, tenants, names)
+
+    monkeypatch.setattr(engine.database, "fetch", held)
+    waiting = asyncio.create_task(source.values("default", ["token", "other"]))
+    await asked.wait()
+    monkeypatch.setattr(secrets_module, "FRESH_SECONDS", 0)
+    assert (await source.values("default", ["token"]))["token"].value == "the second value"
+    go_on.set()
+    assert (await waiting)["token"].value == "the second value"
+
+
+async def test_a_look_that_hangs_is_given_up(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    async def hang(*args: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(engine.database, "fetch", hang)
+    monkeypatch.setattr(secrets_module, "_LOOK_SECONDS", 0.1)
+    with pytest.raises(StoreUnavailable):
+        await StoredSecrets(engine, KEY_RING).values("default", ["token"])
 
 
 async def test_a_row_that_was_moved_does_not_open(api: Client, engine: Engine):
