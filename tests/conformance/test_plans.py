@@ -314,7 +314,10 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = [s.session, s.token, s.now]
     return Case(
-        "select hourbell.drop_session($1, $2, $3)", args, rows=3 * len(s.held) + 5, buffers=25_000
+        "select hourbell.discard_session($1, $2, $3)",
+        args,
+        rows=3 * len(s.held) + 5,
+        buffers=25_000,
     )
 
 

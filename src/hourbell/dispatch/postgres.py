@@ -25,7 +25,7 @@ _HELD = "select * from hourbell.held_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
-_DROP = "select hourbell.drop_session($1, $2, $3)"
+_DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _MOST_NAMES = 100_000
 
 
@@ -132,7 +132,7 @@ class PostgresDispatch:
 
     async def close(self, session: Session, told: bool = True) -> None:
         now = await self._engine.clock.now()
-        statement = _CLOSE if told else _DROP
+        statement = _CLOSE if told else _DISCARD
         await self._engine.database.value(statement, session.id, session.token, now)
 
     async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:

@@ -1,7 +1,8 @@
 """Group commit: what several callers ask for at the same moment is carried out together.
 
 A commit waits for the disk, whatever is in it. So whoever comes while others are being carried out waits for them and then
-goes together with everybody else who has come meanwhile: alone he is served at once, in a crowd the crowd is served.
+goes together with everybody else who has come meanwhile: alone he is served at once, in a crowd the crowd is served. A look
+that many want at the same moment goes the same way (`secrets`).
 Everything is bounded: how many go together, how many groups are under way, how many wait. Who cannot be carried out with
 the others, because he has to wait for somebody, is set aside, and holds up nobody.
 """

@@ -74,6 +74,7 @@ begin
       perform hourbell.let_go(back, false, p_now);
       perform hourbell.let_go(over, true, p_now);
       perform hourbell.requeue(back);
+      perform hourbell.remember_session(expired, p_now);
       perform hourbell.end_session(expired, p_now);
       sessions := sessions + 1;
       returned := returned + coalesce(cardinality(back), 0); ended := ended + coalesce(cardinality(over), 0);

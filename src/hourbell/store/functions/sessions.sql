@@ -94,6 +94,17 @@ end $$;
 -- A worker that leaves in order: what it still holds goes back at once, and nobody waits for its lease.
 create or replace function hourbell.close_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  perform from hourbell.sessions where id = p_session and token = p_token for update;
+  if not found then return 0; end if;
+  perform hourbell.remember_session(p_session, p_now);
+  return hourbell.discard_session(p_session, p_token, p_now);
+end $$;
+
+-- The same of a session that nobody was told of, so nobody will ever ask about it. Workers that poll and never get anything
+-- begin one each time.
+create or replace function hourbell.discard_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare n int;
 begin
@@ -104,22 +115,18 @@ begin
   return n;
 end $$;
 
--- The same of a session that nobody was told of, so nobody will ever ask about it: it is not remembered. Workers that poll
--- and never get anything begin one each time.
-create or replace function hourbell.drop_session(p_session bigint, p_token uuid, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-begin
-  perform hourbell.close_session(p_session, p_token, p_now);
-  delete from hourbell.past_sessions where id = p_session and token = p_token;
-end $$;
+-- For a worker that repeats an outcome whose answer was lost; see brought_before.
+create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz) returns void
+language sql volatile as $$
+  insert into hourbell.past_sessions (id, token, ended_at) select id, token, p_now from hourbell.sessions where id = p_session
+$$;
 
 -- A session that holds nothing is over; whoever waits for a worker of its queues is looked at again.
 create or replace function hourbell.end_session(p_session bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  with gone as (delete from hourbell.sessions where id = p_session returning *),
-  kept as (insert into hourbell.past_sessions (id, token, ended_at) select id, token, p_now from gone)
+  with gone as (delete from hourbell.sessions where id = p_session returning *)
   insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
 end $$;
 
