@@ -154,13 +154,15 @@ class Stranger:
         """Send a claim and hang up at once: what it takes, if it does, is told to nobody."""
         body = json.dumps(wish).encode()
         _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(
-            b"POST %s/claim HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (EXECUTIONS.encode(), len(body), body)
-        )
-        await writer.drain()
-        await asyncio.sleep(self._random.random() * 0.01)
-        writer.transport.abort()
+        try:
+            writer.write(
+                b"POST %s/claim HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (EXECUTIONS.encode(), len(body), body)
+            )
+            await writer.drain()
+            await asyncio.sleep(self._random.random() * 0.01)
+        finally:
+            writer.transport.abort()
         self._record.cut += 1
 
     async def _complete(self, execution: Any) -> None:
