@@ -37,7 +37,7 @@ DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     with (
-        services.private_folder() as folder,
+        services.folder_for_databases() as folder,
         EmbeddedServer(folder / "data", owner="tests") as server,
     ):
         yield server.dsn

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ import pytest
 POSTGRES15_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 FAKETIME = "faketime/libfaketimeMT.so.1"  # below the folder of the machine's libraries
 START_SECONDS = 30.0
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 8 * 1024**3  # what all tests together never fill
 
 
 def provide() -> None:
@@ -109,11 +112,17 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
+def private_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder that goes away with all its contents; others may pass through, not look in."""
-    with tempfile.TemporaryDirectory(prefix="hourbell-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hourbell-test-", dir=parent) as folder:
         os.chmod(folder, 0o711)
         yield Path(folder)
+
+
+def folder_for_databases() -> AbstractContextManager[Path]:
+    """A private folder in memory if there is room: the hundreds of databases of a session need no disk to be real."""
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+    return private_folder(MEMORY if roomy else None)
 
 
 @contextlib.contextmanager
@@ -121,7 +130,7 @@ def running_postgres15() -> Iterator[str]:
     """Debian's PostgreSQL 15 with its own defaults, all durable; yields its DSN."""
     if not (POSTGRES15_PROGRAMS / "postgres").exists():
         unavailable("PostgreSQL 15")
-    with private_folder() as folder:
+    with folder_for_databases() as folder:
         cluster = _owned_folder(folder / "cluster", _unprivileged_uid())
         sockets = _owned_folder(folder / "sockets", _unprivileged_uid())
         log = cluster / "log"
