@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -141,6 +142,22 @@ async def test_unique_keys_within_a_batch(api: Client):
     replaced = await api.post(BATCH, [unique("held", "replace")])
     assert codes(replaced) == ["created"]
     assert (await api.get(held["path"])).body["status"] == "CANCELLED"
+
+
+async def test_thousands_of_keys_that_others_have_take_as_much_longer_as_they_are_more(api: Client):
+    async def seconds_of(count: int, on_duplicate: str) -> float:
+        documents = [
+            one_time(unique_key=f"many-{n}", on_duplicate=on_duplicate) for n in range(count)
+        ]
+        began = time.monotonic()
+        answer = await api.post(BATCH, documents)
+        assert len(answer.body["results"]) == count
+        return time.monotonic() - began
+
+    await seconds_of(5_000, "reject")
+    few = max([await seconds_of(500, "keep") for _ in range(3)])
+    many = min([await seconds_of(5_000, "keep") for _ in range(2)])
+    assert many < 20 * few  # seven times as long; 35 times if each were compared with each
 
 
 async def test_a_unique_key_that_somebody_is_taking_harms_no_other_item(

@@ -122,20 +122,22 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 #variable_conflict use_column
 declare
   missing int;
-  others hourbell.unique_keys[];
-  living bigint[];
-  gone bigint;
-  actor text;
+  places int[];  -- of the keys that others have,
+  others bigint[];  -- who are these
+  place int;
+  other bigint;
 begin
   for try in 1 .. 5 loop  -- a row that was in the way may be forgotten before it is locked
     insert into hourbell.unique_keys (tenant, space, key, job)
     select * from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job) order by tenant, space, key
     on conflict do nothing;
-    others := array(
-      select k from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
+    with locked as materialized (
+      select w.place, k.job
+      from unnest(p_tenants, p_spaces, p_keys, p_jobs) with ordinality as w(tenant, space, key, job, place)
       join hourbell.unique_keys as k
         on k.tenant = w.tenant and k.space = w.space and k.key = w.key and k.job <> w.job
-      order by k.tenant, k.space, k.key for update of k);
+      order by k.tenant, k.space, k.key for update of k)
+    select coalesce(array_agg(place), '{}'), coalesce(array_agg(job), '{}') into places, others from locked;
     select count(*) into missing from unnest(p_tenants, p_spaces, p_keys) as w(tenant, space, key)
     where not exists (
       select from hourbell.unique_keys as k where k.tenant = w.tenant and k.space = w.space and k.key = w.key);
@@ -143,29 +145,20 @@ begin
   end loop;
   if missing > 0 then raise lock_not_available; end if;
 
-  living := hourbell.living(array(select job from unnest(others)));
-  for gone, actor in
-    select o.job, w.actor from unnest(others) as o
-    join unnest(p_tenants, p_spaces, p_keys, p_replaces, p_actors) as w(tenant, space, key, replaces, actor)
-      on w.tenant = o.tenant and w.space = o.space and w.key = o.key and w.replaces
-    where o.job = any (living)
-  loop
-    if hourbell.withdraw(gone, p_now) then
-      living := array_remove(living, gone);
+  refused := '{}'; holders := '{}';
+  for n in 1 .. cardinality(places) loop
+    place := places[n]; other := others[n];
+    if hourbell.living(array[other]) <> '{}' then
+      if not (p_replaces[place] and hourbell.withdraw(other, p_now)) then
+        refused := refused || p_jobs[place]; holders := holders || other;
+        continue;
+      end if;
       insert into hourbell.audit (at, tenant, job, actor, operation)
-      select p_now, o.tenant, gone, actor, 'replace' from unnest(others) as o where o.job = gone;
+      values (p_now, p_tenants[place], other, p_actors[place], 'replace');
     end if;
+    update hourbell.unique_keys as k set job = p_jobs[place]
+    where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];
   end loop;
-  update hourbell.unique_keys as k set job = w.job
-  from unnest(others) as o
-  join unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
-    on w.tenant = o.tenant and w.space = o.space and w.key = o.key
-  where k.tenant = o.tenant and k.space = o.space and k.key = o.key and o.job <> all (living);
-  select coalesce(array_agg(w.job), '{}'), coalesce(array_agg(o.job), '{}') into refused, holders
-  from unnest(others) as o
-  join unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job)
-    on w.tenant = o.tenant and w.space = o.space and w.key = o.key
-  where o.job = any (living);
 end $$;
 
 -- The jobs of several requests, with their audit rows and the answers that are kept for their keys: one statement, one
