@@ -34,6 +34,7 @@ from hourbell.model.errors import (
     FieldError,
     HourbellError,
     InvalidInput,
+    QuotaExceeded,
     StoreUnavailable,
 )
 from hourbell.model.ids import job_text
@@ -74,14 +75,15 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
     request = Entries(home, entries, write.actor)
 
     async def prepare() -> Prepared[list[int]]:
-        for job in jobs:
-            seen.take_room(job.tenant_id)
         numbers = await numbers_of(engine, [request], seen.now)
 
         async def effect(connection: Connection) -> list[int]:
             row = await _insert(connection, request, numbers, seen.now, None)
             if row["refused"]:
                 raise DuplicateJob(job_text(row["holders"][0]))
+            if row["excessive"]:
+                excessive = jobs[seen.ids.index(row["excessive"][0])]
+                raise QuotaExceeded(excessive.tenant_id, row["quotas"][0])
             return seen.ids
 
         async def then() -> None:
@@ -141,7 +143,6 @@ async def _read(
                     raise each
                 entry = entry_of(job_id, seen.parse(each, job_id))
                 if not batch.repeats(entry):
-                    seen.take_room(entry.tenant)
                     batch.add(entry)
             except HourbellError as error:
                 batch.refuse(error)
@@ -229,6 +230,10 @@ class _Batch:
             await self._insert(connection, numbers, entries[middle:])
             return
         self._holders.update(zip(row["refused"], row["holders"], strict=True))
+        if row["excessive"]:
+            tenants = {entry.job_id: entry.tenant for entry in entries}
+            for job_id, quota in zip(row["excessive"], row["quotas"], strict=True):
+                self._refused[job_id] = _refusal(QuotaExceeded(tenants[job_id], quota))
 
     def created(self) -> list[Entry]:
         missing = self._holders.keys() | self._refused.keys()

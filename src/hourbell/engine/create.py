@@ -147,11 +147,6 @@ async def _create_together(
         elif ready.unique in first:
             followers.append(ready)
         else:
-            try:
-                seen.take_room(ready.entry.tenant)
-            except QuotaExceeded as error:
-                ask.refuse(error)
-                continue
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
     try:
@@ -260,12 +255,15 @@ async def _store(
         return
     stored = []
     refused = dict(zip(row["refused"], row["holders"], strict=True))
+    excessive = dict(zip(row["excessive"], row["quotas"], strict=True))
     for number, ready in enumerate(group, start=1):
         if number in row["repeated"]:
             ready.ask.answer(None)  # somebody was first under the same key: his answer is there now
         elif ready.entry.job_id in refused:
             held = Held(refused[ready.entry.job_id], ready.entry.on_duplicate)
             ready.ask.answer(held)
+        elif ready.entry.job_id in excessive:
+            ready.ask.refuse(QuotaExceeded(ready.entry.tenant, excessive[ready.entry.job_id]))
         else:
             stored.append(ready)
             if ready.entry.recurring is None:
@@ -322,12 +320,8 @@ class Seen:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self._names: set[tuple[str, str]] = (
-            set()
-        )  # of tenants and their queues that were looked for
+        self._looked_for: set[str] = set()  # queues
         self._queues: dict[str, QueueSettings] = {}
-        self._quotas: dict[str, int] = {}
-        self._rooms: dict[str, int] = {}
         self._add(row)
         self._answers = {
             number: (fingerprint, answer)
@@ -335,21 +329,15 @@ class Seen:
         }
 
     async def look_for(self, engine: Engine, asked: Sequence[Asked]) -> None:
-        """What some more jobs name, if it was not looked for yet."""
-        named = {(each.tenant, each.queue) for each in asked} - self._names
-        if named:
-            self._names |= named
-            tenants = {
-                tenant for tenant, _ in named
-            } - self._rooms.keys()  # what is taken is counted
-            queues = {queue for _, queue in named}
-            self._add(await _look(engine, 0, queues, tenants))
+        """The queues that some more jobs name, if they were not looked for yet."""
+        queues = {each.queue for each in asked} - self._looked_for
+        if queues:
+            self._looked_for |= queues
+            self._add(await _look(engine, 0, queues))
 
     def _add(self, row: asyncpg.Record) -> None:
         for name, timeout, retries in _together(row, "queues", "timeouts", "retry_policies"):
             self._queues[name] = queue_settings(Limits(), timeout, retries)
-        for name, quota, room in _together(row, "limited", "quotas", "rooms"):
-            self._quotas[name], self._rooms[name] = quota, room
 
     def parse(self, asked: Asked, job_id: int) -> NewJob:
         """The job that was asked for; InvalidInput names every wrong field."""
@@ -360,14 +348,6 @@ class Seen:
                 return plain
             document = document.document()
         return parse_new_job(document, self.now, job_id, queue, asked.home)
-
-    def take_room(self, tenant: str) -> None:
-        """Count one more job of a tenant; QuotaExceeded if it has as many as it may."""
-        if tenant not in self._rooms:
-            return
-        if self._rooms[tenant] <= 0:
-            raise QuotaExceeded(tenant, self._quotas[tenant])
-        self._rooms[tenant] -= 1
 
     def first_answer(self, number: int, write: Write) -> Created | None:
         """What the request of this number, counted from 1, was answered before."""
@@ -382,26 +362,25 @@ class Seen:
 
 async def look(engine: Engine, asked: Sequence[Asked], for_answers: bool = False) -> Seen:
     """What has to be known before documents can be read, with an id for each."""
-    queues, tenants = {each.queue for each in asked}, {each.tenant for each in asked}
+    queues = {each.queue for each in asked}
     keys = [(each.tenant, each.write.key) for each in asked] if for_answers else []
-    return Seen(await _look(engine, len(asked), queues, tenants, keys))
+    return Seen(await _look(engine, len(asked), queues, keys))
 
 
 async def begin(engine: Engine, count: int) -> Seen:
     """The time, and ids for so many; all else is still to be looked for."""
-    return Seen(await _look(engine, count, (), ()))
+    return Seen(await _look(engine, count, ()))
 
 
 async def _look(
     engine: Engine,
     count: int,
     queues: Collection[str],
-    tenants: Collection[str],
     keys: Sequence[tuple[str, str | None]] = (),
 ) -> asyncpg.Record:
     key_tenants, keys_of_those = [tenant for tenant, _ in keys], [key for _, key in keys]
     return await engine.database.row(
-        _Q["before_create"], count, [*queues], [*tenants], key_tenants, keys_of_those
+        _Q["before_create"], count, [*queues], key_tenants, keys_of_those
     )
 
 

@@ -165,20 +165,19 @@ def arguments(
     """In the order of the function's parameters."""
     once, again, unique = [], [], []
     terms: dict[Terms, int] = {}  # counted from 1
-    tenants = numbers.tenants
+    owners: set[int] = set()
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
+            tenant = numbers.tenants[entry.tenant]
+            owners.add(tenant)
             if entry.recurring is None:
                 place = terms.setdefault(entry.terms, len(terms) + 1)
-                tenant = tenants[entry.tenant]
                 once.append((entry.job_id, number, entry.at, tenant, place, entry.spec))
             else:
                 again.append(_recurring(number, entry, entry.recurring, numbers, now))
             if entry.unique is not None:
                 replaces = entry.on_duplicate is OnDuplicate.REPLACE
-                unique.append(
-                    (entry.job_id, number, tenants[entry.tenant], *entry.unique, replaces)
-                )
+                unique.append((entry.job_id, number, tenant, *entry.unique, replaces))
     return [
         now,
         patience_ms,
@@ -191,6 +190,7 @@ def arguments(
         *_columns([_numbered(each, numbers) for each in terms], 9),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),
+        list(owners),
     ]
 
 

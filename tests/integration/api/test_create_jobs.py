@@ -144,6 +144,43 @@ async def test_unique_keys_within_a_batch(api: Client):
     assert (await api.get(held["path"])).body["status"] == "CANCELLED"
 
 
+async def test_a_full_quota_leaves_room_for_what_takes_none(api: Client, engine: Engine):
+    def unique(key: str, on_duplicate: str = "reject") -> dict[str, object]:
+        return one_time(tenant_id="full", unique_key=key, on_duplicate=on_duplicate)
+
+    await set_tenant(engine, "full", TenantSettings(max_jobs=2), Write())
+    first, second = [await api.created(unique(key)) for key in ("first", "second")]
+    over = "quota_exceeded"
+    answer = await api.post(
+        BATCH,
+        [
+            one_time(tenant_id="full"),
+            recurring(tenant_id="full"),
+            unique("new", "replace"),
+            unique("first", "replace"),
+            unique("new", "keep"),
+            unique("other", "keep"),
+            unique("second", "keep"),
+        ],
+    )
+    assert codes(answer) == [over, over, over, "created", over, over, "created"]
+    assert answer.body["results"][-1] == {"job_id": second["job_id"]}
+    assert (await api.get(first["path"])).body["status"] == "CANCELLED"
+    replaced = await api.post(JOBS, unique("second", "replace"))
+    assert replaced.status == 201
+    kept = await api.post(JOBS, unique("second", "keep"))
+    assert (kept.status, kept.body["job_id"]) == (200, replaced.body["job_id"])
+
+    # What was refused has taken nothing: no place, no unique key, no idempotency key.
+    late = await api.post(JOBS, unique("new"), key="mine")
+    assert late.is_problem(409, over)
+    await set_tenant(engine, "full", TenantSettings(max_jobs=3), Write())
+    both = await api.post(BATCH, [unique("second", "keep"), unique("new"), unique("last")])
+    assert codes(both) == ["created", "created", over]
+    assert (await api.post(JOBS, unique("new"), key="mine")).is_problem(409, "duplicate_job")
+    assert (await api.post(JOBS, recurring(tenant_id="full"))).is_problem(409, over)
+
+
 async def test_thousands_of_keys_that_others_have_take_as_much_longer_as_they_are_more(api: Client):
     async def seconds_of(count: int, on_duplicate: str) -> float:
         documents = [

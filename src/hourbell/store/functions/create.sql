@@ -1,13 +1,11 @@
 -- Creating jobs: a look at what has to be known, then one statement for the jobs of all who ask at this moment.
 
--- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the quotas of
--- tenants and how much room they leave, and answers that were already given: answered[k] is an index into p_keys.
--- What others are creating at this moment is not seen: a quota may be passed by as many as come at once.
+-- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, and answers
+-- that were already given: answered[k] is an index into p_keys.
 create or replace function hourbell.before_create(
-  p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
+  p_count int, p_queues text[], p_key_tenants text[], p_keys text[],
   out now timestamptz, out ids bigint[],
   out queues text[], out timeouts int[], out retry_policies text[],
-  out limited text[], out quotas int[], out rooms int[],
   out answered int[], out fingerprints bytea[], out answers text[]
 )
 language plpgsql
@@ -20,15 +18,6 @@ begin
   ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
-  select array_agg(t.name), array_agg(t.max_jobs), array_agg(t.max_jobs - have.n) into limited, quotas, rooms
-  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t
-  cross join lateral (
-    select (select count(*) from (
-        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
-      + (select count(*) from (
-        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time) as n
-    ) as have;
   if p_keys <> '{}' then
     select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text) into answered, fingerprints, answers
     from unnest(p_key_tenants, p_keys) with ordinality as asked(tenant, key, k)
@@ -72,6 +61,26 @@ begin
   return query select q.id, q.name from hourbell.queues as q where q.name = any (p_names);
 end $$;
 
+-- How many more jobs some tenants may have; one without a quota is left out. What others are creating at this moment is not
+-- seen: a quota may be passed by as many as come at once.
+create or replace function hourbell.rooms(p_tenants int[]) returns table (tenant int, quota int, room int)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+  return query
+  select t.id, t.max_jobs, t.max_jobs - have.n
+  from (select * from hourbell.tenants where id = any (p_tenants) and max_jobs is not null offset 0) as t
+  cross join lateral (
+    select ((select count(*) from (
+        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
+      + (select count(*) from (
+        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time)
+      )::int as n
+    ) as have;
+end $$;
+
 -- Those of some jobs that have not ended. Volatile: whoever waited for a lock wants to know what is true now.
 create or replace function hourbell.living(p_jobs bigint[]) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -111,11 +120,12 @@ begin
   return true;
 end $$;
 
--- Gives unique keys to new jobs, all or those that can have theirs; answers with the others, and with who has the key.
+-- Gives unique keys to new jobs, all or those that can have theirs; answers with who came in the place of another that waited
+-- (replacing), and with who got none (refused) because a job that has not ended has it (holders).
 -- p_jobs[k] wants p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a job that has it and waits is taken back.
-create or replace function hourbell.take_unique_keys(
+create or replace function hourbell.give_unique_keys(
   p_now timestamptz, p_jobs bigint[], p_tenants int[], p_spaces smallint[], p_keys text[], p_replaces boolean[],
-  p_actors text[], out refused bigint[], out holders bigint[]
+  p_actors text[], out refused bigint[], out holders bigint[], out replacing bigint[]
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -145,7 +155,7 @@ begin
   end loop;
   if missing > 0 then raise lock_not_available; end if;
 
-  refused := '{}'; holders := '{}';
+  refused := '{}'; holders := '{}'; replacing := '{}';
   for n in 1 .. cardinality(places) loop
     place := places[n]; other := others[n];
     if hourbell.living(array[other]) <> '{}' then
@@ -153,6 +163,7 @@ begin
         refused := refused || p_jobs[place]; holders := holders || other;
         continue;
       end if;
+      replacing := replacing || p_jobs[place];
       insert into hourbell.audit (at, tenant, job, actor, operation)
       values (p_now, p_tenants[place], other, p_actors[place], 'replace');
     end if;
@@ -168,8 +179,10 @@ end $$;
 --   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms
 --   p_queues …        the terms
 --   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
---   p_unique …        jobs that want a unique key, as in take_unique_keys
--- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused).
+--   p_unique …        jobs that want a unique key, as in give_unique_keys
+--   p_owners          the tenants of all the jobs
+-- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused), and
+-- jobs that have no room in the quota of their tenant (excessive); who comes in the place of another needs none.
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
@@ -178,14 +191,17 @@ create or replace function hourbell.create_jobs(
   p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
   p_recurring json,
   p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
-  p_replaces boolean[],
-  out repeated int[], out refused bigint[], out holders bigint[]
+  p_replaces boolean[], p_owners int[],
+  out repeated int[], out refused bigint[], out holders bigint[], out excessive bigint[], out quotas int[]
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
+declare
+  replacing bigint[] := '{}';
+  dropped bigint[];
 begin
-  repeated := '{}'; refused := '{}'; holders := '{}';
+  repeated := '{}'; refused := '{}'; holders := '{}'; excessive := '{}'; quotas := '{}';
   if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
 
   with asked as (
@@ -200,22 +216,42 @@ begin
   where (tenant, key) not in (select tenant, key from kept);
 
   if p_unique <> '{}' then
-    select u.refused, u.holders into refused, holders
+    select u.refused, u.holders, u.replacing into refused, holders, replacing
     from (
       select array_agg(w.job) as jobs, array_agg(w.tenant) as tenants, array_agg(w.space) as spaces,
         array_agg(w.key) as keys, array_agg(w.replaces) as replaces, array_agg(p_actors[w.request]) as actors
       from unnest(p_unique, p_unique_requests, p_unique_tenants, p_spaces, p_unique_keys, p_replaces)
         as w(job, request, tenant, space, key, replaces)
       where w.request <> all (repeated)) as w
-    cross join lateral hourbell.take_unique_keys(
+    cross join lateral hourbell.give_unique_keys(
       p_now, w.jobs, w.tenants, w.spaces, w.keys, w.replaces, w.actors) as u
     where w.jobs is not null;
-    refused := coalesce(refused, '{}'); holders := coalesce(holders, '{}');
-    if refused <> '{}' then  -- a refusal is not kept: the same request may do better later
-      delete from hourbell.idempotency as i
-      using unnest(p_unique, p_unique_requests) as w(job, request)
-      where w.job = any (refused) and i.tenant = p_tenants[w.request] and i.key = p_keys[w.request];
-    end if;
+    refused := coalesce(refused, '{}'); holders := coalesce(holders, '{}'); replacing := coalesce(replacing, '{}');
+  end if;
+
+  if exists (select from hourbell.tenants where id = any (p_owners) and max_jobs is not null) then
+    with new as materialized (
+      select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
+      union all
+      select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
+    placed as (  -- who replaces another comes first, into the room that he has left
+      select n.id, n.replaces, r.quota, r.room,
+        row_number() over (partition by n.tenant order by n.replaces desc, n.id) as place
+      from (select *, id = any (replacing) as replaces from new) as n join hourbell.rooms(p_owners) as r on r.tenant = n.tenant
+      where n.request <> all (repeated) and n.id <> all (refused))
+    select coalesce(array_agg(id), '{}'), coalesce(array_agg(quota), '{}') into excessive, quotas
+    from placed where place > room and not replaces;
+    if excessive <> '{}' then delete from hourbell.unique_keys where job = any (excessive); end if;
+  end if;
+
+  dropped := refused || excessive;
+  if dropped <> '{}' then  -- a refusal is not kept: the same request may do better later
+    delete from hourbell.idempotency as i
+    using (
+      select id, request from unnest(p_ids, p_requests) as n(id, request)
+      union all
+      select id, request from json_to_recordset(p_recurring) as n(id bigint, request int)) as n
+    where n.id = any (dropped) and i.tenant = p_tenants[n.request] and i.key = p_keys[n.request];
   end if;
 
   if p_ids <> '{}' then
@@ -229,7 +265,7 @@ begin
       from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_terms, p_specs)
         as n(id, request, at, tenant, terms, spec)
       join terms as t on t.k = n.terms
-      where n.request <> all (repeated) and n.id <> all (refused)),
+      where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.executions
         (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target,
@@ -257,7 +293,7 @@ begin
         starts_at timestamptz, ends_at timestamptz, name text, spec text, target int, key bigint, key_limit int,
         since timestamptz, misfire smallint, catch_up_seconds int, catch_up_limit int, overlap smallint,
         at_most_once boolean, start_deadline_seconds int, deadline_seconds int, notifies smallint)
-      where n.request <> all (repeated) and n.id <> all (refused)),
+      where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.jobs
         (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec, target,
