@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.create import Asked, asked_by, begin, follow, look
+from hourbell.engine.create import Asked, Seen, asked_by, begin, follow, look
 from hourbell.engine.rows import (
     Entries,
     Entry,
@@ -34,7 +33,6 @@ from hourbell.model.errors import (
     FieldError,
     HourbellError,
     InvalidInput,
-    QuotaExceeded,
     StoreUnavailable,
 )
 from hourbell.model.ids import job_text
@@ -78,12 +76,11 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
         numbers = await numbers_of(engine, [request], seen.now)
 
         async def effect(connection: Connection) -> list[int]:
-            row = await _insert(connection, request, numbers, seen.now, None)
+            row = await _insert(connection, request, numbers, seen, None)
             if row["refused"]:
                 raise DuplicateJob(job_text(row["holders"][0]))
             if row["excessive"]:
-                excessive = jobs[seen.ids.index(row["excessive"][0])]
-                raise QuotaExceeded(excessive.tenant_id, row["quotas"][0])
+                raise seen.over_quota(entries[seen.ids.index(row["excessive"][0])])
             return seen.ids
 
         async def then() -> None:
@@ -132,7 +129,7 @@ async def _read(
 ) -> _Batch:
     """A few items at a time, from their text to what is stored; in between, others get their turn of the loop."""
     seen = await begin(engine, len(items))
-    batch = _Batch(seen.now, write)
+    batch = _Batch(seen, write)
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
         found = [_ask(engine, item, read, write) for item in items[first : first + _SLICE]]
@@ -143,6 +140,7 @@ async def _read(
                     raise each
                 entry = entry_of(job_id, seen.parse(each, job_id))
                 if not batch.repeats(entry):
+                    seen.require_room(entry)
                     batch.add(entry)
             except HourbellError as error:
                 batch.refuse(error)
@@ -161,8 +159,9 @@ def _ask(
 class _Batch:
     """Items that were read, and what has become of them."""
 
-    def __init__(self, now: datetime, write: Write) -> None:
-        self.now = now
+    def __init__(self, seen: Seen, write: Write) -> None:
+        self.now = seen.now
+        self._seen = seen
         self._write = write
         self._places: list[Entry | Refused] = []  # in the order of the items
         self._entries: list[Entry] = []  # to be created
@@ -220,7 +219,7 @@ class _Batch:
         request = msgspec.structs.replace(self._request, entries=entries)
         try:
             async with connection.transaction():
-                row = await _insert(connection, request, numbers, self.now, _BRIEF_MS)
+                row = await _insert(connection, request, numbers, self._seen, _BRIEF_MS)
         except asyncpg.LockNotAvailableError:
             if len(entries) == 1:
                 self._refused[entries[0].job_id] = _refusal(Conflict(IN_USE))
@@ -230,10 +229,13 @@ class _Batch:
             await self._insert(connection, numbers, entries[middle:])
             return
         self._holders.update(zip(row["refused"], row["holders"], strict=True))
-        if row["excessive"]:
-            tenants = {entry.job_id: entry.tenant for entry in entries}
-            for job_id, quota in zip(row["excessive"], row["quotas"], strict=True):
-                self._refused[job_id] = _refusal(QuotaExceeded(tenants[job_id], quota))
+        excessive = set(row["excessive"])
+        for entry in entries if excessive else ():
+            if entry.job_id in excessive:
+                self._refused[entry.job_id] = _refusal(self._seen.over_quota(entry))
+        missing = excessive.union(row["refused"])
+        stored = [entry for entry in entries if entry.job_id not in missing]
+        self._seen.fill(stored, row["replacing"])
 
     def created(self) -> list[Entry]:
         missing = self._holders.keys() | self._refused.keys()
@@ -259,12 +261,11 @@ async def _insert(
     connection: Connection,
     request: Entries,
     numbers: Numbers,
-    now: datetime,
+    seen: Seen,
     patience_ms: int | None,
 ) -> asyncpg.Record:
-    row = await connection.fetchrow(
-        _Q["create_jobs"], *arguments([request], numbers, now, patience_ms)
-    )
+    args = arguments([request], numbers, seen.rooms, seen.now, patience_ms)
+    row = await connection.fetchrow(_Q["create_jobs"], *args)
     assert row is not None
     return row
 

@@ -13,6 +13,7 @@ little longer. So one stuck row delays no stranger.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -132,7 +133,7 @@ async def _create_together(
     seen = await look(engine, wanted, for_answers=True)
     group: list[_Ready] = []
     first: dict[object, _Ready] = {}  # by what no two of a statement can have
-    followers: list[_Ready] = []
+    followers: list[tuple[_Ready, _Ready]] = []  # whoever wants what another of the group wants
     for number, ask in enumerate(asks, start=1):
         try:
             known = seen.first_answer(number, ask.wanted.write)
@@ -143,19 +144,24 @@ async def _create_together(
         if isinstance(ready, Created):
             ask.answer(ready)
         elif ready.key in first:
-            ask.answer(None)  # the same request again; what the first gets is kept for it
+            followers.append((first[ready.key], ready))
         elif ready.unique in first:
-            followers.append(ready)
+            followers.append((first[ready.unique], ready))
         else:
+            try:
+                seen.require_room(ready.entry)
+            except QuotaExceeded as error:
+                ask.refuse(error)
+                continue
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
     try:
         numbers = await _numbered(engine, group, seen.now, patience_ms)
         if numbers is not None:
-            await _store(engine, group, numbers, seen.now, patience_ms)
+            await _store(engine, group, numbers, seen, patience_ms)
     finally:
-        for ready in followers:
-            ready.ask.answer(_after(first[ready.unique], ready))
+        for before, ready in followers:
+            _follow(before, ready)
 
 
 async def _numbered(
@@ -190,15 +196,25 @@ def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience_ms: int) -> None
         ask.refuse(Conflict(IN_USE))
 
 
-def _after(first: _Ready, follower: _Ready) -> Outcome:
-    """What one gets whose unique key another of his group wanted too."""
-    future = first.ask.future
-    known = future.done() and not future.cancelled() and future.exception() is None
-    outcome = future.result() if known else None
-    on_duplicate = follower.entry.on_duplicate
-    if outcome is None or on_duplicate is OnDuplicate.REPLACE:
-        return None
-    return Held(outcome.job_id if isinstance(outcome, Held) else outcome.job.job_id, on_duplicate)
+def _follow(first: _Ready, follower: _Ready) -> None:
+    """Answer one who wanted a key that another of his group wanted too, when that one has his answer."""
+    future, ask = first.ask.future, follower.ask
+    if not future.done() or future.cancelled():
+        ask.answer(None)
+        return
+    error = future.exception()
+    outcome = future.result() if error is None else None
+    if first.key == follower.key is not None and not follower.repeats(first):
+        ask.answer(None)  # another request under the same key
+    elif isinstance(error, QuotaExceeded):
+        ask.refuse(error)  # nobody has the unique key, so that there is no room for him either
+    elif outcome is None or follower.repeats(first):
+        ask.answer(outcome)
+    elif follower.entry.on_duplicate is OnDuplicate.REPLACE:
+        ask.answer(None)
+    else:
+        holder = outcome.job_id if isinstance(outcome, Held) else outcome.job.job_id
+        ask.answer(Held(holder, follower.entry.on_duplicate))
 
 
 class _Ready(msgspec.Struct, frozen=True):
@@ -213,6 +229,11 @@ class _Ready(msgspec.Struct, frozen=True):
     def key(self) -> object:
         key = self.ask.wanted.write.key
         return None if key is None else (self.entry.tenant, key)
+
+    def repeats(self, other: _Ready) -> bool:
+        """Whether it is the same request once more."""
+        same = self.ask.wanted.write.fingerprint == other.ask.wanted.write.fingerprint
+        return same and self.key == other.key is not None
 
     @property
     def unique(self) -> object:
@@ -232,10 +253,11 @@ def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
 
 
 async def _store(
-    engine: Engine, group: list[_Ready], numbers: Numbers, now: datetime, patience_ms: int
+    engine: Engine, group: list[_Ready], numbers: Numbers, seen: Seen, patience_ms: int
 ) -> None:
     """Store a group, or halve it: what cannot be stored is alone in the end."""
-    args = arguments([ready.request for ready in group], numbers, now, patience_ms)
+    requests = [ready.request for ready in group]
+    args = arguments(requests, numbers, seen.rooms, seen.now, patience_ms)
     try:
         async with committing(_POINTS.before, _POINTS.after):
             row = await engine.database.row(_Q["create_jobs"], *args)
@@ -244,8 +266,8 @@ async def _store(
             raise
         if len(group) > 1:
             middle = len(group) // 2
-            await _store(engine, group[:middle], numbers, now, patience_ms)
-            await _store(engine, group[middle:], numbers, now, patience_ms)
+            await _store(engine, group[:middle], numbers, seen, patience_ms)
+            await _store(engine, group[middle:], numbers, seen, patience_ms)
         elif isinstance(error, asyncpg.ForeignKeyViolationError):
             group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
         elif is_held(error):
@@ -255,20 +277,21 @@ async def _store(
         return
     stored = []
     refused = dict(zip(row["refused"], row["holders"], strict=True))
-    excessive = dict(zip(row["excessive"], row["quotas"], strict=True))
     for number, ready in enumerate(group, start=1):
         if number in row["repeated"]:
             ready.ask.answer(None)  # somebody was first under the same key: his answer is there now
         elif ready.entry.job_id in refused:
             held = Held(refused[ready.entry.job_id], ready.entry.on_duplicate)
             ready.ask.answer(held)
-        elif ready.entry.job_id in excessive:
-            ready.ask.refuse(QuotaExceeded(ready.entry.tenant, excessive[ready.entry.job_id]))
+        elif ready.entry.job_id in row["excessive"]:
+            ready.ask.refuse(seen.over_quota(ready.entry))
         else:
             stored.append(ready)
             if ready.entry.recurring is None:
                 ready.ask.answer(ready.created)
-    await follow(engine, [ready.entry for ready in stored], numbers, now)
+    entries = [ready.entry for ready in stored]
+    seen.fill(entries, row["replacing"])
+    await follow(engine, entries, numbers, seen.now)
     for ready in stored:
         ready.ask.answer(ready.created)
 
@@ -320,8 +343,11 @@ class Seen:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self._looked_for: set[str] = set()  # queues
+        self.rooms: dict[str, int] = {}  # of tenants with a quota: so many more they may have
+        self._wanted: Counter[str] = Counter()  # of which so many are taken for certain
+        self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}
+        self._looked_for: set[tuple[str, str]] = set()  # tenants with queues
         self._add(row)
         self._answers = {
             number: (fingerprint, answer)
@@ -329,15 +355,18 @@ class Seen:
         }
 
     async def look_for(self, engine: Engine, asked: Sequence[Asked]) -> None:
-        """The queues that some more jobs name, if they were not looked for yet."""
-        queues = {each.queue for each in asked} - self._looked_for
-        if queues:
-            self._looked_for |= queues
-            self._add(await _look(engine, 0, queues))
+        """What some more jobs name, if it was not looked for yet."""
+        named = {(each.tenant, each.queue) for each in asked} - self._looked_for
+        if named:
+            self._looked_for |= named
+            tenants = {tenant for tenant, _ in named} - self.rooms.keys()
+            self._add(await _look(engine, 0, {queue for _, queue in named}, tenants))
 
     def _add(self, row: asyncpg.Record) -> None:
         for name, timeout, retries in _together(row, "queues", "timeouts", "retry_policies"):
             self._queues[name] = queue_settings(Limits(), timeout, retries)
+        for name, quota, room in _together(row, "limited", "quotas", "rooms"):
+            self._quotas[name], self.rooms[name] = quota, room
 
     def parse(self, asked: Asked, job_id: int) -> NewJob:
         """The job that was asked for; InvalidInput names every wrong field."""
@@ -348,6 +377,28 @@ class Seen:
                 return plain
             document = document.document()
         return parse_new_job(document, self.now, job_id, queue, asked.home)
+
+    def require_room(self, entry: Entry) -> None:
+        """QuotaExceeded: there is no room, whatever becomes of the others. It is refused before anything is named for it.
+
+        Whether one with a unique key needs any is known when keys are given out, and decided there.
+        """
+        if entry.tenant not in self.rooms or entry.unique is not None:
+            return
+        if self.rooms[entry.tenant] <= self._wanted[entry.tenant]:
+            raise self.over_quota(entry)
+        self._wanted[entry.tenant] += 1
+
+    def fill(self, entries: Sequence[Entry], replacing: Collection[int]) -> None:
+        """Take the room of jobs that were stored. Those that replace others have theirs."""
+        if self.rooms:
+            replaced = set(replacing)
+            for entry in entries:
+                if entry.tenant in self.rooms and entry.job_id not in replaced:
+                    self.rooms[entry.tenant] -= 1
+
+    def over_quota(self, entry: Entry) -> QuotaExceeded:
+        return QuotaExceeded(entry.tenant, self._quotas[entry.tenant])
 
     def first_answer(self, number: int, write: Write) -> Created | None:
         """What the request of this number, counted from 1, was answered before."""
@@ -362,25 +413,26 @@ class Seen:
 
 async def look(engine: Engine, asked: Sequence[Asked], for_answers: bool = False) -> Seen:
     """What has to be known before documents can be read, with an id for each."""
-    queues = {each.queue for each in asked}
+    queues, tenants = {each.queue for each in asked}, {each.tenant for each in asked}
     keys = [(each.tenant, each.write.key) for each in asked] if for_answers else []
-    return Seen(await _look(engine, len(asked), queues, keys))
+    return Seen(await _look(engine, len(asked), queues, tenants, keys))
 
 
 async def begin(engine: Engine, count: int) -> Seen:
     """The time, and ids for so many; all else is still to be looked for."""
-    return Seen(await _look(engine, count, ()))
+    return Seen(await _look(engine, count, (), ()))
 
 
 async def _look(
     engine: Engine,
     count: int,
     queues: Collection[str],
+    tenants: Collection[str],
     keys: Sequence[tuple[str, str | None]] = (),
 ) -> asyncpg.Record:
     key_tenants, keys_of_those = [tenant for tenant, _ in keys], [key for _, key in keys]
     return await engine.database.row(
-        _Q["before_create"], count, [*queues], key_tenants, keys_of_those
+        _Q["before_create"], count, [*queues], [*tenants], key_tenants, keys_of_those
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -160,16 +160,19 @@ def names_of(entry: Entry) -> Names:
 
 
 def arguments(
-    requests: Sequence[Entries], numbers: Numbers, now: datetime, patience_ms: int | None
+    requests: Sequence[Entries],
+    numbers: Numbers,
+    rooms: Mapping[str, int],
+    now: datetime,
+    patience_ms: int | None,
 ) -> list[object]:
     """In the order of the function's parameters."""
     once, again, unique = [], [], []
     terms: dict[Terms, int] = {}  # counted from 1
-    owners: set[int] = set()
+    limited = rooms.keys() & numbers.tenants.keys()
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
             tenant = numbers.tenants[entry.tenant]
-            owners.add(tenant)
             if entry.recurring is None:
                 place = terms.setdefault(entry.terms, len(terms) + 1)
                 once.append((entry.job_id, number, entry.at, tenant, place, entry.spec))
@@ -190,7 +193,8 @@ def arguments(
         *_columns([_numbered(each, numbers) for each in terms], 9),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),
-        list(owners),
+        [numbers.tenants[tenant] for tenant in limited],
+        [rooms[tenant] for tenant in limited],
     ]
 
 

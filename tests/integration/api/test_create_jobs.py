@@ -181,6 +181,21 @@ async def test_a_full_quota_leaves_room_for_what_takes_none(api: Client, engine:
     assert (await api.post(JOBS, recurring(tenant_id="full"))).is_problem(409, over)
 
 
+async def test_a_full_quota_names_nothing_for_what_has_no_room(api: Client, engine: Engine):
+    await set_tenant(engine, "full", TenantSettings(max_jobs=1), Write())
+    documents = [
+        recurring(tenant_id="full", queue=f"named-{n}", schedule={"cron": f"{n} 4 * * *"})
+        for n in range(9)
+    ]
+    assert codes(await api.post(BATCH, documents)) == ["created"] + ["quota_exceeded"] * 8
+    assert (await api.post(JOBS, documents[5])).is_problem(409, "quota_exceeded")
+    named = await engine.database.fetch(
+        "select name from hourbell.queues where name like 'named-%'"
+        " union all select rule from hourbell.timetables where rule like '% 4 * * *'"
+    )
+    assert {row["name"] for row in named} == {"named-0", "0 4 * * *"}
+
+
 async def test_thousands_of_keys_that_others_have_take_as_much_longer_as_they_are_more(api: Client):
     async def seconds_of(count: int, on_duplicate: str) -> float:
         documents = [

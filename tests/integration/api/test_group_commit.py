@@ -52,6 +52,26 @@ async def test_each_of_a_crowd_gets_his_own_answer(api: Client, engine: Engine):
     assert late.is_problem(409, "quota_exceeded")
 
 
+@pytest.mark.parametrize("on_duplicate", ["reject", "keep", "replace"])
+async def test_a_crowd_that_wants_one_key_has_no_room_all_together(
+    api: Client, engine: Engine, on_duplicate: str
+):
+    await set_tenant(engine, "full", TenantSettings(max_jobs=0), Write())
+    document = one_time(tenant_id="full", unique_key="wanted", on_duplicate=on_duplicate)
+    for keys in ([f"key {n}" for n in range(90)], ["key"] * 90):
+        answers = await asyncio.gather(*(api.post(JOBS, document, key=key) for key in keys))
+        assert all(answer.is_problem(409, "quota_exceeded") for answer in answers)
+
+
+async def test_a_request_that_is_sent_many_times_at_once_is_carried_out_once(api: Client):
+    answers = await asyncio.gather(*(api.post(JOBS, one_time(), key="key") for _ in range(90)))
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.body["job_id"] for answer in answers}) == 1
+    other = [api.post(JOBS, one_time(name=f"{n}"), key="other") for n in range(9)]
+    statuses = [answer.status for answer in await asyncio.gather(*other)]
+    assert sorted(statuses) == [201] + [422] * 8
+
+
 HELD = {  # what somebody makes and does not commit, and a job that wants it
     "an idempotency key": (
         "insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)"

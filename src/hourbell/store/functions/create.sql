@@ -1,11 +1,13 @@
 -- Creating jobs: a look at what has to be known, then one statement for the jobs of all who ask at this moment.
 
--- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, and answers
--- that were already given: answered[k] is an index into p_keys.
+-- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the quotas of
+-- tenants and how much room they leave, and answers that were already given: answered[k] is an index into p_keys.
+-- What others are creating at this moment is not seen: a quota may be passed by as many as come at once.
 create or replace function hourbell.before_create(
-  p_count int, p_queues text[], p_key_tenants text[], p_keys text[],
+  p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
   out now timestamptz, out ids bigint[],
   out queues text[], out timeouts int[], out retry_policies text[],
+  out limited text[], out quotas int[], out rooms int[],
   out answered int[], out fingerprints bytea[], out answers text[]
 )
 language plpgsql
@@ -18,6 +20,15 @@ begin
   ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
+  select array_agg(t.name), array_agg(t.max_jobs), array_agg(t.max_jobs - have.n) into limited, quotas, rooms
+  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t
+  cross join lateral (
+    select (select count(*) from (
+        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
+      + (select count(*) from (
+        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time) as n
+    ) as have;
   if p_keys <> '{}' then
     select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text) into answered, fingerprints, answers
     from unnest(p_key_tenants, p_keys) with ordinality as asked(tenant, key, k)
@@ -59,26 +70,6 @@ begin
     on conflict (name) do nothing;
   end if;
   return query select q.id, q.name from hourbell.queues as q where q.name = any (p_names);
-end $$;
-
--- How many more jobs some tenants may have; one without a quota is left out. What others are creating at this moment is not
--- seen: a quota may be passed by as many as come at once.
-create or replace function hourbell.rooms(p_tenants int[]) returns table (tenant int, quota int, room int)
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-begin
-  return query
-  select t.id, t.max_jobs, t.max_jobs - have.n
-  from (select * from hourbell.tenants where id = any (p_tenants) and max_jobs is not null offset 0) as t
-  cross join lateral (
-    select ((select count(*) from (
-        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
-      + (select count(*) from (
-        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time)
-      )::int as n
-    ) as have;
 end $$;
 
 -- Those of some jobs that have not ended. Volatile: whoever waited for a lock wants to know what is true now.
@@ -180,9 +171,9 @@ end $$;
 --   p_queues …        the terms
 --   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
 --   p_unique …        jobs that want a unique key, as in give_unique_keys
---   p_owners          the tenants of all the jobs
+--   p_limited …       tenants with a quota, and the room that it leaves, as before_create saw it
 -- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused), and
--- jobs that have no room in the quota of their tenant (excessive); who comes in the place of another needs none.
+-- jobs that have no room (excessive). Who comes in the place of another needs none, and is told as well (replacing).
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
@@ -191,17 +182,17 @@ create or replace function hourbell.create_jobs(
   p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
   p_recurring json,
   p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
-  p_replaces boolean[], p_owners int[],
-  out repeated int[], out refused bigint[], out holders bigint[], out excessive bigint[], out quotas int[]
+  p_replaces boolean[],
+  p_limited int[], p_rooms int[],
+  out repeated int[], out refused bigint[], out holders bigint[], out replacing bigint[], out excessive bigint[]
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  replacing bigint[] := '{}';
   dropped bigint[];
 begin
-  repeated := '{}'; refused := '{}'; holders := '{}'; excessive := '{}'; quotas := '{}';
+  repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
 
   with asked as (
@@ -229,18 +220,16 @@ begin
     refused := coalesce(refused, '{}'); holders := coalesce(holders, '{}'); replacing := coalesce(replacing, '{}');
   end if;
 
-  if exists (select from hourbell.tenants where id = any (p_owners) and max_jobs is not null) then
-    with new as materialized (
+  if p_limited <> '{}' then
+    with new as (
       select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
-    placed as (  -- who replaces another comes first, into the room that he has left
-      select n.id, n.replaces, r.quota, r.room,
-        row_number() over (partition by n.tenant order by n.replaces desc, n.id) as place
-      from (select *, id = any (replacing) as replaces from new) as n join hourbell.rooms(p_owners) as r on r.tenant = n.tenant
-      where n.request <> all (repeated) and n.id <> all (refused))
-    select coalesce(array_agg(id), '{}'), coalesce(array_agg(quota), '{}') into excessive, quotas
-    from placed where place > room and not replaces;
+    placed as (
+      select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as place
+      from new as n join unnest(p_limited, p_rooms) as r(tenant, room) on r.tenant = n.tenant
+      where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
+    select coalesce(array_agg(id), '{}') into excessive from placed where place > room;
     if excessive <> '{}' then delete from hourbell.unique_keys where job = any (excessive); end if;
   end if;
 

@@ -1,13 +1,13 @@
 -- Jobs: the statements of create, change and read. Times come in as arguments.
 
 -- name: before_create
--- What has to be known before $1 documents can be read: $2 queues, $3 and $4 the keys of the requests.
-select * from hourbell.before_create($1, $2, $3, $4)
+-- What has to be known before $1 documents can be read: $2 queues, $3 tenants, $4 and $5 the keys of the requests.
+select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
 select * from hourbell.create_jobs(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-  $27, $28, $29, $30)
+  $27, $28, $29, $30, $31)
 
 -- name: new_id
 -- For something that is created at $1.
