@@ -65,6 +65,7 @@ SETTLING = "src/hourbell/worker/settling.py"
 WORKER = "src/hourbell/worker/runtime.py"
 WRITES = "src/hourbell/engine/writes.py"
 CREATE = "src/hourbell/engine/create.py"
+CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
 _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
@@ -83,6 +84,7 @@ REFUTED_TEST = f"{_LIFE}/test_refuted.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
+CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
 ENGINE_TEST = "tests/conformance/test_engine.py"
 TIMELINE_TEST = "tests/chaos/test_timeline.py"
 
@@ -559,8 +561,16 @@ MUTANTS = [
         LIMITS,
         "    p_burst - (select count(*) from hourbell.offers as o where o.kind = p_kind and o.key = p_key)\n",
         "    p_burst\n",
-        (f"{FAIR_TEST}::test_a_rate_holds_while_schedulers_and_workers_are_killed",),
+        (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
         "In any T seconds no more start than rate x T + burst.",
+    ),
+    Mutant(
+        "replacing_takes_room",
+        CREATE_SQL,
+        " and n.id <> all (replacing))",
+        ")",
+        (f"{CREATE_JOBS_TEST}::test_a_full_quota_leaves_room_for_what_takes_none",),
+        "Who replaces another leaves as many jobs as there were.",
     ),
     Mutant(
         "bucket_never_written",

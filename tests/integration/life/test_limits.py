@@ -267,6 +267,21 @@ async def test_a_rate_outlives_whoever_runs_the_gate(still: Engine) -> None:
     assert len(await claimed(other, hand)) == 1
 
 
+async def test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket(still: Engine) -> None:
+    await limit_queue(still, rate_limit=RateLimit(1.0, burst=5))
+    await queued(still, 20)
+    await admit_all(still)
+    await travel(
+        still, START + 60 * SECOND
+    )  # nobody claims, and the bucket does not fill up beside
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    assert len(await hand.claim_all()) == 5
+    assert await claimed(still, hand) == []
+    await travel(still, START + 62 * SECOND)
+    assert len(await claimed(still, hand)) == 2
+
+
 # At run time.
 
 
