@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import psutil
 import pytest
 
 POSTGRES15_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 FAKETIME = "faketime/libfaketimeMT.so.1"  # below the folder of the machine's libraries
 START_SECONDS = 30.0
 MEMORY = Path("/dev/shm")
-MEMORY_BYTES = 8 * 1024**3  # what all tests together never fill
+MEMORY_BYTES = 8 * 1024**3  # more than all tests together fill: 5.5 GiB
 
 
 def provide() -> None:
@@ -121,7 +122,11 @@ def private_folder(parent: Path | None = None) -> Iterator[Path]:
 
 def folder_for_databases() -> AbstractContextManager[Path]:
     """A private folder in memory if there is room: the hundreds of databases of a session need no disk to be real."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+    roomy = (
+        MEMORY.is_dir()
+        and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+        and psutil.virtual_memory().available > 1.5 * MEMORY_BYTES
+    )
     return private_folder(MEMORY if roomy else None)
 
 

@@ -1307,15 +1307,15 @@ def literal(value: Any) -> str:
 # The data.
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def big18(postgres: str) -> Iterator[str]:
-    """A database filled by `tests/data/big.sql`, once for all tests of the session."""
+    """A database filled by `tests/data/big.sql`, once for all tests of this file."""
     asyncio.run(fill(postgres))
     yield in_database(postgres, "big")
     asyncio.run(drop(postgres))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def big15(postgres15: str) -> Iterator[str]:
     asyncio.run(fill(postgres15))
     yield in_database(postgres15, "big")
@@ -1323,7 +1323,7 @@ def big15(postgres15: str) -> Iterator[str]:
 
 
 @pytest.fixture(
-    scope="session",
+    scope="module",
     params=["never gathered", "gathered at night", "gathered", "gathered at night, PostgreSQL 15"],
 )
 def statistics(request: pytest.FixtureRequest) -> str:
@@ -1341,7 +1341,7 @@ async def big(statistics: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(statistics: str) -> Scene:
     return asyncio.run(look_at(statistics))
 
