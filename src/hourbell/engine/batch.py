@@ -253,7 +253,7 @@ class _Batch:
         holder = self._holders.get(first.job_id, first.job_id)
         if holder == entry.job_id or entry.on_duplicate is OnDuplicate.KEEP:
             return holder
-        replacing = entry.on_duplicate is OnDuplicate.REPLACE
+        replacing = first is entry and entry.on_duplicate is OnDuplicate.REPLACE
         return _refusal(DuplicateJob(job_text(holder), replacing))
 
 

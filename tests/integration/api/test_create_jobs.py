@@ -139,8 +139,9 @@ async def test_unique_keys_within_a_batch(api: Client):
     assert results[2] == results[0]
     assert results[4] == {"job_id": held["job_id"]}
     assert held["job_id"] in results[3]["detail"]
-    replaced = await api.post(BATCH, [unique("held", "replace")])
-    assert codes(replaced) == ["created"]
+    replaced = await api.post(BATCH, [unique("held", "replace"), unique("held", "replace")])
+    assert codes(replaced) == ["created", refused]
+    assert "runs" not in replaced.body["results"][1]["detail"]
     assert (await api.get(held["path"])).body["status"] == "CANCELLED"
 
 
