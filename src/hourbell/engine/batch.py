@@ -230,7 +230,7 @@ class _Batch:
             return
         self._holders.update(zip(row["refused"], row["holders"], strict=True))
         excessive = set(row["excessive"])
-        for entry in entries if excessive else ():
+        for entry in entries:
             if entry.job_id in excessive:
                 self._refused[entry.job_id] = _refusal(self._seen.over_quota(entry))
         missing = excessive.union(row["refused"])
