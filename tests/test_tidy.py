@@ -10,6 +10,7 @@ import pytest
 
 from hourbell.failpoints import NAMES
 from hourbell.settings import Settings, variable_name
+from hourbell.store.function_set import function_set
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "hourbell"
@@ -91,6 +92,21 @@ def test_every_sql_function_is_called() -> None:
     names = sorted(name for text in texts for name in defined.findall(text))
     assert names
     assert [name for name in names if not re.search(rf"\bhourbell\.{name}\b", calls)] == []
+
+
+def test_no_sql_function_has_the_name_of_a_table() -> None:
+    # Function sets tell the two apart by name: `hourbell.f (` is renamed, `hourbell.t (` is not.
+    texts = [path.read_text() for path in sorted((SQL / "migrations").glob("*.sql"))]
+    tables = re.findall(r"create (?:table|sequence) hourbell\.(\w+)", "\n".join(texts))
+    assert "executions" in tables
+    assert function_set().names.isdisjoint(tables)
+
+
+def test_every_sql_function_belongs_to_the_function_set() -> None:
+    created = re.findall(r"^create\b.*", function_set().text, re.MULTILINE)
+    assert len(created) == len(
+        function_set().names
+    )  # nothing else is created there, and nothing twice
 
 
 def test_every_named_query_is_used() -> None:

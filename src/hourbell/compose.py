@@ -45,7 +45,7 @@ from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer
-from hourbell.store.migrations import is_migrated, migrate
+from hourbell.store.migrations import MARK_SECONDS, is_migrated, mark_used, migrate
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 log = structlog.get_logger()
@@ -56,9 +56,7 @@ _REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
 API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
 
 
-_NOT_MIGRATED = (
-    "The database is older than this program. Run `hourbell migrate` once, then start again."
-)
+_NOT_MIGRATED = "The database lacks tables or functions of this version. Run `hourbell migrate` once, by this version, and start again."
 _NO_KEYS = (
     "The API would listen on {host}, where others can reach it, and there is no API key yet, so that anybody could do "
     "anything. Make an administrator's key first, with `hourbell keys create --role admin --name NAME`, or listen on "
@@ -258,6 +256,8 @@ async def running(
         await make_partitions(engine, await engine.clock.now())
         watch = Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS)
         await stack.enter_async_context(_in_background(watch))
+        functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
+        await stack.enter_async_context(_in_background(functions))
         await stack.enter_async_context(_woken(parts))
         # Stopped in reverse: nothing new comes in, then what runs ends, then somebody else may lead.
         if scheduler is not None:
@@ -291,6 +291,12 @@ async def _working(worker: Worker) -> AsyncIterator[None]:
     finally:
         worker.stop()
         await working
+
+
+async def _keep_functions(engine: Engine) -> bool:
+    """Keep migrations of other versions from dropping the functions that this process calls."""
+    await mark_used(engine.database)
+    return False
 
 
 @asynccontextmanager

@@ -51,18 +51,28 @@ create table chaos.written (epoch bigint, at timestamptz);
 create index on chaos.written (epoch, at);
 """
 
-# Again after every migration, which brings the product's own back.
+# Again after every migration: a build that is new to the database brings its own copy, named with a digest.
 _WRAP = """
-drop function if exists hourbell.check_epoch_of_the_product;
-alter function hourbell.check_epoch(uuid, bigint) rename to check_epoch_of_the_product;
-create function hourbell.check_epoch(p_node uuid, p_epoch bigint) returns void language plpgsql as $$
+do $wrap$
+declare own text;
 begin
-  perform hourbell.check_epoch_of_the_product(p_node, p_epoch);
-  if p_epoch is not null and not exists (
-      select from chaos.written where epoch = p_epoch and at > clock_timestamp() - interval '100 milliseconds') then
-    insert into chaos.written (epoch, at) values (p_epoch, clock_timestamp());
-  end if;
-end $$;
+  for own in
+    select proname from pg_proc where pronamespace = 'hourbell'::regnamespace
+      and proname ~ '^check_epoch__[0-9a-f]+$' and prosrc not like '%chaos.written%'
+  loop
+    execute format('drop function if exists hourbell.%I', 'product_' || own);
+    execute format('alter function hourbell.%I(uuid, bigint) rename to %I', own, 'product_' || own);
+    execute format($create$
+      create function hourbell.%I(p_node uuid, p_epoch bigint) returns void language plpgsql as $body$
+      begin
+        perform hourbell.%I(p_node, p_epoch);
+        if p_epoch is not null and not exists (
+            select from chaos.written where epoch = p_epoch and at > clock_timestamp() - interval '100 milliseconds') then
+          insert into chaos.written (epoch, at) values (p_epoch, clock_timestamp());
+        end if;
+      end $body$ $create$, own, 'product_' || own);
+  end loop;
+end $wrap$;
 """
 
 # Of a database that is away, for somebody who looks at it only from time to time.

@@ -191,7 +191,9 @@ class Rig:
     async def migrate_again(self) -> None:
         connection = await asyncpg.connect(self.pair.dsn())
         try:
-            await connection.execute("delete from hourbell.migrations where name = 'functions'")
+            await connection.execute(
+                "delete from hourbell.function_sets"
+            )  # so that they are loaded again
         finally:
             await connection.close()
         await self._migrate(self.pair.dsn())

@@ -5,6 +5,7 @@ out the same whatever is between us and the tables.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,7 @@ from hourbell.engine.retain import keep_house, make_partitions
 from hourbell.engine.writes import Write
 from hourbell.model.errors import (
     IdempotencyKeyReused,
+    IncompatibleDatabase,
     NotFound,
     NotLeader,
     StoreUnavailable,
@@ -40,10 +42,18 @@ from hourbell.model.errors import (
 )
 from hourbell.model.executions import Claimed, ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus
-from hourbell.store import embedded
+from hourbell.store import embedded, migrations
+from hourbell.store import function_set as function_sets
 from hourbell.store.database import Database
 from hourbell.store.embedded import EmbeddedServer
-from hourbell.store.migrations import migrate, sql_files
+from hourbell.store.function_set import (
+    FunctionSet,
+    SqlFile,
+    for_this_build,
+    function_set,
+    sql_files,
+)
+from hourbell.store.migrations import is_migrated, mark_used, migrate
 from hourbell.testing.clock import VirtualClock
 
 START = datetime(
@@ -744,14 +754,16 @@ async def test_any_number_of_processes_may_migrate_an_empty_database(engine_dsn:
     await connection.close()
 
 
+_ROUTINES = "select proname, oid, xmin from pg_proc where pronamespace = 'hourbell'::regnamespace order by 1, 2"
+
+
 async def test_a_migrated_database_is_left_as_it_is(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
     before = await connection.fetch("select * from hourbell.migrations order by name")
-    functions = await connection.fetch("select oid, xmin from pg_proc where proname = 'admit'")
+    functions = await connection.fetch(_ROUTINES)
     await migrate(engine_dsn)
     assert await connection.fetch("select * from hourbell.migrations order by name") == before
-    after = await connection.fetch("select oid, xmin from pg_proc where proname = 'admit'")
-    assert after == functions
+    assert await connection.fetch(_ROUTINES) == functions
     await connection.close()
 
 
@@ -792,36 +804,102 @@ async def test_a_database_of_before_limits_keeps_what_is_in_it(engine_dsn: str) 
     await connection.close()
 
 
-async def test_functions_are_loaded_again_when_their_text_has_changed(engine_dsn: str) -> None:
+async def test_a_build_loads_its_own_functions_beside_those_of_others(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
-    await connection.execute(
-        "create or replace function hourbell.resign(p_node uuid, p_epoch bigint) returns void"
-        " language sql as ''"
-    )
-    await connection.execute(
-        "update hourbell.migrations set digest = 'of another version' where name = 'functions'"
-    )
-    await migrate(engine_dsn)
-    assert "leadership" in await connection.fetchval(
-        "select prosrc from pg_proc where proname = 'resign'"
-    )
+    others = {row["proname"] for row in await connection.fetch(_ROUTINES)}
+    with another_build("another"):
+        assert not await is_migrated(engine_dsn)  # it would call functions that are not there
+        await migrate(engine_dsn)
+        assert await is_migrated(engine_dsn)
+        both = {row["proname"] for row in await connection.fetch(_ROUTINES)}
+        assert both == others | {f"{name}__another" for name in function_set().names}
+        database = await Database.open(engine_dsn)
+        assert await database.value("select hourbell.generation()") == 0
+        await database.close()
+    assert await is_migrated(engine_dsn)  # the first one goes on as before
     await connection.close()
 
 
-async def test_a_database_of_a_newer_version_is_left_as_it_is(engine_dsn: str) -> None:
+async def test_functions_that_no_process_has_used_for_a_week_are_dropped(engine_dsn: str) -> None:
+    connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
+    before = await connection.fetch(_ROUTINES)
+    for name, unused_days in (("recent", 6), ("outdated", 8)):
+        with another_build(name):
+            await migrate(engine_dsn)
+        await connection.execute(
+            "update hourbell.function_sets set used_at = hourbell.clock() - $2::interval where digest = $1",
+            name,
+            timedelta(days=unused_days),
+        )
+    await migrate(engine_dsn)
+    left = {row["proname"] for row in await connection.fetch(_ROUTINES)}
+    assert left == {row["proname"] for row in before} | {
+        f"{name}__recent" for name in function_set().names
+    }
+    with another_build("outdated"):  # rolled back after all: its functions come back
+        assert not await is_migrated(engine_dsn)
+        await migrate(engine_dsn)
+        assert await is_migrated(engine_dsn)
+    await connection.close()
+
+
+async def test_a_running_process_keeps_its_functions(engine_dsn: str) -> None:
+    database = await Database.open(engine_dsn)
+    await database.value(
+        "update hourbell.function_sets set used_at = '2001-01-01' returning digest"
+    )
+    await mark_used(database)
+    with another_build("another"):
+        await migrate(engine_dsn)
+    assert await is_migrated(engine_dsn)
+    await database.close()
+
+
+async def test_an_older_program_works_on_a_newer_schema(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
     await connection.execute(
-        "insert into hourbell.migrations (name, digest) values ('9999_newer.sql', 'x')"
+        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_core.sql')"
     )
-    await connection.execute(
-        "update hourbell.migrations set digest = 'newer' where name = 'functions'"
-    )
+    assert await is_migrated(engine_dsn)
     await migrate(engine_dsn)
-    digest = await connection.fetchval(
-        "select digest from hourbell.migrations where name = 'functions'"
-    )
-    assert digest == "newer"
     await connection.close()
+
+
+async def test_a_program_is_refused_by_a_schema_that_requires_a_newer_one(engine_dsn: str) -> None:
+    connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
+    await connection.execute(
+        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '9998_needed.sql')"
+    )
+    for start in (is_migrated, migrate):
+        with pytest.raises(IncompatibleDatabase, match=r"9998_needed.sql.*Run the newer version"):
+            await start(engine_dsn)
+    await connection.close()
+
+
+async def test_a_migration_says_what_it_requires_of_a_program(
+    engine_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = SqlFile("9999_newer.sql", "-- New tables.\n-- requires: 9998_needed.sql\nselect 1")
+    known = [*sql_files("migrations"), SqlFile("9998_needed.sql", "select 1"), newer]
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "sql_files", lambda folder: known)
+        await migrate(engine_dsn)
+        assert await is_migrated(engine_dsn)
+    with pytest.raises(IncompatibleDatabase):
+        await is_migrated(engine_dsn)
+
+
+@contextlib.contextmanager
+def another_build(digest: str) -> Iterator[None]:
+    """Within it, this process is a build with the same functions under another digest."""
+    real = function_set()
+    with pytest.MonkeyPatch.context() as patch:
+        other = FunctionSet(digest, real.text, real.names)
+        for module in (migrations, function_sets):
+            patch.setattr(module, "function_set", lambda: other)
+        for_this_build.cache_clear()
+        yield
+    for_this_build.cache_clear()
 
 
 # The store: connections.

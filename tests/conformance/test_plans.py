@@ -23,6 +23,7 @@ import pytest
 
 from conftest import in_database
 from hourbell.model.ids import first_id_at
+from hourbell.store.function_set import connect
 from hourbell.store.migrations import migrate
 from hourbell.store.queries import queries
 
@@ -1160,8 +1161,8 @@ async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
 
 async def test_a_held_snapshot_makes_claims_no_dearer(database: str) -> None:
     # What vacuum may not clear away piles up where rows pass through. Every scan of the life begins behind the pile.
-    worker = await asyncpg.connect(database, statement_cache_size=0)
-    holder = await asyncpg.connect(database)
+    worker = await connect(database, statement_cache_size=0)
+    holder = await connect(database)
     now = await worker.fetchval("select hourbell.clock()")
     await worker.execute("select hourbell.make_partitions($1, 1)", now)
     await worker.execute(
@@ -1336,7 +1337,7 @@ def statistics(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def big(statistics: str) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(statistics, statement_cache_size=0)
+    connection = await connect(statistics, statement_cache_size=0)
     yield connection
     await connection.close()
 
@@ -1347,7 +1348,7 @@ def scene(statistics: str) -> Scene:
 
 
 async def look_at(dsn: str) -> Scene:
-    connection = await asyncpg.connect(dsn)
+    connection = await connect(dsn)
     row = await connection.fetchrow(
         """
         select swept_at + interval '500 ms' as now, s.id as session, s.token::text,
@@ -1375,11 +1376,11 @@ async def look_at(dsn: str) -> Scene:
 
 async def fill(server: str) -> None:
     await drop(server)
-    connection = await asyncpg.connect(server)
+    connection = await connect(server)
     await connection.execute("create database big")
     await connection.close()
     await migrate(in_database(server, "big"))
-    connection = await asyncpg.connect(in_database(server, "big"))
+    connection = await connect(in_database(server, "big"))
     now = await connection.fetchval("select hourbell.clock()")
     text = (Path(__file__).parent.parent / "data" / "big.sql").read_text()
     async with connection.transaction():
@@ -1388,13 +1389,13 @@ async def fill(server: str) -> None:
 
 
 async def drop(server: str) -> None:
-    connection = await asyncpg.connect(server)
+    connection = await connect(server)
     await connection.execute("drop database if exists big with (force)")
     await connection.close()
 
 
 async def gather(dsn: str, when: str) -> None:
-    connection = await asyncpg.connect(dsn)
+    connection = await connect(dsn)
     known = await connection.fetchval("select count(*) from pg_stats where schemaname = 'hourbell'")
     if when == "never gathered":
         assert known == 0

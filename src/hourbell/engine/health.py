@@ -8,7 +8,8 @@ from datetime import timedelta
 import asyncpg
 
 from hourbell.engine.core import Engine
-from hourbell.model.errors import StoreUnavailable
+from hourbell.model.errors import IncompatibleDatabase, StoreUnavailable
+from hourbell.store.function_set import function_set
 from hourbell.store.migrations import is_complete
 from hourbell.store.queries import queries
 
@@ -23,15 +24,19 @@ async def check_database(engine: Engine) -> dict[str, bool]:
     """
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            state = await engine.database.row(_Q["state"])
+            state = await engine.database.row(_Q["state"], function_set().digest)
     except (StoreUnavailable, TimeoutError):
         return {"database": False}
     except asyncpg.PostgresError:  # it answers, but not to us: the schema is not there, or not ours
         return {"database": True, "migrated": False}
+    try:
+        migrated = is_complete(state["migrations"], state["requires"], state["has_functions"])
+    except IncompatibleDatabase:
+        migrated = False
     vacant_since = state["led_until"]
     patience = timedelta(seconds=engine.times.leader_lease_seconds)
     return {
         "database": True,
-        "migrated": is_complete(state["migrations"]),
+        "migrated": migrated,
         "leader": vacant_since is not None and vacant_since > state["now"] - patience,
     }

@@ -23,7 +23,8 @@
     ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL does not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
         ├── DataFolderBusy         data_folder_busy           another process uses the folder
-        └── UnsafeDatabase         unsafe_database            too old, or it would lose what it confirmed
+        ├── UnsafeDatabase         unsafe_database            too old, or it would lose what it confirmed
+        └── IncompatibleDatabase   incompatible_database      migrated by a version that this one cannot work beside
 
 A `code` is for programs: stable, the same in the API's problems, the CLI and the docs. A `title`
 names the kind. The message is for people: what happened, why, and what to do about it. Nothing
@@ -345,6 +346,19 @@ class UnsafeDatabase(ConfigurationError):
 
     code = "unsafe_database"
     title = "The database is not fit for use"
+
+
+class IncompatibleDatabase(ConfigurationError):
+    """A newer version has changed the tables in a way that this one does not know."""
+
+    code = "incompatible_database"
+    title = "The database is too new for this program"
+
+    def __init__(self, migration: str, required: str, newest: str) -> None:
+        super().__init__(
+            f"The database has the migration {migration} of a newer Hourbell, and programs that do not know {required} "
+            f"cannot work with its tables; this one knows them up to {newest}. Run the newer version."
+        )
 
 
 def _shown(text: str) -> str:

@@ -16,6 +16,7 @@ import asyncpg
 
 from hourbell.failpoints import failpoint_async
 from hourbell.model.errors import StoreUnavailable, UnsafeDatabase
+from hourbell.store.function_set import Connection as BuildConnection
 
 OLDEST_VERSION = 15
 COMMAND_TIMEOUT_SECONDS = 60.0
@@ -121,6 +122,7 @@ class Database:
                 command_timeout=patience_seconds,
                 statement_cache_size=0 if pooled else 200,
                 max_inactive_connection_lifetime=300,
+                connection_class=BuildConnection,
                 init=timeline.check,
                 reset=_nothing_to_reset,
             )

@@ -1,41 +1,44 @@
 """Migrations: numbered `.sql` files, applied forward only, each in a transaction of its own.
 
-Tables change by migration; functions are the code of the present version and are loaded again whenever their text has
-changed. Everything happens under one transaction-level advisory lock, so that any number of processes may start at
-once and a transaction pooler does no harm. A database that a newer version has migrated is left as it is: the older
-version runs beside it (R67).
+Tables change by migration and are shared by all builds that work on a database. Functions are not shared: each build loads
+its own set (`function_set.py`) and keeps the sets of others. So two neighbouring versions run side by side, whichever of them
+is started, stopped or migrated last:
+
+- a newer program needs its migrations and its function set: `hourbell migrate` brings both;
+- an older program goes on with the newer tables and with its own set, which it loads again if it has been dropped;
+- a migration that an older program could not work with says so in a line `-- requires: NNNN_name.sql`: the newest migration
+  that a program must know. A program that does not know it is refused, with a sentence.
+
+Everything happens under one transaction-level advisory lock, so that any number of processes may start at once, also behind
+a transaction pooler.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from importlib import resources
+import re
+from collections.abc import Sequence
+from datetime import timedelta
 
 import asyncpg
-import msgspec
 
-from hourbell.store.database import translated
+from hourbell import __version__
+from hourbell.model.errors import IncompatibleDatabase
+from hourbell.store.database import Database, translated
+from hourbell.store.function_set import SqlFile, for_this_build, function_set, sql_files
+from hourbell.store.queries import queries
 
+_Q = queries("function_sets")
 _LOCK = 4_716_200_311  # any constant; the same in every version
-
-
-class SqlFile(msgspec.Struct, frozen=True):
-    name: str
-    text: str
-
-
-def sql_files(folder: str) -> Iterator[SqlFile]:
-    """The `.sql` files of a folder beside this module, in the order of their names."""
-    for entry in sorted(
-        resources.files(__package__).joinpath(folder).iterdir(), key=lambda e: e.name
-    ):
-        if entry.name.endswith(".sql"):
-            yield SqlFile(entry.name, entry.read_text("utf-8"))
+_REQUIRES = re.compile(r"^-- requires: (\S+)$", re.MULTILINE)
+UNUSED_DAYS = (
+    7  # a function set that no process has used for this long is dropped by the next migration
+)
+MARK_SECONDS = 3600.0  # how often a process says that it uses its set
 
 
 async def migrate(dsn: str) -> None:
-    """Bring the schema `hourbell` of this database to the present version."""
+    """Bring the tables of this database to the present version, and load the functions of this build."""
     with translated():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
@@ -45,21 +48,40 @@ async def migrate(dsn: str) -> None:
 
 
 async def is_migrated(dsn: str) -> bool:
-    """Whether the database has every migration that this version needs; it may have more."""
+    """Whether the database has all that this build needs; it may have more. IncompatibleDatabase if that cannot be."""
     with translated():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
-        if await connection.fetchval("select to_regclass('hourbell.migrations') is null"):
+        if await connection.fetchval("select to_regclass('hourbell.function_sets') is null"):
             return False
-        applied = await connection.fetch("select name from hourbell.migrations")
-        return is_complete(row["name"] for row in applied)
+        state = await connection.fetchrow(_Q["state"], function_set().digest)
+        assert state is not None
+        return is_complete(state["migrations"], state["requires"], state["has_functions"])
     finally:
         await connection.close()
 
 
-def is_complete(applied: Iterable[str]) -> bool:
-    """Whether these are all the migrations that this version needs; there may be more."""
-    return {file.name for file in sql_files("migrations")} <= set(applied)
+def is_complete(
+    applied: Sequence[str], requires: Sequence[str | None], has_functions: bool
+) -> bool:
+    """Whether a database with these migrations has all that this build needs; it may have more.
+
+    IncompatibleDatabase if this build cannot work with them. `requires[k]` is what `applied[k]` requires of a program.
+    """
+    _check_compatible(applied, requires)
+    return has_functions and {file.name for file in sql_files("migrations")} <= set(applied)
+
+
+def _check_compatible(applied: Sequence[str], requires: Sequence[str | None]) -> None:
+    newest = max(file.name for file in sql_files("migrations"))
+    for name, required in zip(applied, requires, strict=True):
+        if required is not None and required > newest:
+            raise IncompatibleDatabase(name, required, newest)
+
+
+async def mark_used(database: Database) -> None:
+    """Say that a running process needs its function set, so that no migration drops it."""
+    await database.value(_Q["mark_used"], function_set().digest)
 
 
 async def migrate_connection(connection: asyncpg.Connection) -> None:
@@ -70,6 +92,10 @@ async def migrate_connection(connection: asyncpg.Connection) -> None:
             "create table if not exists hourbell.migrations ("
             "name text primary key, digest text not null, applied_at timestamptz not null default clock_timestamp())"
         )
+        rows = await connection.fetch(
+            "select name, to_jsonb(m) ->> 'requires' as requires from hourbell.migrations as m"
+        )
+        _check_compatible([row["name"] for row in rows], [row["requires"] for row in rows])
     for migration in sql_files("migrations"):
         await _apply(connection, migration)
     await _load_functions(connection)
@@ -78,43 +104,36 @@ async def migrate_connection(connection: asyncpg.Connection) -> None:
 async def _apply(connection: asyncpg.Connection, migration: SqlFile) -> None:
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
-        if await _digest(connection, migration.name) is None:
-            await connection.execute(migration.text)
-            await _note(connection, migration.name, _sha256(migration.text))
+        if await connection.fetchval(
+            "select exists (select from hourbell.migrations where name = $1)", migration.name
+        ):
+            return
+        await connection.execute(migration.text)
+        await connection.execute(
+            "insert into hourbell.migrations (name, digest) values ($1, $2)",
+            migration.name,
+            hashlib.sha256(migration.text.encode()).hexdigest(),
+        )
+        if required := _REQUIRES.search(migration.text):
+            await connection.execute(
+                "update hourbell.migrations set requires = $2 where name = $1",
+                migration.name,
+                required[1],
+            )
 
 
 async def _load_functions(connection: asyncpg.Connection) -> None:
-    text = "\n".join(file.text for file in sql_files("functions"))
-    ours = [file.name for file in sql_files("migrations")]
+    own = function_set()
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
-        newer = await connection.fetchval(
-            "select exists (select from hourbell.migrations where name <> 'functions' and not name = any ($1))",
-            ours,
-        )
-        if newer or await _digest(connection, "functions") == _sha256(text):
-            return
-        # Functions refer to each other; bodies are checked when they are called.
-        await connection.execute("set local check_function_bodies = off")
-        await connection.execute(text)
-        await _note(connection, "functions", _sha256(text))
-
-
-async def _digest(connection: asyncpg.Connection, name: str) -> str | None:
-    digest: str | None = await connection.fetchval(
-        "select digest from hourbell.migrations where name = $1", name
-    )
-    return digest
-
-
-async def _note(connection: asyncpg.Connection, name: str, digest: str) -> None:
-    await connection.execute(
-        "insert into hourbell.migrations (name, digest) values ($1, $2) "
-        "on conflict (name) do update set digest = excluded.digest, applied_at = clock_timestamp()",
-        name,
-        digest,
-    )
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+        if await connection.fetchval(_Q["mark_used"], own.digest) is None:
+            # Functions refer to each other; bodies are checked when they are called.
+            await connection.execute("set local check_function_bodies = off")
+            await connection.execute(for_this_build(own.text))
+            await connection.execute(_Q["insert"], own.digest, __version__)
+        unused = await connection.fetch(_Q["unused"], own.digest, timedelta(days=UNUSED_DAYS))
+        for row in unused:
+            # All in one statement: they may call each other.
+            if row["routines"]:
+                await connection.execute(f"drop routine {row['routines']}")
+            await connection.execute(_Q["delete"], row["digest"])

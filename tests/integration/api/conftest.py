@@ -26,7 +26,7 @@ EMPTY_ALL = """
 do $$
 declare name text;
 begin
-  for name in select tablename from pg_tables where schemaname = 'hourbell' and tablename <> 'migrations'
+  for name in select tablename from pg_tables where schemaname = 'hourbell' and tablename not in ('migrations', 'function_sets')
   loop execute format('delete from hourbell.%I', name); end loop;
   perform setval(pg_get_serial_sequence('hourbell.queues', 'id'), 1, false);  -- SOMEBODY_SERVES the first 50
 end $$

@@ -19,7 +19,7 @@ from integration.life.support import START, open_engine, travel
 _TABLES = """
 select string_agg(format('delete from hourbell.%I', relname), '; ')
 from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-where nspname = 'hourbell' and relkind in ('r', 'p') and not relispartition and relname <> 'migrations'
+where nspname = 'hourbell' and relkind in ('r', 'p') and not relispartition and relname not in ('migrations', 'function_sets')
 """
 _LEAVE = """
 select pg_terminate_backend(pid, 5000) from pg_stat_activity

@@ -41,6 +41,7 @@ from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, TaskAction, WebhookAction, encode_job
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
+from hourbell.store.function_set import connect
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class _OneConnection(Database):
 @contextlib.asynccontextmanager
 async def in_transaction(engine: Engine) -> AsyncIterator[Engine]:
     """An engine whose verbs hold all their locks until the end of the block, and then commit."""
-    connection = await asyncpg.connect(engine.database.dsn)
+    connection = await connect(engine.database.dsn)
     try:
         async with connection.transaction():
             database = _OneConnection(connection, engine.database.dsn)

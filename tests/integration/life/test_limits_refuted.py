@@ -6,7 +6,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from hourbell.dispatch import DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
@@ -20,6 +19,7 @@ from hourbell.engine.writes import Write
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.store.function_set import connect
 from integration.life.support import (
     START,
     Hand,
@@ -565,7 +565,7 @@ async def test_a_client_that_stops_while_it_sets_a_tenant_does_not_stop_the_gate
     still: Engine,
 ) -> None:
     await limit_tenant(still, "a", weight=3)
-    connection = await asyncpg.connect(still.database.dsn)
+    connection = await connect(still.database.dsn)
     async with connection.transaction():
         await connection.execute("update hourbell.tenants set max_jobs = 5")
         async with asyncio.timeout(5):

@@ -22,6 +22,7 @@ from hourbell.failpoints import held
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, InvalidInput, Overloaded
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus
+from hourbell.store.function_set import connect
 from hourbell.store.queries import queries
 from integration.life.support import (
     START,
@@ -145,7 +146,7 @@ async def half_changed(engine: Engine) -> AsyncIterator[tuple[int, asyncpg.Conne
         await plan_all(engine)
         await asyncio.sleep((ends - now).total_seconds() + 0.05)
     await plan_all(engine)
-    connection = await asyncpg.connect(engine.database.dsn)
+    connection = await connect(engine.database.dsn)
     transaction = connection.transaction()
     await transaction.start()
     await connection.fetchrow(_J["lock_recurring"], job.job_id)
@@ -180,7 +181,7 @@ async def test_waiting_for_a_stopped_client_leaves_connections_for_others(databa
     async with open_engine(database, connections=4) as one, open_engine(database, 8) as other:
         writes = [Write(f"key {number}", b"print") for number in range(8)]
         tenant = await one.tenant("default", await one.clock.now())
-        stopped = await asyncpg.connect(database)
+        stopped = await connect(database)
         async with stopped.transaction():
             for write in writes:
                 await stopped.execute(_J["insert_answer"], tenant, write.key, b"", "{}", START)
@@ -326,7 +327,7 @@ async def test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhi
     job = await create(still, recurring(window={"max_runs": 1}))
     hand = await Hand.opened(still)
     await go(still, at("10:01"))
-    connection = await asyncpg.connect(still.database.dsn)
+    connection = await connect(still.database.dsn)
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute(

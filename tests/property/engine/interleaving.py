@@ -39,6 +39,7 @@ from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import Job
 from hourbell.store.database import Database
+from hourbell.store.function_set import connect
 from hourbell.testing.clock import VirtualClock
 from simulation.history import (
     Cancel,
@@ -81,7 +82,7 @@ begin
   select string_agg(c.oid::regclass::text, ', ') into names
   from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
   where n.nspname = 'hourbell' and c.relkind in ('r', 'p') and not c.relispartition
-    and c.relname not in ('migrations', 'virtual_clock');
+    and c.relname not in ('migrations', 'function_sets', 'virtual_clock');
   execute 'truncate ' || names;
 end $$
 """
@@ -406,7 +407,7 @@ class Interleaving:
     async def _do_begin_chunk(self, one: int, other: int) -> None:
         """A chunk that another process is in the middle of: done, and not committed."""
         if self._chunk is None:
-            connection = await asyncpg.connect(self._database.dsn)
+            connection = await connect(self._database.dsn)
             transaction = connection.transaction()
             await transaction.start()
             await connection.execute(_CHUNK, self.now, 1 + one % 3, TIMES.grace)

@@ -1,6 +1,8 @@
 -- Health: what a process asks before it says that it is ready.
 
 -- name: state
--- The time, which migrations there are, and until when somebody leads.
-select hourbell.clock() as now, array(select name from hourbell.migrations) as migrations,
+-- The time, the migrations with what each requires, whether a build's functions ($1) are loaded, and until when a node leads.
+select hourbell.clock() as now, array(select name from hourbell.migrations order by name) as migrations,
+  array(select requires from hourbell.migrations order by name) as requires,
+  exists (select from hourbell.function_sets where digest = $1) as has_functions,
   (select expires_at from hourbell.leadership) as led_until

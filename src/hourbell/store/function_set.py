@@ -1,0 +1,97 @@
+"""The function set: this build's own copies of the SQL functions.
+
+The functions of `functions/*.sql` are a part of the program that happens to run inside the database. Two builds that work on
+one database during a rolling upgrade therefore need two copies: an API that sends eight arguments must not meet a function
+that takes seven. Each build loads its functions under names that end with a digest of their text (`hourbell.settle` becomes
+`hourbell.settle__5f0c21ab9e`), calls only those, and never replaces another build's.
+
+The sources are written without the suffix. It is added in two places: when the functions are loaded, and by `Connection`,
+which every statement of the program goes through. What both sets share are the tables, and `hourbell.clock()` and
+`hourbell.id_base()`, which belong to the tables and are created by a migration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+import asyncpg
+import msgspec
+
+_DEFINED = re.compile(r"^create or replace (?:function|procedure) hourbell\.(\w+)", re.MULTILINE)
+_CALLED = re.compile(r"\bhourbell\.(\w+)(?=\s*\()")
+_DIGEST_LENGTH = 10
+
+
+class SqlFile(msgspec.Struct, frozen=True):
+    name: str
+    text: str
+
+
+def sql_files(folder: str) -> Iterator[SqlFile]:
+    """The `.sql` files of a folder beside this module, in the order of their names."""
+    for entry in sorted(
+        resources.files(__package__).joinpath(folder).iterdir(), key=lambda e: e.name
+    ):
+        if entry.name.endswith(".sql"):
+            yield SqlFile(entry.name, entry.read_text("utf-8"))
+
+
+class FunctionSet(msgspec.Struct, frozen=True):
+    digest: str  # of the text below; the suffix of every name
+    text: str  # as in the files, without the suffix
+    names: frozenset[str]
+
+
+@cache
+def function_set() -> FunctionSet:
+    """The functions of this build."""
+    text = "\n".join(file.text for file in sql_files("functions"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return FunctionSet(digest, text, frozenset(_DEFINED.findall(text)))
+
+
+@lru_cache(maxsize=4096)
+def for_this_build(statement: str) -> str:
+    """The statement with every function that it defines or calls named as in this build's set."""
+    own = function_set()
+
+    def named(call: re.Match[str]) -> str:
+        return f"{call[0]}__{own.digest}" if call[1] in own.names else call[0]
+
+    return _CALLED.sub(named, statement)
+
+
+class Connection(asyncpg.Connection):
+    """A connection whose statements call the functions of this build."""
+
+    def execute(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().execute(for_this_build(query), *args, **options)
+
+    def executemany(self, command: str, *args: Any, **options: Any) -> Any:
+        return super().executemany(for_this_build(command), *args, **options)
+
+    def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().fetch(for_this_build(query), *args, **options)
+
+    def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().fetchrow(for_this_build(query), *args, **options)
+
+    def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().fetchval(for_this_build(query), *args, **options)
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().cursor(for_this_build(query), *args, **options)
+
+    def prepare(self, query: str, *args: Any, **options: Any) -> Any:
+        return super().prepare(for_this_build(query), *args, **options)
+
+
+async def connect(dsn: str, **options: Any) -> Connection:
+    """One connection, outside any pool."""
+    connection: Connection = await asyncpg.connect(dsn, connection_class=Connection, **options)
+    return connection
