@@ -115,6 +115,25 @@ MUTANTS = [
         "Only whoever opened a session settles by it.",
     ),
     Mutant(
+        "counted_run_read_by_claim_number",
+        CLAIM,
+        "from hourbell.held_by(p_session, p_token, popped) as h;",
+        "from hourbell.held_by(p_session, p_token, array("
+        "select id from hourbell.leased where leased.session = p_session and claim = p_claim)) as h;",
+        (
+            f"{CLAIMS_TEST}::test_an_unnumbered_claim_with_a_counted_run_gives_nothing_that_is_still_held",
+        ),
+        "A claim gives nothing that the session already holds, and here it does when claims have no number.",
+    ),
+    Mutant(
+        "heartbeat_returns_unnumbered_claims",
+        SESSIONS,
+        "case when l.claim > 0 and p_resolved is not null",
+        "case when p_resolved is not null",
+        (f"{DISPATCH_TEST}::test_a_numbered_heartbeat_says_nothing_about_unnumbered_claims",),
+        "A number in a heartbeat says nothing about claims without one: their answer may be on its way.",
+    ),
+    Mutant(
         "claim_without_session_lock",
         CLAIM,
         "where id = p_session and token = p_token for key share;",
@@ -168,8 +187,8 @@ MUTANTS = [
     Mutant(
         "repeated_claim_gets_more",
         CLAIM,
-        "if p_repeated and exists (",
-        "if false and exists (",
+        "if p_repeated and p_claim > 0 then",
+        "if false then",
         (f"{LOST_TEST}::test_a_claim_repeated_under_its_number_gives_the_same_rows",),
         "A claim whose answer was lost gives the same rows again.",
     ),

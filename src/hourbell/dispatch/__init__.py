@@ -63,6 +63,7 @@ class Dispatch(Protocol):
     ) -> list[Claimed]:
         """Take up to so many executions, most urgent first; SessionLost if the session is over.
 
+        `number` is 0 if the worker does not number its claims.
         `repeated`: this number was sent before and no answer came. What it took then, if it did, is the answer now.
         `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent.
         """
@@ -72,8 +73,8 @@ class Dispatch(Protocol):
     ) -> Heard:
         """Extend the session; SessionLost if it is over.
 
-        `resolved`: claims up to this number are answered; what they gave and is not named goes back. None: the worker
-        does not number its claims; what it does not name a whole lease after the claim goes back.
+        `resolved`: claims up to this number are answered; what they gave and is not named goes back. Without it, and
+        for claims without a number, what is not named a whole lease after its claim goes back.
         """
 
     async def renew(self, session: Session) -> Sequence[str]:

@@ -156,6 +156,14 @@ class DispatchConformance:
         await settle(stage, session, succeeded(one))
         assert await stage.dispatch.claim(session, 1, 2, repeated=True) == [other]
 
+    async def test_an_unnumbered_claim_cannot_be_repeated(self, stage: Stage) -> None:
+        await stage.enqueue(2)
+        session = await opened(stage)
+        first = await stage.dispatch.claim(session, 0, 1)
+        second = await stage.dispatch.claim(session, 0, 10, repeated=True)
+        assert len(first) == len(second) == 1
+        assert ids_of(first) != ids_of(second)
+
     # The order of claims.
 
     async def test_the_most_urgent_are_claimed_first(self, stage: Stage) -> None:
@@ -518,6 +526,23 @@ class DispatchConformance:
         await stage.dispatch.heartbeat(session, [named.execution_id], None)
         heard = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
         assert list(heard.lost) == [forgotten.execution_id]
+
+    async def test_a_numbered_heartbeat_says_nothing_about_unnumbered_claims(
+        self, stage: Stage
+    ) -> None:
+        await stage.enqueue(2)
+        session = await opened(stage)
+        [unnumbered] = await stage.dispatch.claim(session, 0, 1)
+        [numbered] = await stage.dispatch.claim(session, 1, 1)
+        await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
+        both = ids_of([unnumbered, numbered])
+        assert list((await stage.dispatch.heartbeat(session, both, 1)).lost) == []
+        await stage.wait(stage.lease_seconds * 0.7)
+        await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
+        await stage.wait(stage.lease_seconds * 0.7)
+        await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
+        heard = await stage.dispatch.heartbeat(session, both, 1)
+        assert list(heard.lost) == [unnumbered.execution_id]
 
     async def test_asking_extends_a_session_that_holds_nothing_and_no_other(
         self, stage: Stage

@@ -17,6 +17,7 @@ from integration.life.children import child
 from integration.life.support import (
     Hand,
     admit_all,
+    at,
     blocked,
     check_sound,
     create,
@@ -29,8 +30,15 @@ from integration.life.support import (
     open_engine,
     place_of,
     places,
+    plan_all,
+    recurring,
     somebody_waits,
+    travel,
 )
+
+
+def id_of(claimed: Claimed) -> int:
+    return claimed.execution_id
 
 
 async def one_claimed(engine: Engine) -> tuple[Hand, Claimed]:
@@ -124,6 +132,41 @@ async def test_nobody_waits_for_a_claim_that_has_not_committed(engine: Engine) -
         )
         async with asyncio.timeout(5):
             assert len(await hand.claim(100)) == 50
+
+
+async def test_an_unnumbered_claim_with_a_counted_run_gives_nothing_that_is_still_held(
+    still: Engine,
+) -> None:
+    await create(still, recurring(window={"max_runs": 5}))
+    await create(still, one_time())
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    held = await hand.dispatch.claim(hand.session, 0, 10)
+    assert len(held) == 1
+    for minute in ("10:01:01", "10:02:01"):
+        await travel(still, at(minute))
+        await plan_all(still)
+        await admit_all(still)
+        (counted,) = await hand.dispatch.claim(hand.session, 0, 10)
+        assert counted.execution_id not in {one.execution_id for one in held}
+        held.append(counted)
+    assert (await places(still))["leased"] == 3
+
+
+async def test_a_claim_of_counted_and_plain_runs_gives_each_once_and_a_repetition_the_same(
+    still: Engine,
+) -> None:
+    for _ in range(3):
+        await create(still, recurring(window={"max_runs": 5}))
+        await create(still, one_time())
+    await travel(still, at("10:01:01"))
+    await plan_all(still)
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    claimed = await hand.claim()
+    assert len({one.execution_id for one in claimed}) == len(claimed) == 6
+    assert sorted(await hand.claim_again(), key=id_of) == sorted(claimed, key=id_of)
+    assert await hand.claim() == []
 
 
 async def test_every_claim_of_an_execution_has_a_higher_fence(engine: Engine) -> None:

@@ -2,7 +2,8 @@
 
 -- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
 -- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent: so that they
--- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost.
+-- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost. The number 0 belongs
+-- to claims that are not numbered; they cannot be repeated.
 -- recalled: it took something that may not start any more, and put it off.
 create or replace function hourbell.take(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
@@ -40,14 +41,14 @@ begin
   if not alive then return; end if;
   newest := hourbell.generation();
 
-  if p_repeated and exists (select from hourbell.leased where leased.session = p_session and claim = p_claim) then
-    select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
-      array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by),
-      array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
-    into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-    from hourbell.leased as l join hourbell.executions as e on e.id = l.id left join hourbell.jobs as j on j.id = e.job
-    where l.session = p_session and l.claim = p_claim;
-    return;
+  -- 0 is the number of every claim that its worker did not number: it names none of them.
+  if p_repeated and p_claim > 0 then
+    more := array(select id from hourbell.leased where leased.session = p_session and claim = p_claim);
+    if more <> '{}' then
+      select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
+      from hourbell.held_by(p_session, p_token, more) as h;
+      return;
+    end if;
   end if;
 
   -- Quarantine: one session at a time drains and then runs, one by one and with nothing beside them, the executions whose
@@ -177,14 +178,11 @@ begin
     insert into hourbell.wakes (at, kind, key, starts)
     select greatest(p_now, hourbell.clock()), kind, key, count(*) from started group by kind, key;
   end if;
-  if more is not null then
-    -- Some of them may have been leased after all (a counted run): read the claim as a repetition would.
-    if exists (select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
-      select t.ids, t.jobs, t.tenants, t.attempts, t.fences, t.scheduled_for, t.finish_by, t.specs
-      into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-      from hourbell.take(p_session, p_token, p_claim, true, p_limit, p_reserved, p_from_below, p_now, p_patience,
-        alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
-    end if;
+  -- A counted run is leased by set_aside: the answer is read again, by what was taken here and not by the claim's number.
+  if more is not null and exists (
+      select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
+    select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
+    from hourbell.held_by(p_session, p_token, popped) as h;
   end if;
 end $$;
 

@@ -48,7 +48,8 @@ end $$;
 -- Extends the session and compares what the worker runs with what it holds:
 -- `lost` it must stop, it no longer holds them; `unwanted` somebody wishes to cancel.
 -- p_resolved: every claim up to this number has been answered, so what the worker does not know of those is given back:
--- the answer that named it was lost. Null: the worker does not say; what it does not know after a whole lease is given back.
+-- the answer that named it was lost. Null: the worker does not say. What came with a claim that was not numbered (0), or that
+-- the worker says nothing about, is given back when it is not named a whole lease after its claim.
 create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
   out alive boolean, out lost bigint[], out unwanted bigint[]
@@ -70,7 +71,7 @@ begin
   forgotten := array(
     select id from hourbell.leased as l
     where l.session = p_session
-      and (l.claim <= p_resolved or (p_resolved is null and l.claimed_at < p_now - p_lease))
+      and case when l.claim > 0 and p_resolved is not null then l.claim <= p_resolved else l.claimed_at < p_now - p_lease end
       and not exists (select from unnest(p_running) as r where r = l.id));
   if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten, p_now); end if;
 end $$;
