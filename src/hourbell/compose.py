@@ -144,6 +144,7 @@ async def engine_on(
             horizon_seconds=settings.horizon_seconds,
             lease_seconds=settings.lease_seconds,
             leader_lease_seconds=settings.leader_lease_seconds,
+            max_crashes=settings.max_crashes,
         )
         yield Engine(database, DatabaseClock(database), times)
     finally:

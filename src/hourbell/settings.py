@@ -16,6 +16,7 @@ from msgspec import Meta
 from hourbell import failpoints
 from hourbell.model.egress import Egress
 from hourbell.model.errors import ConfigurationError
+from hourbell.model.policies import MAX_CRASHES
 from hourbell.model.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
@@ -23,6 +24,9 @@ PREFIX = "HOURBELL_"
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
 LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
 HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
+Crashes = Annotated[
+    int, Meta(ge=1, le=MAX_CRASHES, description=f"a number from 1 to {MAX_CRASHES}")
+]
 CriticalSlots = Annotated[int, Meta(ge=0, le=10_000, description="a number from 0 to 10000")]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Queues = Annotated[
@@ -64,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     leader_lease_seconds: LeaseSeconds = 10
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     log_level: LogLevel = "info"
+    max_crashes: Crashes = 3  # deaths alone with its worker, until an execution is DEAD
     port: Port = 8080
     secret_keys: SecretKeys = ""  # that secrets are sealed with, the newest first
     worker_critical_slots: CriticalSlots = (

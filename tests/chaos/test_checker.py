@@ -2076,30 +2076,30 @@ def dead_for_a_failure_that_is_not_retried(history: History) -> None:
 
 
 @breaks("I1")
-def given_up_after_two_crashes(history: History) -> None:
-    crash(history, 2)
+def given_up_after_four_crashes(history: History) -> None:
+    crash(history, 4)
 
 
 @fine
-def given_up_after_three_crashes(history: History) -> None:
-    crash(history, 3)
+def given_up_after_five_crashes(history: History) -> None:
+    crash(history, 5)
 
 
 def crash(history: History, times: int) -> None:
-    """`doubled` takes its workers down; before the last time it waits to be alone."""
+    """`doubled` takes its workers down; after two times it waits to be alone."""
     drop(history.dump.ended, of("doubled"))
     drop(history.deliveries, of("doubled"))
     world = World()
     world.documents["doubled"], world.tenants["doubled"] = {"type": "ONE_TIME"}, "globex"
     tries = [
         Try(at, None, "lost" if number < times - 1 else "crashed", until=at + 4)
-        for number, at in enumerate((99.02, 104.0, 120.0)[:times])
+        for number, at in enumerate((99.02, 104.0, 120.0, 125.0, 130.0)[:times])
     ]
     world.runs("doubled", 99, *tries, status="DEAD", reason="crashed")
     history.dump.ended.extend(world.ended)
     history.deliveries.extend(world.deliveries)
     history.dump.dead_letters.extend(world.dead)
-    for worker, at in (("worker-1", 105), ("worker-3", 122)):
+    for worker, at in (("worker-1", 105), ("worker-3", 122), ("worker-3", 127), ("worker-3", 132)):
         history.faults.append(
             Fault(kind="kill_worker", victim=worker, began_at=BASE + at, ended_at=BASE + at + 1)
         )

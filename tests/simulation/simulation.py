@@ -27,7 +27,6 @@ from hourbell.engine.core import Engine
 from hourbell.engine.create import create_job
 from hourbell.engine.groups import Group
 from hourbell.engine.read import get_job
-from hourbell.engine.reap import CRASH_LIMIT
 from hourbell.engine.request import backfill, cancel_execution, run_now
 from hourbell.engine.retain import make_partitions
 from hourbell.engine.writes import Write, fingerprint
@@ -195,7 +194,7 @@ class Simulation:
             grace=times.grace,
             horizon=times.horizon,
             lease=times.lease,
-            crash_limit=CRASH_LIMIT,
+            crash_limit=2 + times.max_crashes,  # two in company, the others alone
             led=self.options.led,
         )
         self.faults = Faults(self.random, self.options.trouble)

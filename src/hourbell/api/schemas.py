@@ -68,6 +68,7 @@ from hourbell.model.policies import (
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
     MAX_CATCH_UP_LIMIT,
     MAX_CATCH_UP_WINDOW_SECONDS,
+    MAX_CRASHES,
     MAX_NON_RETRYABLE,
     MAX_RETRIES,
     MAX_RETRY_DELAY_SECONDS,
@@ -465,6 +466,11 @@ def _retry_policy() -> Schema:
                 **_array(_text("A kind that is tried again although it is final, as http_404.")),
                 "maxItems": MAX_NON_RETRYABLE,
             },
+            "max_crashes": {
+                **_whole(1, MAX_CRASHES),
+                "description": "After how many deaths of its worker in a row, while it ran alone in its process, an "
+                "execution is DEAD(crashed); without it, the system's setting.",
+            },
         },
     )
 
@@ -478,6 +484,7 @@ def _retries() -> Schema:
         "backoff": _choice(Backoff),
         "non_retryable": _array(_text()),
         "retryable": _array(_text()),
+        "max_crashes": _or_null(_whole(1, MAX_CRASHES)),
         "initial_delay_seconds": _whole(),
         "max_delay_seconds": _whole(),
         "delays_seconds": _array(_whole()),

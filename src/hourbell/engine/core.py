@@ -26,7 +26,7 @@ CHANNEL = "hourbell"  # of notifications
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things take, system-wide."""
+    """What holds system-wide: how long things take, and how often they may go wrong."""
 
     horizon_seconds: float = 60.0  # executions are planned this far ahead
     grace_seconds: float = (
@@ -36,6 +36,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     leader_lease_seconds: float = 10.0
     answers_seconds: float = 48 * 3600.0  # how long an idempotent write is remembered
     ledger_days: int = 30
+    max_crashes: int = 3  # of jobs that do not say it: deaths of the worker while it ran alone
 
     @property
     def horizon(self) -> timedelta:

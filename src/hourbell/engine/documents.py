@@ -91,6 +91,7 @@ from hourbell.model.policies import (
     DEFAULT_CATCH_UP_WINDOW_SECONDS,
     MAX_CATCH_UP_LIMIT,
     MAX_CATCH_UP_WINDOW_SECONDS,
+    MAX_CRASHES,
     MAX_NON_RETRYABLE,
     MAX_RETRIES,
     MAX_RETRY_DELAY_SECONDS,
@@ -149,7 +150,7 @@ _FOR_RECURRING = ("misfire_policy", "catch_up_window_seconds", "catch_up_limit",
 _RUNS_ONCE = "has no meaning for a ONE_TIME job, which runs once"
 _KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
 
-_KINDS_OF_FAILURE = ("non_retryable", "retryable")
+_APART_FROM_DELAYS = ("non_retryable", "retryable", "max_crashes")
 
 _Timing = tuple[Schedule, Window]
 _Object = dict[str, Any]
@@ -648,7 +649,8 @@ def _read_retry_policy(
         policy = _read_list(reader, backoff, problems)
     else:
         policy = _read_formula(reader, backoff)
-    policy = replace(policy, non_retryable=non_retryable, retryable=retryable)
+    crashes = reader.whole("max_crashes", 1, MAX_CRASHES, None)
+    policy = replace(policy, non_retryable=non_retryable, retryable=retryable, max_crashes=crashes)
     reader.finish()
     if delivery is Delivery.AT_LEAST_ONCE:
         return policy
@@ -740,7 +742,7 @@ def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
         {"backoff", "delays_seconds"}
     )
     if to_list or from_list:
-        present = {key: value for key, value in present.items() if key in _KINDS_OF_FAILURE}
+        present = {key: value for key, value in present.items() if key in _APART_FROM_DELAYS}
     return present | patch
 
 
@@ -931,6 +933,7 @@ def _render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
         "backoff": policy.backoff.value,
         "non_retryable": list(policy.non_retryable),
         "retryable": list(policy.retryable),
+        "max_crashes": policy.max_crashes,
     }
     if policy.delays_seconds is not None:
         return shown | {"delays_seconds": list(policy.delays_seconds)}

@@ -10,7 +10,6 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader import Term, authority, leading
 from hourbell.store.database import committing
 
-CRASH_LIMIT = 3  # leases lost in a row, the last one alone in its process
 _MOST_DEADLINES = 5_000
 _REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
@@ -26,7 +25,7 @@ async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
     """End expired sessions and bring their executions back."""
     async with committing("reap.before_commit", "reap.after_commit"):
         with leading():
-            row = await engine.database.row(_REAP, *authority(term), now, CRASH_LIMIT)
+            row = await engine.database.row(_REAP, *authority(term), now, engine.times.max_crashes)
     return Reaped(row["sessions"], row["returned"], row["ended"])
 
 

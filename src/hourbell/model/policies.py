@@ -12,6 +12,7 @@ import msgspec
 from hourbell.model.executions import Failed, Reason
 
 MAX_RETRIES = 100
+MAX_CRASHES = 100
 MAX_RETRY_DELAY_SECONDS = 7 * 86_400
 MAX_NON_RETRYABLE = 50  # and as many retryable
 
@@ -74,6 +75,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     delays_seconds: tuple[int, ...] | None = None  # LIST only: one delay for each retry
     non_retryable: tuple[str, ...] = ()  # kinds of failure, as in Failed.kind
     retryable: tuple[str, ...] = ()  # kinds that are tried again although they are final
+    max_crashes: int | None = None  # deaths of its worker while it ran alone; None: the system's
 
 
 class Retry(msgspec.Struct, frozen=True):

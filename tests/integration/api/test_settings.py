@@ -52,6 +52,7 @@ async def test_a_queue_is_set_as_a_whole_and_read_back(api: Client):
         "max_retries": 2,
         "backoff": "LIST",
         "retryable": [],
+        "max_crashes": None,
     }
     assert (await api.get(path)).body == answer.body
     job = await api.created(one_time(queue="mail"))

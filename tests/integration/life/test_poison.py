@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from hourbell.engine.core import Engine
@@ -39,7 +40,11 @@ async def test_a_job_that_kills_its_worker_dies_after_three_crashes_and_499_othe
     log = tmp_path / "started"
     await fill(engine, 250, one_time("note"))
     poison = await create(
-        engine, one_time("poison", retry_policy={"backoff": "FIXED", "initial_delay_seconds": 0})
+        engine,
+        one_time(
+            "poison",
+            retry_policy={"backoff": "FIXED", "initial_delay_seconds": 0, "max_crashes": 1},
+        ),
     )
     await fill(engine, 249, one_time("note"))
     await admit_all(engine)
@@ -81,7 +86,7 @@ async def test_a_job_that_kills_its_worker_dies_after_three_crashes_and_499_othe
 async def test_two_jobs_that_kill_their_worker_both_die_and_nobody_else(
     database: str, engine: Engine, tmp_path: Path
 ) -> None:
-    engine.times = IMPATIENT
+    engine.times = replace(IMPATIENT, max_crashes=1)
     log = tmp_path / "started"
     await fill(engine, 2, one_time("poison"))
     await fill(engine, 20, one_time("note"))
@@ -115,7 +120,7 @@ async def lose(engine: Engine, hand: Hand) -> None:
 async def test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead(
     engine: Engine,
 ) -> None:
-    engine.times = replace(engine.times, lease_seconds=60)
+    engine.times = replace(engine.times, lease_seconds=60, max_crashes=1)
     await fill(engine, 3)
     await admit_all(engine)
     for _ in range(2):
@@ -143,6 +148,52 @@ async def test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead(
     await hand.succeed([innocent])
     assert await hand.claim() == []
     assert await fates(engine) == {"SUCCEEDED": 2, "DEAD(crashed)": 1}
+
+
+@pytest.mark.parametrize(
+    ("system", "job", "survived"),
+    [(3, None, 4), (1, None, 2), (5, None, 6), (3, 1, 2), (1, 4, 5), (3, 20, 21)],
+)
+async def test_only_deaths_of_a_worker_under_an_execution_that_ran_alone_count_against_it(
+    engine: Engine, system: int, job: int | None, survived: int
+) -> None:
+    engine.times = replace(engine.times, lease_seconds=60, max_crashes=system)
+    policy = {"max_retries": 0, "max_crashes": job}
+    created = await create(engine, one_time(retry_policy=policy))
+    await admit_all(engine)
+    for death in range(1, survived + 2):
+        hand = await Hand.opened(engine)
+        (claimed,) = await hand.claim()
+        assert (claimed.execution_id, claimed.attempt) == (created.job_id, death)
+        await lose(engine, hand)
+    assert await fates(engine) == {"DEAD(crashed)": 1}
+
+
+async def test_an_innocent_execution_survives_three_deaths_of_its_worker_in_a_row(
+    engine: Engine,
+) -> None:
+    engine.times = replace(engine.times, lease_seconds=60)
+    await create(engine, one_time())
+    await admit_all(engine)
+    for _ in range(3):
+        hand = await Hand.opened(engine)
+        assert len(await hand.claim()) == 1
+        await lose(engine, hand)
+    hand = await Hand.opened(engine)
+    await hand.succeed(await hand.claim())
+    assert await fates(engine) == {"SUCCEEDED": 1}
+
+
+async def test_a_job_that_cannot_be_read_has_the_crash_limit_of_the_system(engine: Engine) -> None:
+    engine.times = replace(engine.times, lease_seconds=60, max_crashes=1)
+    await create(engine, one_time())
+    await engine.database.value("update hourbell.executions set spec = '{\"retry'")
+    await admit_all(engine)
+    for _ in range(3):
+        hand = await Hand.opened(engine)
+        assert len(await hand.claim()) == 1
+        await lose(engine, hand)
+    assert await fates(engine) == {"DEAD(crashed)": 1}
 
 
 async def test_a_suspect_does_not_make_a_worker_with_a_long_run_stand_idle(still: Engine) -> None:

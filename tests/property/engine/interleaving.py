@@ -31,7 +31,7 @@ from hourbell.engine.create import create_job
 from hourbell.engine.groups import Group
 from hourbell.engine.join import join_left_over
 from hourbell.engine.read import get_job
-from hourbell.engine.reap import CRASH_LIMIT, expire, reap
+from hourbell.engine.reap import expire, reap
 from hourbell.engine.request import cancel_execution
 from hourbell.engine.writes import Write
 from hourbell.failpoints import FailpointError
@@ -135,7 +135,7 @@ class Interleaving:
             grace=TIMES.grace,
             horizon=TIMES.horizon,
             lease=TIMES.lease,
-            crash_limit=CRASH_LIMIT,
+            crash_limit=2 + TIMES.max_crashes,  # two in company, the others alone
             led=False,
         )
 

@@ -2,7 +2,9 @@
 
 -- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a claim or
 -- a settle that was under way is seen whole or refused. Sessions locked by somebody are left to the next round.
--- Executions come back as due; those lost p_crash_limit times in a row, the last time alone in their process, are dead.
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks` 2); only deaths of the
+-- worker under an execution that ran alone count against it: after as many in a row as its retry policy's max_crashes says, or
+-- else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
@@ -34,7 +36,7 @@ begin
         select h.*, case
           when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
           when e.at_most_once then 1
-          when h.alone and e.crashes + 1 >= p_crash_limit then 1
+          when h.alone and e.crashes - 1 >= hourbell.max_crashes(hourbell.job_spec(e.job, e.spec), p_crash_limit) then 1
         end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
         from held as h
         join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from held))),
@@ -83,6 +85,15 @@ begin
       raise warning 'session % cannot be reaped: %', expired, sqlerrm;
     end;
   end loop;
+end $$;
+
+-- How many deaths alone in a row a job allows. What cannot be read has the default: one bad spec stops no reaper.
+create or replace function hourbell.max_crashes(p_spec text, p_default int) returns int
+language plpgsql stable as $$
+begin
+  return coalesce((p_spec::json -> 'retry_policy' ->> 'max_crashes')::int, p_default);
+exception when data_exception then
+  return p_default;
 end $$;
 
 -- Deadlines that have come: not started in time is SKIPPED, not finished in time is DEAD, wherever the execution is.
