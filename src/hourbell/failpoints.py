@@ -42,6 +42,8 @@ from hourbell.model.errors import ConfigurationError
 NAMES: tuple[str, ...] = (
     "admit.after_commit",
     "admit.before_commit",
+    "announce.after_commit",
+    "announce.before_commit",
     "cancel.after_commit",
     "cancel.before_commit",
     "claim.after_commit",

@@ -49,8 +49,8 @@ class Dispatch(Protocol):
     async def open(self, worker: str, queues: Sequence[str], slots: int) -> Session:
         """Begin a session."""
 
-    async def admit(self) -> None:
-        """Run the gate: somebody said that something fell due."""
+    async def admit(self) -> bool:
+        """Run a pass of the gate and announce what it made ready; False: another pass was under way, and this one did nothing."""
 
     async def claim(
         self,

@@ -44,8 +44,11 @@ class PostgresDispatch:
         )
         return Session(row["id"], row["token"])
 
-    async def admit(self) -> None:
-        await admit(self._engine, await self._engine.clock.now())
+    async def admit(self) -> bool:
+        passed = await admit(self._engine, await self._engine.clock.now())
+        if passed.admitted:
+            self._engine.announce()  # workers of other processes may wait for it
+        return not passed.busy
 
     async def claim(
         self,

@@ -7,7 +7,8 @@ is here makes many small calls cheap.
 - Claims that find nothing wait in a *line*, one for each set of queues. A notification, or else a look every half second,
   sends the first of the line to claim; whoever gets something sends two more. So a thousand idle workers cost one claim for
   each look, and a burst reaches all of them.
-- The gate is passed for all of them together.
+- The gate is passed for all of them together. A pass that finds the gate taken by another process is tried again, and each
+  process announces what its passes make ready: a claim that waits depends on notifications, and not on the look.
 - Outcomes of a session that come at once are settled together, as those of our own workers are.
 
 A claim whose answer nobody reads must not hold anything for long. If the caller is seen to have left, what it was given
@@ -306,16 +307,16 @@ class _Line:
 
 
 class _Gate:
-    """Passes of the gate, shared by whoever asks for one while another is under way."""
+    """Passes of the gate, shared by all callers that ask for one while another is under way."""
 
-    def __init__(self, admit: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, admit: Callable[[], Awaitable[bool]]) -> None:
         self._admit = admit
         self._current: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
         self._began = 0.0
 
     async def pass_once(self) -> None:
-        """Return after a pass that began after this call."""
+        """Return after a pass that began after this call, or after LOOK_SECONDS if other processes take the gate each time."""
         if self._next is None:
             self._next = asyncio.create_task(self._pass(self._current))
         await asyncio.shield(self._next)
@@ -326,8 +327,11 @@ class _Gate:
         clock = asyncio.get_running_loop().time
         await asyncio.sleep(self._began + GATE_SECONDS - clock())
         self._current, self._next = self._next, None
-        self._began = clock()
-        await self._admit()
+        self._began = began = clock()
+        # A pass of another process that is under way may have begun before what we are to admit was committed.
+        while not await self._admit() and clock() < began + LOOK_SECONDS:
+            await asyncio.sleep(GATE_SECONDS)
+            self._began = clock()
 
 
 class _Gathering:

@@ -15,7 +15,7 @@ import msgspec
 from hourbell.engine.groups import Group, Room, Turns
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.store.clock import Clock
-from hourbell.store.database import Database
+from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -188,17 +188,23 @@ class Engine:
 
 
 class _Announcer:
-    """One notification at a time, whoever asks for it."""
+    """One notification at a time. Requests that come while one is under way are sent together after it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._task: asyncio.Task[None] | None = None
+        self._asked = False  # since the last notification was sent
 
     def announce(self) -> None:
+        self._asked = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
-        await asyncio.sleep(0)  # whatever else commits in this turn of the loop is told with it
-        with contextlib.suppress(StoreUnavailable):
-            await self._database.value("select pg_notify($1, '')", CHANNEL)
+        while self._asked:
+            await asyncio.sleep(0)  # commits of the same turn of the loop are announced together
+            # Cleared before it is sent: a commit that comes later is not announced by it.
+            self._asked = False
+            with contextlib.suppress(StoreUnavailable):
+                async with committing("announce.before_commit", "announce.after_commit"):
+                    await self._database.value("select pg_notify($1, '')", CHANNEL)

@@ -221,9 +221,9 @@ class Counting(PostgresDispatch):
         self.claims += 1
         return await super().claim(*args, **kwargs)
 
-    async def admit(self) -> None:
+    async def admit(self) -> bool:
         self.passes += 1
-        await super().admit()
+        return await super().admit()
 
 
 async def test_many_who_wait_cost_few_claims_and_share_the_gate(engine: Engine):
