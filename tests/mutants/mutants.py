@@ -335,7 +335,7 @@ MUTANTS = [
     Mutant(
         "epoch_not_locked",
         LEADERSHIP,
-        "expires_at > hourbell.clock() for share;",
+        "expires_at > hourbell.clock() for key share;",
         "expires_at > hourbell.clock();",
         (
             f"{LEADERSHIP_TEST}::test_no_epoch_begins_while_a_verb_of_the_last_one_has_not_committed",
@@ -343,10 +343,28 @@ MUTANTS = [
         "No epoch begins while a verb of the last one has not committed.",
     ),
     Mutant(
+        "campaign_does_not_wait_for_verbs",
+        LEADERSHIP,
+        "where hourbell.lease_is_free(l) for update;",
+        "where hourbell.lease_is_free(l) for no key update;",
+        (
+            f"{LEADERSHIP_TEST}::test_no_epoch_begins_while_a_verb_of_the_last_one_has_not_committed",
+        ),
+        "A campaign takes a lock that conflicts with the lock of a verb.",
+    ),
+    Mutant(
+        "renewal_waits_for_verbs",
+        LEADERSHIP,
+        "expires_at > hourbell.clock() for key share;",
+        "expires_at > hourbell.clock() for share;",
+        (f"{LEADERSHIP_TEST}::test_a_renewal_does_not_wait_for_an_open_verb_of_the_same_leader",),
+        "A renewal never waits for a verb of the same leader.",
+    ),
+    Mutant(
         "campaign_against_a_leader",
         LEADERSHIP,
-        "where l.expires_at <= hourbell.clock() or l.renewed_at >",
-        "where true or l.renewed_at >",
+        "return l.expires_at <= hourbell.clock() or l.renewed_at >",
+        "return true or l.renewed_at >",
         (f"{ENGINE_TEST}::test_one_leads_until_the_lease_runs_out_or_is_given_back[embedded]",),
         "There is one leader at a time, for as long as its lease lasts.",
     ),

@@ -20,6 +20,7 @@ from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES, MISFIRES, OVERLA
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
+from hourbell.engine.leader import CHECK_EPOCH, Term, authority, leading
 from hourbell.engine.read import get_job, recurring_job
 from hourbell.engine.rows import active_since, ensure_timetables, key_number
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
@@ -95,25 +96,47 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
     return await _change(engine, job_id, write, _PAUSE, decide)
 
 
-async def pause_abandoned(engine: Engine) -> bool:
+async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     """Pause jobs whose target has answered that it is gone (410), unless they have changed since; True if there may be more."""
     rows = await engine.database.fetch(_Q["abandoned"], _MOST_ABANDONED)
-    write = Write(actor="target answered 410")
-    for row in rows:
-
-        def decide(job: Job, now: datetime, version: int = row["version"]) -> Target | None:
-            if job.status is not JobStatus.SCHEDULED or job.version != version:
-                return None
-            return Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
-
-        try:
-            await _change(engine, row["job"], write, _PAUSE, decide)
-        except NotFound:
-            pass
-        except Conflict:
-            continue  # somebody is changing it: the next time
-        await engine.database.value(_Q["forget_abandoned"], row["job"], row["version"])
+    with leading():
+        for row in rows:
+            try:
+                await _pause_abandoned(engine, term, row["job"], row["version"])
+            except Conflict:
+                continue  # another transaction is changing it: the next time
     return len(rows) == _MOST_ABANDONED
+
+
+async def _pause_abandoned(engine: Engine, term: Term | None, job_id: int, version: int) -> None:
+    """Pause one of them, if it still exists and has this version, and forget that it was to be paused."""
+    write = Write(actor="target answered 410")
+    now = await engine.clock.now()
+
+    def decide(job: Job, now: datetime) -> Target | None:
+        if job.status is not JobStatus.SCHEDULED or job.version != version:
+            return None
+        return Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
+
+    async def forget(connection: Connection) -> None:
+        await connection.execute(CHECK_EPOCH, *authority(term))
+        await connection.execute(_Q["forget_abandoned"], job_id, version)
+
+    async def prepare() -> Prepared[Job]:
+        prepared = await prepare_change(engine, job_id, now, write, _PAUSE, decide)
+
+        async def effect(connection: Connection) -> Job:
+            await forget(connection)
+            return await prepared.effect(connection)
+
+        return msgspec.structs.replace(prepared, effect=effect)
+
+    try:
+        tenant = (await get_job(engine, job_id)).tenant_id
+        await once(engine, write, _PAUSE.points, tenant, now, Job, prepare)
+    except NotFound:
+        async with engine.database.transaction() as connection:
+            await forget(connection)
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:

@@ -23,6 +23,7 @@ import structlog
 
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
+from hourbell.engine.leader import Term, authority, leading
 from hourbell.engine.outcomes import (
     MOST_ERROR_CHARACTERS,
     MOST_RESULT_BYTES,
@@ -32,7 +33,7 @@ from hourbell.engine.outcomes import (
 from hourbell.engine.pages import walk
 from hourbell.engine.read import get_execution
 from hourbell.engine.secrets import redactor_of_sent
-from hourbell.engine.settle import SETTLE, columns, settle
+from hourbell.engine.settle import SETTLE, columns
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, once
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import (
@@ -47,7 +48,7 @@ from hourbell.model.fields import Problems, read_object
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import TaskAction, decode_spec
 from hourbell.model.sealing import KeyRing
-from hourbell.store.database import Connection
+from hourbell.store.database import Connection, committing
 from hourbell.store.queries import queries
 
 log = structlog.get_logger()
@@ -57,6 +58,9 @@ _TOKEN_OF_SESSION = UUID(int=0)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _MOST_OVERDUE = 500
+_END_OVERDUE = (
+    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+)
 _RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
 _MOST_MS = 2_000_000_000
 
@@ -175,24 +179,25 @@ async def _without_secrets(
     return Failed(redactor.redacted(outcome.error) if redactor else WITHHELD, outcome.kind)
 
 
-async def end_overdue(engine: Engine, now: datetime) -> bool:
-    """Fail those that were not completed in time, and cancel those that are wished away; True if there may be more.
-
-    Anybody may do this: an execution leaves its lease only once.
-    """
-    await engine.database.value(_Q["cancel_wished"], now)
-    rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
-    if not rows:
-        return False
-    batch = [
-        _settlement(row["id"], row, _TOO_LATE, now)
-        for row in rows
-        if row["claimed_at"] is not None and row["spec"] is not None
-    ]
-    if batch:
-        await settle(engine, AWAITING_SESSION, _TOKEN_OF_SESSION, batch)
-    ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
-    await engine.database.value(_Q["note_ended"], ids, fences)
+async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Fail those that were not completed in time, and cancel those with a cancellation requested; True if there may be more."""
+    with leading():
+        await engine.database.value(_Q["cancel_wished"], *authority(term), now)
+        rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
+        if not rows:
+            return False
+        batch = [
+            _settlement(row["id"], row, _TOO_LATE, now)
+            for row in rows
+            if row["claimed_at"] is not None and row["spec"] is not None
+        ]
+        ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
+        async with committing("settle.before_commit", "settle.after_commit"):
+            released = await engine.database.value(
+                _END_OVERDUE, *authority(term), now, ids, fences, *columns(batch)
+            )
+    if released:
+        engine.announce()
     return len(rows) == _MOST_OVERDUE
 
 

@@ -1,8 +1,9 @@
 """Leadership: who plans, reaps and keeps house. For economy; safety does not rest on it.
 
-A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the database's clock. Every verb
-of the leader is one statement that first checks its epoch in its own transaction, under a lock that a new epoch needs: a
-leader that was stopped and wakes in somebody else's term commits nothing. A leader that dies is replaced when its lease
+A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the database's clock. Every
+transaction of a leader's verb first checks the epoch, under a lock that a new epoch has to wait for: a leader that was
+stopped and wakes in another node's term commits nothing. A renewal does not wait for that lock, so a long verb cannot
+depose its own leader. A leader that dies is replaced when its lease
 runs out; one that leaves in order resigns, and is replaced at once. What was planned ahead (the horizon) runs meanwhile.
 
 A leader trusts no silence: only after it has renewed for one whole session lease without a break, and without a step of
@@ -26,6 +27,8 @@ from hourbell.engine.core import Engine
 from hourbell.model.errors import NotLeader, StoreUnavailable
 from hourbell.store.database import committing
 
+# First in the transaction of a verb that is more than one call of a function.
+CHECK_EPOCH = "select hourbell.check_epoch($1, $2)"
 _EPOCH_IS_OVER = "HB001"  # raised by hourbell.check_epoch
 _STEP_SECONDS = (
     1.0  # the database's clock and ours may drift apart by this much between two renewals

@@ -1,6 +1,6 @@
 """plan: timetables whose fire comes within the horizon advance, and their members get executions.
 
-The generator is pure: `fires_of` says which occurrences a timetable owes by now. The invoker asks the database to open
+The generator is pure: `fire_of` says which occurrences a timetable owes by now. The invoker asks the database to open
 those fires and to fan them out, in bounded statements. Planning only moves forward, by an update that is conditional on
 the fire that was seen, so any number of planners may run and each occurrence is still planned once.
 """
@@ -28,6 +28,7 @@ _FAN_OUT_PER_SECOND = 50_000.0  # how early a big fire begins; half of what was 
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
+_RETIME = "select hourbell.retime($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 
@@ -108,8 +109,8 @@ async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> b
     return bool(ended == _MOST_TIMETABLES)
 
 
-async def retime(engine: Engine) -> bool:
-    """Reckon anew, by our zone data, what is not yet planned (R2); True if there is more."""
+async def retime(engine: Engine, term: Term | None) -> bool:
+    """Compute again, by our zone data, the fires that are not yet planned; True if there is more."""
     rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES)
     following = [
         compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"]).next(
@@ -118,11 +119,14 @@ async def retime(engine: Engine) -> bool:
         for row in rows
     ]
     if rows:
-        await engine.database.value(
-            _Q["retime"],
-            tz_version(),
-            [row["id"] for row in rows],
-            [row["planned_through"] for row in rows],
-            following,
-        )
+        with leading():
+            await engine.database.value(
+                _RETIME,
+                *authority(term),
+                tz_version(),
+                [row["id"] for row in rows],
+                [row["planned_through"] for row in rows],
+                following,
+                _FAN_OUT_PER_SECOND,
+            )
     return len(rows) == _MOST_TIMETABLES

@@ -20,10 +20,13 @@ async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
     """One round of housekeeping; True if there is more to forget."""
     times = engine.times
     await make_partitions(engine, now)
-    await engine.database.value(
-        "select hourbell.drop_partitions($1, $2)", now, timedelta(days=times.ledger_days)
-    )
     with leading():
+        await engine.database.value(
+            "select hourbell.drop_partitions($1, $2, $3, $4)",
+            *authority(term),
+            now,
+            timedelta(days=times.ledger_days),
+        )
         forgotten = await engine.database.value(
             "select hourbell.forget($1, $2, $3, $4, $5)",
             *authority(term),

@@ -113,7 +113,7 @@ class Scheduler:
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
-        more = await retime(self._engine)
+        more = await retime(self._engine, term)
         more = await join_left_over(self._engine, now) or more
         more = await plan(self._engine, term, now) or more
         return await end_memberships(self._engine, term, now) or more
@@ -144,8 +144,8 @@ class Scheduler:
         return more
 
     async def _see_to_targets(self, term: Term, now: datetime) -> bool:
-        more = await end_overdue(self._engine, now)
-        return await pause_abandoned(self._engine) or more
+        more = await end_overdue(self._engine, term, now)
+        return await pause_abandoned(self._engine, term) or more
 
     async def _notify(self, term: Term, now: datetime) -> bool:
         more = await watch(self._engine, term, now)

@@ -17,7 +17,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.documents import timetable_of
 from hourbell.engine.join import join_left_over
 from hourbell.engine.leader import Leadership, Term
-from hourbell.engine.plan import end_memberships, plan
+from hourbell.engine.plan import end_memberships
 from hourbell.engine.reap import expire, reap
 from hourbell.engine.retain import keep_house
 from hourbell.engine.writes import Write
@@ -26,6 +26,7 @@ from hourbell.model.jobs import Job
 from hourbell.timing.rules import between, compile_rule
 from integration.life.children import child
 from integration.life.support import (
+    PATIENCE_SECONDS,
     START,
     TIMES,
     Fate,
@@ -146,33 +147,55 @@ async def test_a_leader_trusts_no_silence_across_a_step_of_the_clock(engine: Eng
     assert not leadership.may_reap(now - timedelta(seconds=10))
 
 
-@pytest.mark.parametrize("verb", [plan, expire, reap, end_memberships, keep_house])
-async def test_every_verb_of_a_leader_whose_epoch_is_over_is_refused(
-    engine: Engine, verb: Any
-) -> None:
-    engine.times = replace(TIMES, leader_lease_seconds=0.05)
-    zombie = await Leadership(engine).step()
-    assert zombie is not None
-    await eventually(lambda: lease_is_over(engine))
-    with pytest.raises(NotLeader):  # although nobody has followed
-        await verb(engine, zombie, await engine.clock.now())
-    engine.times = TIMES
-    assert await Leadership(engine).step() is not None
-    with pytest.raises(NotLeader):
-        await verb(engine, zombie, await engine.clock.now())
-
-
-async def test_no_epoch_begins_while_a_verb_of_the_last_one_has_not_committed(
-    engine: Engine,
-) -> None:
-    engine.times = replace(TIMES, leader_lease_seconds=0.3)
-    term = await Leadership(engine).step()
+async def test_a_renewal_does_not_wait_for_an_open_verb_of_the_same_leader(engine: Engine) -> None:
+    leadership = Leadership(engine)
+    term = await leadership.step()
     async with in_transaction(engine) as verb:
         await expire(verb, term, await engine.clock.now())
-        await eventually(lambda: lease_is_over(engine))
-        successor = asyncio.create_task(Leadership(engine).step())
-        await somebody_waits(engine, "hourbell.campaign")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await leadership.step() == term
+
+
+@pytest.mark.parametrize("renewals", [0, 1, 3])
+async def test_no_epoch_begins_while_a_verb_of_the_last_one_has_not_committed(
+    still: Engine, renewals: int
+) -> None:
+    leadership = Leadership(still)
+    term = await leadership.step()
+    async with in_transaction(still) as verb:
+        await expire(verb, term, START)
+        for _ in range(renewals):  # a new version of the row, which the verb has not locked itself
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await leadership.step() == term
+        await travel(still, START + 2 * leadership.lease)
+        successor = asyncio.create_task(Leadership(still).step())
+        await somebody_waits(still, "hourbell.campaign")
     assert (await successor) is not None
+
+
+async def test_a_verb_waits_for_a_new_epoch_that_begins_and_is_then_refused(engine: Engine) -> None:
+    engine.times = replace(TIMES, leader_lease_seconds=60)
+    term = await Leadership(engine).step()
+    async with in_transaction(engine) as successor:
+        await successor.database.value(
+            "update hourbell.leadership set expires_at = hourbell.clock() - interval '1 second'"
+        )
+        assert await Leadership(successor).step() is not None
+        late = asyncio.create_task(expire(engine, term, await engine.clock.now()))
+        await somebody_waits(engine, "hourbell.expire")
+    with pytest.raises(NotLeader):
+        await late
+
+
+async def test_a_standby_that_campaigns_does_not_wait_for_the_verbs_of_the_leader(
+    engine: Engine,
+) -> None:
+    leadership = Leadership(engine)
+    term = await leadership.step()
+    async with in_transaction(engine) as verb:
+        await expire(verb, term, await engine.clock.now())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await Leadership(engine).step() is None
 
 
 TABLES = ("executions", "due", "ready", "leased", "fires", "timetables", "ledger", "sessions")

@@ -198,9 +198,9 @@ async def test_an_answer_that_was_lost_is_found_by_repeating(engine: Engine) -> 
 async def test_one_that_nobody_completes_in_time_fails_by_its_timeout(still: Engine) -> None:
     policy = {"backoff": "FIXED", "initial_delay_seconds": 30, "max_retries": 1}
     claimed = await accepted(still, retry_policy=policy)
-    await end_overdue(still, await travel(still, START + timedelta(seconds=59)))
+    await end_overdue(still, None, await travel(still, START + timedelta(seconds=59)))
     assert (await get_execution(still, claimed.execution_id)).status is ExecutionStatus.AWAITING
-    await end_overdue(still, await travel(still, START + timedelta(seconds=60)))
+    await end_overdue(still, None, await travel(still, START + timedelta(seconds=60)))
     seen = await get_execution(still, claimed.execution_id)
     assert (seen.status, seen.attempts[0].kind) == (ExecutionStatus.RETRYING, "timeout")
     with pytest.raises(Conflict, match="ended without it"):
@@ -210,7 +210,7 @@ async def test_one_that_nobody_completes_in_time_fails_by_its_timeout(still: Eng
 
 async def test_at_most_once_is_not_tried_again_when_its_target_is_silent(still: Engine) -> None:
     await accepted(still, delivery="at_most_once")
-    await end_overdue(still, await travel(still, START + timedelta(seconds=60)))
+    await end_overdue(still, None, await travel(still, START + timedelta(seconds=60)))
     assert await fates(still) == {"DEAD(retries_exhausted)": 1}
 
 
@@ -220,7 +220,7 @@ async def test_the_total_deadline_ends_it_too(still: Engine) -> None:
     assert await fates(still) == {"DEAD(deadline)": 1}
     with pytest.raises(Conflict, match="ended without it"):
         await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
-    await end_overdue(still, await travel(still, START + timedelta(seconds=61)))
+    await end_overdue(still, None, await travel(still, START + timedelta(seconds=61)))
     assert await fates(still) == {"DEAD(deadline)": 1}
 
 
@@ -242,7 +242,7 @@ async def test_a_wish_that_came_while_it_was_handed_over_is_granted(still: Engin
         claimed.execution_id,
         START,
     )
-    await end_overdue(still, START)
+    await end_overdue(still, None, START)
     assert await fates(still) == {"CANCELLED(cancelled)": 1}
 
 
@@ -318,7 +318,7 @@ async def gone_job(engine: Engine) -> int:
 async def test_a_job_whose_target_is_gone_is_paused_and_the_audit_says_why(still: Engine) -> None:
     job_id = await gone_job(still)
     assert await fates(still) == {"DEAD(non_retryable)": 1}
-    await pause_abandoned(still)
+    await pause_abandoned(still, None)
     assert (await get_job(still, job_id)).status is JobStatus.PAUSED
     row = await still.database.row(
         "select actor, operation from hourbell.audit where job = $1 order by id desc limit 1",
@@ -327,14 +327,14 @@ async def test_a_job_whose_target_is_gone_is_paused_and_the_audit_says_why(still
     assert (row["actor"], row["operation"]) == ("target answered 410", "pause")
     # Once: who resumes it is not overruled.
     await resume_job(still, job_id, Write())
-    await pause_abandoned(still)
+    await pause_abandoned(still, None)
     assert (await get_job(still, job_id)).status is JobStatus.SCHEDULED
 
 
 async def test_a_job_that_was_mended_meanwhile_goes_on(still: Engine) -> None:
     job_id = await gone_job(still)
     await update_job(still, job_id, {"timeout_seconds": 7}, Write())
-    await pause_abandoned(still)
+    await pause_abandoned(still, None)
     assert (await get_job(still, job_id)).status is JobStatus.SCHEDULED
     assert await still.database.value("select count(*) from hourbell.gone") == 0
 

@@ -34,13 +34,36 @@ end $$;
 
 -- Ends those that somebody wishes to cancel: the wish may have come while a worker was just handing them over, or from a later
 -- run that is to replace them.
-create or replace function hourbell.cancel_wished(p_now timestamptz) returns void
+create or replace function hourbell.cancel_wished(p_node uuid, p_epoch bigint, p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.cancellations) then return; end if;
+  perform hourbell.check_epoch(p_node, p_epoch);
   perform hourbell.cancel_awaiting(array(
     select c.id from hourbell.cancellations as c
     where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.waits(a) offset 0) limit 1000), p_now);
+end $$;
+
+-- Ends executions that their targets did not complete in time: p_settled … p_results as hourbell.settle takes them, for
+-- those that are still leased. All of p_ids with p_fences, settled or not, wait no longer. Returns whether limits were
+-- released.
+create or replace function hourbell.end_overdue(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[],
+  p_settled bigint[], p_settled_fences bigint[], p_begun_ms int[], p_took_ms int[], p_others int[], p_kinds smallint[],
+  p_delays float8[], p_reasons text[], p_errors text[], p_results json[]
+) returns boolean
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare released boolean;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  select s.freed into released from hourbell.settle(
+    0, '00000000-0000-0000-0000-000000000000', p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
+    p_kinds, p_delays, p_reasons, p_errors, p_results) as s;
+  update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
+  where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.waits(a);
+  return released;
 end $$;

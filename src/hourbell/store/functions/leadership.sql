@@ -1,16 +1,34 @@
 -- Leadership: one row, a lease on the database's clock, an epoch that only rises.
 
--- Takes the lease if it is free; null if somebody else holds it.
+-- Whether the lease can be taken: it has expired, or it was renewed in the future. In that case the clock was set back, and
+-- how long the lease would still last is unknown.
+create or replace function hourbell.lease_is_free(l hourbell.leadership) returns boolean
+language sql volatile
+return l.expires_at <= hourbell.clock() or l.renewed_at > hourbell.clock() + interval '5 seconds';
+
+-- Takes the lease if it has expired; null if another node holds it.
+-- Lock modes: a verb of the leader locks the row `for key share` (check_epoch). A renewal updates columns that are not in
+-- the key, which does not conflict, so a renewal never waits for a verb of the same leader. A new epoch must wait for the
+-- verbs of the last one: it locks the row `for update`, which conflicts, and only once the lease has expired, so a standby
+-- that finds a valid lease waits for nothing.
 create or replace function hourbell.campaign(p_node uuid, p_lease interval) returns bigint
-language sql volatile as $$
-  insert into hourbell.leadership as l (epoch, node, renewed_at, expires_at)
-  values (1, p_node, hourbell.clock(), hourbell.clock() + p_lease)
-  on conflict (cell) do update
-    set epoch = l.epoch + 1, node = excluded.node, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
-    -- Renewed in the future: the clock was set back, and nobody knows how long that lease would still be.
-    where l.expires_at <= hourbell.clock() or l.renewed_at > hourbell.clock() + interval '5 seconds'
-  returning epoch
-$$;
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare won bigint;
+begin
+  perform from hourbell.leadership as l where hourbell.lease_is_free(l) for update;
+  if found then
+    update hourbell.leadership
+    set epoch = epoch + 1, node = p_node, renewed_at = hourbell.clock(), expires_at = hourbell.clock() + p_lease
+    returning epoch into won;
+  else  -- the first epoch of all, unless there is a leader
+    insert into hourbell.leadership (epoch, node, renewed_at, expires_at)
+    values (1, p_node, hourbell.clock(), hourbell.clock() + p_lease)
+    on conflict (cell) do nothing
+    returning epoch into won;
+  end if;
+  return won;
+end $$;
 
 -- False: the lease ran out or another epoch began; the caller leads no more.
 create or replace function hourbell.renew(p_node uuid, p_epoch bigint, p_lease interval) returns boolean
@@ -28,15 +46,15 @@ language sql volatile as $$
   update hourbell.leadership set expires_at = hourbell.clock() where epoch = p_epoch and node = p_node
 $$;
 
--- First statement of every leader's verb: the row stays share-locked to the commit, so no other epoch can begin before it.
--- A null epoch is a caller that does not claim to lead; safety does not rest on leadership.
+-- First statement of every leader's verb. The row stays locked to the commit, so no other epoch can begin before that.
+-- A null epoch is a caller that does not claim to lead; safety does not depend on leadership.
 create or replace function hourbell.check_epoch(p_node uuid, p_epoch bigint) returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
   if p_epoch is null then return; end if;
   perform from hourbell.leadership
-  where epoch = p_epoch and node = p_node and expires_at > hourbell.clock() for share;
+  where epoch = p_epoch and node = p_node and expires_at > hourbell.clock() for key share;
   if not found then
     raise exception 'epoch % is over', p_epoch using errcode = 'HB001';
   end if;

@@ -30,6 +30,27 @@ begin
   return opened;
 end $$;
 
+-- Sets the next fire of timetables that were computed with other zone data than p_tz_version. What is already planned stays.
+-- A timetable that was planned further since the caller looked is left to the next call.
+create or replace function hourbell.retime(
+  p_node uuid, p_epoch bigint, p_tz_version text, p_timetables bigint[], p_planned_through timestamptz[],
+  p_next timestamptz[], p_rows_per_second float8
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare retimed int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  perform from hourbell.timetables where id = any (p_timetables) order by id for no key update;
+  update hourbell.timetables as t
+  set next_fire_at = n.next, plan_from = n.next - make_interval(secs => t.size / p_rows_per_second),
+      tz_version = p_tz_version
+  from unnest(p_timetables, p_planned_through, p_next) as n(id, planned_through, next)
+  where t.id = n.id and t.planned_through = n.planned_through and t.tz_version <> p_tz_version;
+  get diagnostics retimed = row_count;
+  return retimed;
+end $$;
+
 -- Fans open fires out, the oldest first and within a fire the most urgent members first, until p_limit executions are
 -- planned. A chunk commits with its cursor. Returns how many were planned, at most, and whether fires are still open.
 create or replace function hourbell.fan_out(

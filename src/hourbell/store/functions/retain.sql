@@ -28,13 +28,15 @@ begin
 end $$;
 
 -- Drops whole days of the ledger that are older than p_keep, and what says which of their deaths were undone.
-create or replace function hourbell.drop_partitions(p_now timestamptz, p_keep interval) returns int
+create or replace function hourbell.drop_partitions(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
+returns int
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
 declare
   name text;
   dropped int := 0;
 begin
+  perform hourbell.check_epoch(p_node, p_epoch);
   for name in
     select c.relname from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
     where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'

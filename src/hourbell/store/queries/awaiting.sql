@@ -25,18 +25,13 @@ left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0)
 -- $3 is what became of it; no row: somebody was first.
 update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourbell.waits(awaiting) returning id
 
--- name: note_ended
--- They wait no more, and nobody has completed them.
-update hourbell.awaiting as a set outcome = 'ENDED' from unnest($1::bigint[], $2::bigint[]) as o(id, fence)
-where a.id = o.id and a.fence = o.fence and hourbell.waits(a)
-
 -- name: cancel
 -- Ends one that waits; false: it does not.
 select hourbell.cancel_awaiting(array[$1::bigint], $2) <> '{}'
 
 -- name: cancel_wished
 -- Ends those that somebody wishes to cancel and that no worker will ever report.
-select hourbell.cancel_wished($1)
+select hourbell.cancel_wished($1, $2, $3)
 
 -- name: until
 -- How long one may wait.

@@ -21,9 +21,3 @@ union all
 (select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
  where tz_version > $1 order by tz_version limit $2)
 limit $2
-
--- name: retime
--- What is not yet planned is reckoned anew.
-update hourbell.timetables as t set next_fire_at = n.next, plan_from = n.next, tz_version = $1
-from unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) as n(id, planned_through, next)
-where t.id = n.id and t.planned_through = n.planned_through and t.tz_version <> $1
