@@ -728,7 +728,7 @@ async def test_timetables_are_reckoned_anew_by_other_zone_data(world: World) -> 
             " set tz_version = $1, next_fire_at = next_fire_at + interval '1 hour'",
             version,
         )
-        assert not await retime(world.engine, None)
+        assert not await retime(world.engine, None, await world.now())
         row = await database.row("select next_fire_at, plan_from from hourbell.timetables")
         assert tuple(row) == (noon, noon)
 

@@ -122,7 +122,7 @@ def _(s: Scene) -> Case:
 
 @case("retiming, with nothing to do")
 def _(s: Scene) -> Case:
-    return Case(P["outdated"], ["2026a", 500], rows=5, buffers=20)
+    return Case(P["outdated"], ["2026a", 500, s.now], rows=5, buffers=25)
 
 
 @case("joins left over")

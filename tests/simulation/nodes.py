@@ -159,7 +159,7 @@ class Scheduler(Node):
         if agenda.ended or by_chance:
             await self._verb("end", lambda term: end_memberships(engine, term, now), now)
         if by_chance:
-            await self._verb("retime", lambda term: retime(engine, term), now)
+            await self._verb("retime", lambda term: retime(engine, term, now), now)
 
     async def _admit(self, now: datetime, agenda: Agenda) -> None:
         if agenda.due or self._world.random.random() < 0.02:

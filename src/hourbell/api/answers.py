@@ -21,7 +21,7 @@ from hourbell.model.ids import execution_text, job_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import Job
 from hourbell.timing.forecast import NextRun
-from hourbell.timing.zones import load_zone
+from hourbell.timing.zones import shown_in
 
 JSON = "application/json"
 
@@ -58,7 +58,7 @@ def render_result(result: int | Refused) -> object:
 
 def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
     """Runs to come, in the zone of the job."""
-    zone = load_zone(job.schedule.timezone)
+    zone = shown_in(job.schedule.timezone)
     return {
         "items": [
             {"scheduled_for": format_instant(run.utc, zone), "note": run.note or None}

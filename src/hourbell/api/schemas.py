@@ -172,7 +172,9 @@ def schemas() -> dict[str, Schema]:
             }
         ),
         "Purged": _answered({"purged": _whole(0), "next_page_token": _next_token()}),
-        "Tenant": _named("tenant_id", _tenant_settings(), "jobs", "running", "parked"),
+        "Tenant": _named(
+            "tenant_id", _tenant_settings(), "jobs", "running", "parked", "not_planned"
+        ),
         "TenantPage": _page("Tenant"),
         "Queue": _named(
             "queue",

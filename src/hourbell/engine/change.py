@@ -11,11 +11,13 @@ paused, deleted or rescheduled since; an update of anything else lets it run, wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
 
+from hourbell.engine.broken import unusable
 from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES, MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import parse_changes, timetable_of
@@ -29,9 +31,10 @@ from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, encode_job
 from hourbell.model.policies import Delivery
-from hourbell.model.schedules import Once
+from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
 
 _Q = queries("jobs")
 _E = queries("executions")
@@ -212,11 +215,12 @@ async def _change_recurring(
     write: Write,
     operation: Operation,
 ) -> Prepared[Job]:
-    assert not isinstance(target.job.schedule, Once)
-    timetable = timetable_of(target.job.schedule, seen.job_id)
     place = await _place_of(engine, target.job, now)
-    timetable_id = (await ensure_timetables(engine, [timetable], now))[timetable]
-    goes_on = target.status is JobStatus.SCHEDULED
+    ride = (
+        None  # a job that is paused or deleted needs no timetable, and its zone may be unknown here
+    )
+    if target.status is JobStatus.SCHEDULED:
+        ride = await _ride(engine, seen.job_id, target.job, now)
 
     async def effect(connection: Connection) -> Job:
         row = await connection.fetchrow(_Q["lock_recurring"], seen.job_id)
@@ -242,7 +246,7 @@ async def _change_recurring(
             JOB_STATUSES.index(target.status),
             place.queue,
             target.job.priority,
-            timetable_id,
+            None if ride is None else ride.timetable_id,
             target.job.window.max_runs,
             target.job.window.starts_at,
             target.job.window.ends_at,
@@ -256,9 +260,9 @@ async def _change_recurring(
             await connection.execute(_Q["supersede"], seen.job_id, now)
         if target.outdates is not None or target.status is not seen.status:
             await connection.execute(_N["watch_anew"], seen.job_id, now)
-        if goes_on:
+        if ride is not None:
             await _begin_membership(
-                connection, target.job, timetable_id, seen.job_id, version, place, now
+                connection, target.job, ride.timetable_id, seen.job_id, version, place, now
             )
         await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
         changed = await connection.fetchrow(_Q["recurring"], seen.job_id)
@@ -266,10 +270,29 @@ async def _change_recurring(
         return recurring_job(changed, now)
 
     async def then() -> None:
-        if goes_on:
-            await join_timetable(engine, timetable_id, timetable, now, await engine.clock.now())
+        if ride is not None:
+            joining = await engine.clock.now()
+            with suppress(TimingError):  # its zone is not known here: the leader completes the join
+                await join_timetable(engine, ride.timetable_id, ride.timetable, now, joining)
 
     return Prepared(tenant, effect, then)
+
+
+class _Ride(msgspec.Struct, frozen=True):
+    """The timetable of a job."""
+
+    timetable: Timetable
+    timetable_id: int
+
+
+async def _ride(engine: Engine, job_id: int, job: NewJob, now: datetime) -> _Ride:
+    assert not isinstance(job.schedule, Once)
+    try:
+        timetable = timetable_of(job.schedule, job_id)
+        numbers = await ensure_timetables(engine, [timetable], now)
+    except TimingError as error:
+        raise unusable(job_id, error) from error
+    return _Ride(timetable, numbers[timetable])
 
 
 async def _change_one_time(

@@ -120,7 +120,7 @@ from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
 from hourbell.timing.rules import compile_rule
-from hourbell.timing.zones import load_zone
+from hourbell.timing.zones import load_zone, shown_in
 
 OLDEST_AT = timedelta(days=365)
 
@@ -781,7 +781,7 @@ def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
 
 def render_job(job: Job) -> dict[str, Any]:
     """A job as users see it: the document that would create it, and what became of it."""
-    zone = load_zone(job.schedule.timezone)
+    zone = shown_in(job.schedule.timezone)
     return {
         "job_id": job_text(job.job_id),
         "status": job.status.value,

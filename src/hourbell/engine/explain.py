@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import asyncpg
 import msgspec
 
+from hourbell.engine.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
@@ -19,6 +21,7 @@ from hourbell.store.queries import queries
 _E = queries("executions")
 _L = queries("limits")
 _A = queries("awaiting")
+_P = queries("planning")
 
 _PUT_OFF = {
     CIRCUIT_OPEN: "Its target failed again and again, and is left alone for a while; no attempt is burnt.",
@@ -143,4 +146,23 @@ async def explain_job(engine: Engine, job_id: int) -> Explanation:
         return await explain_execution(engine, live[-1].execution_id)
     if job.status is not JobStatus.SCHEDULED:
         return Explanation("ended", f"The job is {job.status}: it has no further run.")
+    broken = await engine.database.row_or_none(_P["broken"], job_id)
+    if broken is not None:
+        return _not_planned(broken)
     return Explanation("not_due", "Its next run has not come.", job.next_run_at)
+
+
+def _not_planned(row: asyncpg.Record) -> Explanation:
+    """Of a job whose timetable the leader cannot compute."""
+    if row["broken"] == UNKNOWN_TIMEZONE:
+        message = (
+            f"The time zone data of the scheduler (IANA release {row['tz_version']}) have no zone {row['zone']},"
+            " so no run is planned. Set schedule.timezone to a zone that exists, or update the tzdata package"
+            " of every node."
+        )
+    else:
+        message = (
+            "The scheduler cannot compute the schedule, so no run is planned. Its log says why."
+            " Update the schedule, or upgrade every node."
+        )
+    return Explanation(row["broken"], message, row["look_at"])

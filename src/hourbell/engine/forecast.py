@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import asyncpg
 import msgspec
 
+from hourbell.engine.broken import rule_of
 from hourbell.engine.core import Engine
 from hourbell.engine.pages import walk
 from hourbell.engine.read import NOBODY, tenant_wanted
 from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import Rhythm, Riders, load
-from hourbell.timing.rules import compile_rule
+from hourbell.timing.rules import Rule
 
 _Q = queries("forecast")
 
@@ -45,7 +47,9 @@ class Forecast(msgspec.Struct, frozen=True):
     begins_at: datetime
     ends_at: datetime
     complete_until: datetime  # up to here nothing is missing
-    estimated: bool  # some riders were too many to be counted
+    estimated: (
+        bool  # some riders were too many to be counted, or a timetable cannot be computed here
+    )
     minutes: list[tuple[datetime, int]]
 
 
@@ -93,11 +97,15 @@ async def _of_all(engine: Engine, now: datetime, through: datetime) -> _Part:
         riders = by_timetable.get(row["id"])
         if riders is None:
             continue
+        rule = _rule_or_none(row)
+        if rule is None:
+            estimated = True
+            continue
         counted = sum(each.count for each in riders)
         if counted >= _MOST_OF_ONE:
             estimated = True
             riders.append(Riders(max(row["size"] - counted, 0)))
-        rhythms.append(_rhythm(row, riders))
+        rhythms.append(Rhythm(rule, row["next_fire_at"], tuple(riders)))
     return _Part(rhythms, complete, estimated)
 
 
@@ -105,9 +113,13 @@ async def _of_tenant(engine: Engine, tenant: int, now: datetime, through: dateti
     rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MOST_JOBS)
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
-    rhythms = [_rhythm(timetables[number], riders) for number, riders in by_timetable.items()]
+    rhythms = [
+        Rhythm(rule, timetables[number]["next_fire_at"], tuple(riders))
+        for number, riders in by_timetable.items()
+        if (rule := _rule_or_none(timetables[number])) is not None
+    ]
     cut = sum(row["n"] for row in rows) >= _MOST_JOBS
-    return _Part(rhythms, now if cut else through, False)
+    return _Part(rhythms, now if cut else through, len(rhythms) < len(by_timetable))
 
 
 def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Riders]]:
@@ -117,6 +129,9 @@ def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[
     return found
 
 
-def _rhythm(row: asyncpg.Record, riders: Sequence[Riders]) -> Rhythm:
-    rule = compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
-    return Rhythm(rule, row["next_fire_at"], tuple(riders))
+def _rule_or_none(row: asyncpg.Record) -> Rule | None:
+    """None if this node cannot compute it: its zone is unknown here, say."""
+    try:
+        return rule_of(row)
+    except TimingError:
+        return None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from hourbell.engine.broken import computed
 from hourbell.engine.core import Engine
+from hourbell.engine.leader import Term
 from hourbell.model.schedules import Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -47,10 +49,13 @@ async def join_timetable(
             )
 
 
-async def join_left_over(engine: Engine, now: datetime) -> bool:
-    """Complete the joins whose creators died; True if there may be more."""
+async def join_left_over(engine: Engine, now: datetime, term: Term | None = None) -> bool:
+    """Complete the joins whose creators died; True if there may be more.
+
+    Any process may do this. A leader gives its term, so that only the leader's zone data decide what is broken.
+    """
     rows = await engine.database.fetch(_Q["joining"], _MOST_TIMETABLES)
-    for row in rows:
+    for row, _ in await computed(engine, term, now, rows, lambda rule, row: rule):
         timetable = Timetable(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
         await join_timetable(
             engine, row["id"], timetable, row["since"], now, row["planned_through"]

@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from hourbell.engine.broken import unusable
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import read_headers, read_url
@@ -24,6 +25,7 @@ from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, Ne
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
 
 _Q = queries("notices")
 _J = queries("jobs")
@@ -47,7 +49,10 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
         if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
             raise JobNotActive(job_text(job.job_id), job.status)
         tenant = await engine.tenant(job.tenant_id, now)
-        expected = next_expected(job, job.job_id, now)
+        try:
+            expected = next_expected(job, job.job_id, now)
+        except TimingError as error:
+            raise unusable(job.job_id, error) from error
         if job.status is JobStatus.PAUSED:
             expected = None
 

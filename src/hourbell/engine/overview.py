@@ -57,7 +57,8 @@ async def list_targets(engine: Engine, page_size: int = 50, token: str | None = 
 
 
 async def get_tenant(engine: Engine, name: str) -> Named:
-    """A tenant with its counts: jobs that are scheduled, paused or waiting; executions that run, or wait for its limits."""
+    """A tenant with its counts: jobs that are scheduled, paused or waiting; executions that run, or wait for its limits;
+    jobs that are not planned, because the leader cannot compute their schedule."""
     if not engine.sees(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
@@ -120,9 +121,12 @@ async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record |
 
 def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
     counts: dict[str, int] = dict(row)
-    seen = counts.copy()
-    if "running" in counts:
-        seen["running"] = counts.pop("looked_at")
+    looked_at = {
+        each: counts.pop(f"{each}_looked_at")
+        for each in ("running", "not_planned")
+        if each in counts
+    }
+    seen = counts | looked_at
     at_least = tuple(each for each in counts if seen[each] >= MOST_COUNTED)
     return Named(name, settings, counts, at_least)
 

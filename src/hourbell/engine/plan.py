@@ -11,11 +11,12 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from hourbell.engine.broken import computed
 from hourbell.engine.core import Engine
 from hourbell.engine.leader import Term, authority, leading
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
-from hourbell.timing.rules import Rule, between, compile_rule
+from hourbell.timing.rules import Rule, between
 from hourbell.timing.zones import tz_version
 
 _Q = queries("planning")
@@ -67,11 +68,14 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MOST_TIMETABLES)
     if not rows:
         return False
-    fires: list[tuple[int, datetime, Fire]] = []
-    for row in rows:
-        rule = compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
-        first = row["next_fire_at"]
-        fires.append((row["id"], first, fire_of(rule, first, now, times.horizon, times.grace)))
+    found = await computed(
+        engine,
+        term,
+        now,
+        rows,
+        lambda rule, row: fire_of(rule, row["next_fire_at"], now, times.horizon, times.grace),
+    )
+    fires = [(row["id"], row["next_fire_at"], fire) for row, fire in found]
     async with committing("plan.before_open", "plan.after_open"):
         with leading():
             await engine.database.value(
@@ -109,24 +113,21 @@ async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> b
     return bool(ended == _MOST_TIMETABLES)
 
 
-async def retime(engine: Engine, term: Term | None) -> bool:
+async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Compute again, by our zone data, the fires that are not yet planned; True if there is more."""
-    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES)
-    following = [
-        compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"]).next(
-            row["planned_through"]
-        )
-        for row in rows
-    ]
-    if rows:
+    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES, now)
+    found = await computed(
+        engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])
+    )
+    if found:
         with leading():
             await engine.database.value(
                 _RETIME,
                 *authority(term),
                 tz_version(),
-                [row["id"] for row in rows],
-                [row["planned_through"] for row in rows],
-                following,
+                [row["id"] for row, _ in found],
+                [row["planned_through"] for row, _ in found],
+                [following for _, following in found],
                 _FAN_OUT_PER_SECOND,
             )
     return len(rows) == _MOST_TIMETABLES

@@ -31,9 +31,9 @@ from hourbell.model.ids import created_at, execution_text, first_id_at, job_text
 from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
 from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
-from hourbell.timing.errors import InvalidRule
+from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import NextRun, next_runs
-from hourbell.timing.zones import load_zone
+from hourbell.timing.zones import shown_in
 
 _J = queries("jobs")
 _E = queries("executions")
@@ -149,7 +149,7 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
         return job, []
     if isinstance(job.schedule, Once):
         assert job.next_run_at is not None
-        local = job.next_run_at.astimezone(load_zone(job.schedule.timezone))
+        local = job.next_run_at.astimezone(shown_in(job.schedule.timezone))
         return job, [NextRun(job.next_run_at, local, "")]
     after = await engine.clock.now()
     if job.window.starts_at is not None:
@@ -157,8 +157,8 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
     if job.window.max_runs is not None:
         row = await engine.database.row(_J["recurring"], job_id)
         count = min(count, job.window.max_runs - row["runs"])
-    timetable = timetable_of(job.schedule, job_id)
     try:
+        timetable = timetable_of(job.schedule, job_id)
         runs = next_runs(
             timetable.rule,
             timetable.zone,
@@ -167,7 +167,7 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
             timetable.dst_gap,
             timetable.dst_overlap,
         )
-    except InvalidRule:  # it has none any more
+    except TimingError:  # it has none any more, or none that this node can compute
         return job, []
     last = job.window.ends_at or _FAR
     return job, [run for run in runs[: max(count, 0)] if run.utc <= last]
@@ -298,7 +298,12 @@ def recurring_job(row: asyncpg.Record, now: datetime) -> Job:
 
 def _next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
     assert not isinstance(job.schedule, Once)
-    return first_run(job.schedule, job.window, job_id, now)
+    try:
+        return first_run(job.schedule, job.window, job_id, now)
+    except (
+        TimingError
+    ):  # its zone is not known here, say: it can still be seen, changed and deleted
+        return None
 
 
 def _one_time_live(row: asyncpg.Record) -> Job:

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from hourbell.engine.broken import unusable
 from hourbell.engine.codes import (
     FATE_CANCELLED,
     ORIGIN_BACKFILL,
@@ -26,6 +27,7 @@ from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
 from hourbell.timing.rules import between, compile_rule
 
 _J = queries("jobs")
@@ -195,8 +197,10 @@ def _past_occurrences(
         problems.append(FieldError("after", "conflict", "must be earlier than through"))
     if problems:
         raise InvalidInput(problems)
-    timetable = timetable_of(job.schedule, job.job_id)
-    rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
+    try:
+        rule = compile_rule(*msgspec.structs.astuple(timetable_of(job.schedule, job.job_id)))
+    except TimingError as error:
+        raise unusable(job.job_id, error) from error
     occurrences = between(rule, after, through, MOST_BACKFILLED + 1)
     if len(occurrences) > MOST_BACKFILLED:
         last = occurrences[MOST_BACKFILLED - 1] + timedelta(0)

@@ -113,8 +113,8 @@ class Scheduler:
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
-        more = await retime(self._engine, term)
-        more = await join_left_over(self._engine, now) or more
+        more = await retime(self._engine, term, now)
+        more = await join_left_over(self._engine, now, term) or more
         more = await plan(self._engine, term, now) or more
         return await end_memberships(self._engine, term, now) or more
 

@@ -12,7 +12,7 @@ unknown, whatever it looks like: a path, a folder, a file of the system.
 
 import difflib
 import importlib
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from importlib import resources
 from zoneinfo import ZoneInfo
@@ -41,6 +41,11 @@ def load_zone(name: str) -> ZoneInfo:
     path = (resources.files("tzdata") / "zoneinfo").joinpath(*name.split("/"))
     with path.open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
+
+
+def shown_in(name: str) -> tzinfo:
+    """The zone to show times in: the one of this name, or UTC if there is none."""
+    return load_zone(name) if name in zone_names() else UTC
 
 
 def utc_offset(zone: ZoneInfo, wall: datetime) -> timedelta:

@@ -1,5 +1,9 @@
 """GET /api/v1/jobs/{job_id}/explain"""
 
+from datetime import timedelta
+
+from hourbell.engine.core import Engine
+from hourbell.engine.plan import plan
 from integration.api.client import Client, one_time, recurring
 
 
@@ -32,3 +36,23 @@ async def test_an_ended_job_waits_for_nothing(api: Client):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.get("/api/v1/jobs/job_0ahr000000000/explain")
     assert answer.is_problem(404, "not_found")
+
+
+async def test_a_job_whose_zone_the_scheduler_does_not_know_says_so(api: Client, engine: Engine):
+    zone = "US/Pacific-New"  # removed from the zone data of this process
+    job = await api.created(recurring())
+    await engine.database.value("update hourbell.timetables set zone = $1", zone)
+    await engine.database.value(
+        "update hourbell.jobs set spec = jsonb_set(spec::jsonb, '{schedule,timezone}', to_jsonb($1::text))::text",
+        zone,
+    )
+    await plan(engine, None, (await engine.clock.now()) + timedelta(days=366))
+    answer = (await api.get(job["path"] + "/explain")).body
+    assert answer["code"] == "unknown_timezone"
+    assert zone in answer["message"]
+    assert answer["until"]  # when it is tried again
+    seen = (await api.get(job["path"])).body
+    assert (seen["status"], seen["next_run_at"]) == ("SCHEDULED", None)
+    assert (await api.get("/api/v1/jobs")).body["items"] == [seen]
+    assert (await api.get(job["path"] + "/next-runs")).body == {"items": []}
+    assert (await api.delete(job["path"])).status == 200

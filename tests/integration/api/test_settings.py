@@ -28,7 +28,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     }
     answer = await api.put(path, settings)
     assert answer.status == 200
-    counts = {"jobs": 0, "running": 0, "parked": 0, "at_least": []}
+    counts = {"jobs": 0, "running": 0, "parked": 0, "not_planned": 0, "at_least": []}
     assert answer.body == {"tenant_id": "acme", **settings, "counts": counts}
     assert (await api.get(path)).body == answer.body
     usual = (await api.put(path, {})).body
@@ -80,7 +80,7 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
     await api.created(recurring(tenant_id="acme"))
     assert len(await Hand(dispatch).claim()) == 2
     tenant = (await api.get("/api/v1/tenants/acme")).body["counts"]
-    assert tenant == {"jobs": 4, "running": 2, "parked": 0, "at_least": []}
+    assert tenant == {"jobs": 4, "running": 2, "parked": 0, "not_planned": 0, "at_least": []}
     queue = (await api.get("/api/v1/queues/default")).body["counts"]
     assert (queue["ready"], queue["running"], queue["parked"]) == (0, 2, 1)
     await api.put("/api/v1/queues/default", {})

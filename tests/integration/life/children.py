@@ -84,9 +84,14 @@ class Child:
 
 
 @contextlib.asynccontextmanager
-async def child(role: str, dsn: str, *arguments: str, failpoints: str = "") -> AsyncIterator[Child]:
-    """A child in a role; killed at the end of the block unless it has ended by then."""
-    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+async def child(
+    role: str, dsn: str, *arguments: str, failpoints: str = "", path: Path | None = None
+) -> AsyncIterator[Child]:
+    """A child in a role; killed at the end of the block unless it has ended by then.
+
+    `path`: a folder of packages that it uses in place of those of this process.
+    """
+    folders = [path, TESTS, os.environ.get("PYTHONPATH")]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -96,7 +101,11 @@ async def child(role: str, dsn: str, *arguments: str, failpoints: str = "") -> A
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": path, "HOURBELL_FAILPOINTS": failpoints},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(str(folder) for folder in folders if folder),
+            "HOURBELL_FAILPOINTS": failpoints,
+        },
     )
     started = Child(process)
     try:

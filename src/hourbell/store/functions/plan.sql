@@ -30,8 +30,8 @@ begin
   return opened;
 end $$;
 
--- Sets the next fire of timetables that were computed with other zone data than p_tz_version. What is already planned stays.
--- A timetable that was planned further since the caller looked is left to the next call.
+-- Sets the next fire of timetables that were computed with other zone data than p_tz_version, or were broken and are no
+-- longer. What is already planned stays. A timetable that was planned further since the caller looked is left to the next call.
 create or replace function hourbell.retime(
   p_node uuid, p_epoch bigint, p_tz_version text, p_timetables bigint[], p_planned_through timestamptz[],
   p_next timestamptz[], p_rows_per_second float8
@@ -44,11 +44,32 @@ begin
   perform from hourbell.timetables where id = any (p_timetables) order by id for no key update;
   update hourbell.timetables as t
   set next_fire_at = n.next, plan_from = n.next - make_interval(secs => t.size / p_rows_per_second),
-      tz_version = p_tz_version
+      tz_version = p_tz_version, broken = null, look_at = null
   from unnest(p_timetables, p_planned_through, p_next) as n(id, planned_through, next)
-  where t.id = n.id and t.planned_through = n.planned_through and t.tz_version <> p_tz_version;
+  where t.id = n.id and t.planned_through = n.planned_through and (t.tz_version <> p_tz_version or t.look_at is not null);
   get diagnostics retimed = row_count;
   return retimed;
+end $$;
+
+-- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] says why p_timetables[k] is
+-- one. They leave the index of what is to be planned; `retime` looks at them again after p_look_again, or when the leader
+-- has other zone data.
+create or replace function hourbell.mark_broken(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
+  p_look_again interval
+) returns int
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare marked int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  perform from hourbell.timetables where id = any (p_timetables) order by id for no key update;
+  update hourbell.timetables as t
+  set broken = b.code, look_at = p_now + p_look_again, plan_from = null, tz_version = p_tz_version
+  from unnest(p_timetables, p_codes) as b(id, code)
+  where t.id = b.id;
+  get diagnostics marked = row_count;
+  return marked;
 end $$;
 
 -- Fans open fires out, the oldest first and within a fire the most urgent members first, until p_limit executions are

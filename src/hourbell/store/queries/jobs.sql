@@ -83,11 +83,11 @@ where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.
 select hourbell.take_back($1, $2)
 
 -- name: update_recurring
--- A new version. $3: why what is queued is out of date; null: it is not.
+-- A new version. $3: why what is queued is out of date; null: it is not. $7: its timetable; null: as before.
 update hourbell.jobs
 set version = version + 1, valid_from = case when $3::text is null then valid_from else version + 1 end,
     outdated = coalesce($3, outdated), updated_at = $2,
-    status = $4, queue = $5, priority = $6, timetable = $7, max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
+    status = $4, queue = $5, priority = $6, timetable = coalesce($7, timetable), max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
     spec = $12, target = $13, key = $14, key_limit = $15
 where id = $1
 returning version

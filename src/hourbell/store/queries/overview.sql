@@ -1,5 +1,6 @@
 -- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more. Of
--- whom something that runs is can only be seen by looking at it: what runs is counted among $2 of the cell, `looked_at` says among how many.
+-- whom something that runs is can only be seen by looking at it: what runs is counted among $2 of the cell, `…_looked_at` says among how many. The same goes
+-- for jobs that are not planned: they are counted among $2 riders of broken timetables.
 
 -- name: list_tenants
 -- By name, after $1 and at most $2 of them.
@@ -41,10 +42,19 @@ select least($2::int, (
   + (select count(*) from (
       select from hourbell.executions as e where e.job is null and e.origin = 0 and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
       order by e.tenant, e.id limit $2) as e)) as jobs,
-  runs.running, runs.looked_at,
+  runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
-    select from hourbell.parked as p where p.kind = 2 and p.key = $1 limit $2) as p) as parked
+    select from hourbell.parked as p where p.kind = 2 and p.key = $1 limit $2) as p) as parked,
+  unplanned.n as not_planned, unplanned.looked_at as not_planned_looked_at
 from (
+  select count(*) filter (where m.tenant = $1 and exists (
+    select from hourbell.jobs as j where j.id = m.job and j.version = m.version and j.status = 0 offset 0)) as n,
+    count(*) as looked_at
+  from (
+    select m.tenant, m.job, m.version
+    from (select id from hourbell.timetables where look_at is not null order by look_at limit $2) as t
+    cross join lateral (select * from hourbell.members as m where m.timetable = t.id limit $2) as m
+    limit $2) as m) as unplanned, (
   select count(*) filter (where e.tenant = $1) as running, count(*) as looked_at from (
     select e.tenant from (select id from hourbell.sessions order by id desc) as s
     cross join lateral (select id from hourbell.leased as l where l.session = s.id limit $2) as l
@@ -61,7 +71,7 @@ select least($2::int, (
     cross join lateral (
       select from hourbell.ready as r
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
-  runs.running, runs.looked_at,
+  runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
     select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2) as p) as parked,
   (select count(*) from (

@@ -4,7 +4,7 @@
 -- Timetables with memberships that have still to join, and since when the oldest of these is active.
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, min(m.active_since) as since
 from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
-where m.joined_through is null
+where m.joined_through is null and t.broken is null
 group by t.id limit $1
 
 -- name: firing
@@ -13,11 +13,21 @@ select id, rule, zone, dst_gap, dst_overlap, next_fire_at from hourbell.timetabl
 where plan_from <= $1 order by plan_from limit $2
 
 -- name: outdated
--- Timetables reckoned with other zone data than $1: older or newer, each a range of the index, because an index knows
--- no "other than". This is asked before every planning and mostly finds nothing.
+-- Timetables computed with other zone data than $1: older or newer, each a range of the index, because an index knows
+-- no "other than"; and broken ones that are to be looked at again by $3. This is asked before every planning and mostly
+-- finds nothing. (One that is both comes twice, which changes nothing.)
 (select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
  where tz_version < $1 order by tz_version limit $2)
 union all
 (select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
  where tz_version > $1 order by tz_version limit $2)
+union all
+(select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
+ where look_at <= $3 order by look_at limit $2)
 limit $2
+
+-- name: broken
+-- Why the timetable of the job $1 cannot be planned, and when it is looked at again; no row: it can.
+select t.broken, t.zone, t.tz_version, t.look_at
+from hourbell.jobs as j join hourbell.timetables as t on t.id = j.timetable
+where j.id = $1 and t.broken is not null
