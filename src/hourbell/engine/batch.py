@@ -16,6 +16,7 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, Seen, asked_by, begin, follow, look
+from hourbell.engine.crowds import Crowds
 from hourbell.engine.rows import (
     Entries,
     Entry,
@@ -76,7 +77,7 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
         numbers = await numbers_of(engine, [request], seen.now)
 
         async def effect(connection: Connection) -> list[int]:
-            row = await _insert(connection, request, numbers, seen, None)
+            row = await _insert(connection, request, numbers, seen, engine.crowds, None)
             if row["refused"]:
                 raise DuplicateJob(job_text(row["holders"][0]))
             if row["excessive"]:
@@ -107,7 +108,7 @@ async def create_batch(
         numbers = await batch.numbered(engine, home)
 
         async def effect(connection: Connection) -> list[Result]:
-            await batch.insert(connection, numbers)
+            await batch.insert(connection, numbers, engine.crowds)
             await connection.execute(_Q["be_brief"])  # as before: the batch was briefer still
             return batch.results()
 
@@ -209,24 +210,24 @@ class _Batch:
             self._entries = possible
         raise Conflict(IN_USE)
 
-    async def insert(self, connection: Connection, numbers: Numbers) -> None:
+    async def insert(self, connection: Connection, numbers: Numbers, crowds: Crowds) -> None:
         if self._entries:
-            await self._insert(connection, numbers, self._entries)
+            await self._insert(connection, numbers, crowds, self._entries)
 
     async def _insert(
-        self, connection: Connection, numbers: Numbers, entries: Sequence[Entry]
+        self, connection: Connection, numbers: Numbers, crowds: Crowds, entries: Sequence[Entry]
     ) -> None:
         request = msgspec.structs.replace(self._request, entries=entries)
         try:
             async with connection.transaction():
-                row = await _insert(connection, request, numbers, self._seen, _BRIEF_MS)
+                row = await _insert(connection, request, numbers, self._seen, crowds, _BRIEF_MS)
         except asyncpg.LockNotAvailableError:
             if len(entries) == 1:
                 self._refused[entries[0].job_id] = _refusal(Conflict(IN_USE))
                 return
             middle = len(entries) // 2
-            await self._insert(connection, numbers, entries[:middle])
-            await self._insert(connection, numbers, entries[middle:])
+            await self._insert(connection, numbers, crowds, entries[:middle])
+            await self._insert(connection, numbers, crowds, entries[middle:])
             return
         self._holders.update(zip(row["refused"], row["holders"], strict=True))
         excessive = set(row["excessive"])
@@ -262,9 +263,10 @@ async def _insert(
     request: Entries,
     numbers: Numbers,
     seen: Seen,
+    crowds: Crowds,
     patience_ms: int | None,
 ) -> asyncpg.Record:
-    args = arguments([request], numbers, seen.rooms, seen.now, patience_ms)
+    args = arguments([request], numbers, seen.rooms, crowds, seen.now, patience_ms)
     row = await connection.fetchrow(_Q["create_jobs"], *args)
     assert row is not None
     return row

@@ -12,6 +12,7 @@ from typing import Any, Self
 import asyncpg
 import msgspec
 
+from hourbell.engine.crowds import Crowds
 from hourbell.engine.groups import Group, Room, Turns
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.store.clock import Clock
@@ -67,6 +68,7 @@ class Engine:
         self._targets: dict[str, int] = {}
         self._patience_ms: int | None = None  # with who makes the same name at this moment
         self.creates: Group[Any, Any] = Group()  # jobs that are created together
+        self.crowds = Crowds()  # of one-time jobs that this process has created
         self.batches = Turns(2, 32)  # each may be large
         self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # for those that arrive or wait
         self.early = Turns(32, 0)  # completions that come before their acceptance is recorded

@@ -257,7 +257,7 @@ async def _store(
 ) -> None:
     """Store a group, or halve it: what cannot be stored is alone in the end."""
     requests = [ready.request for ready in group]
-    args = arguments(requests, numbers, seen.rooms, seen.now, patience_ms)
+    args = arguments(requests, numbers, seen.rooms, engine.crowds, seen.now, patience_ms)
     try:
         async with committing(_POINTS.before, _POINTS.after):
             row = await engine.database.row(_Q["create_jobs"], *args)

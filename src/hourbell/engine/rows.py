@@ -11,6 +11,7 @@ import msgspec
 
 from hourbell.engine.codes import MISFIRES, OVERLAPS, notifies
 from hourbell.engine.core import Engine
+from hourbell.engine.crowds import Crowds
 from hourbell.engine.documents import timetable_of
 from hourbell.engine.writes import IN_USE, is_held
 from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
@@ -163,6 +164,7 @@ def arguments(
     requests: Sequence[Entries],
     numbers: Numbers,
     rooms: Mapping[str, int],
+    crowds: Crowds,
     now: datetime,
     patience_ms: int | None,
 ) -> list[object]:
@@ -173,10 +175,11 @@ def arguments(
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
             tenant = numbers.tenants[entry.tenant]
-            if entry.recurring is None:
+            if entry.at is not None:
                 place = terms.setdefault(entry.terms, len(terms) + 1)
-                once.append((entry.job_id, number, entry.at, tenant, place, entry.spec))
-            else:
+                nth = crowds.add(tenant, entry.at)
+                once.append((entry.job_id, number, entry.at, tenant, place, entry.spec, nth))
+            elif entry.recurring is not None:
                 again.append(_recurring(number, entry, entry.recurring, numbers, now))
             if entry.unique is not None:
                 replaces = entry.on_duplicate is OnDuplicate.REPLACE
@@ -189,7 +192,7 @@ def arguments(
         [request.key for request in requests],
         [request.fingerprint for request in requests],
         [request.answer for request in requests],
-        *_columns(once, 6),
+        *_columns(once, 7),
         *_columns([_numbered(each, numbers) for each in terms], 9),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),

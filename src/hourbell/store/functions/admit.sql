@@ -21,7 +21,8 @@ language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
   where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = 5 offset 0)
     and (hourbell.has_begun(e) or (not e.id = any (p_newcomers) and not exists (
-      select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)))
+      select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+        and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
 
 -- Decides about due executions whose job restricts overlap (R7), and returns the ids that may not go on now.
@@ -102,7 +103,9 @@ begin
 end $$;
 
 -- One pass. Returns what was looked at and whether there is more; admitted = -1: another pass is running.
--- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth.
+-- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth. The same holds for the levels
+-- of a priority: level 0 comes first, and every level with something due gets at least an eighth of the priority's budget.
+-- So the few of one tenant are admitted in the next pass, however many of another are due.
 create or replace function hourbell.admit(p_now timestamptz, p_batch int, out admitted int, out more boolean)
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -112,12 +115,15 @@ declare
   p smallint;
   budget int;
   room int := p_batch;
-  n int;
+  n int;  -- taken of this priority
+  share int;
+  taken hourbell.due[];
   limited int;
   mostly_limited boolean;
-  low timestamptz;
   swept timestamptz;
-  mark tid;
+  tiers int[];  -- tiers of this priority with something due, by level
+  lows timestamptz[];
+  marks tid[];
   served smallint[];
   generation int;
   from_below boolean;
@@ -154,41 +160,63 @@ begin
   end if;
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
-    select due_from, swept_at, due_marks.mostly_limited, ctid into low, swept, mostly_limited, mark
+    select swept_at, due_marks.mostly_limited into swept, mostly_limited
     from hourbell.due_marks where priority = p order by pass desc limit 1;
     -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
     if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing shall wait for what it was
       update hourbell.wakes set at = p_now where at > p_now;
     end if;
     if not found or swept <= p_now - interval '1 second' or swept > p_now then
-      low := '-infinity'; swept := p_now;
+      swept := p_now;
     end if;
+    -- Level 0 is always looked at: its mark keeps the time of the last sweep.
+    select array_agg(tier), array_agg(low), array_agg(mark) into tiers, lows, marks
+    from (
+      select l.tier, l.low, m.mark
+      from unnest(hourbell.tiers_of(p)) as tier
+      left join lateral (
+        select due_from, ctid as mark from hourbell.due_marks as m where m.priority = tier order by pass desc limit 1) as m on true
+      cross join lateral (
+        select tier, case when swept = p_now or m.mark is null then '-infinity' else m.due_from end as low) as l
+      where l.tier = p or exists (
+        select from hourbell.due as d
+        where hourbell.tier(d.priority, d.checks) = l.tier and d.run_at >= l.low and d.run_at <= p_now offset 0)
+      order by l.tier) as t;
     -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end, 1);
 
-    with taken as (
-      delete from hourbell.due where ctid = any (array(
-        select ctid from hourbell.due where priority = p and run_at >= low and run_at <= p_now
-        order by run_at, id limit budget for update skip locked))
-      returning due)
-    select array_agg(due order by (due).run_at, (due).id) into rows from taken;
-    n := coalesce(cardinality(rows), 0);
+    n := 0; rows := '{}';
+    for k in 1 .. cardinality(tiers) loop
+      share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
+      with gone as (
+        delete from hourbell.due where ctid = any (array(
+          select ctid from hourbell.due
+          where hourbell.tier(priority, checks) = tiers[k] and run_at >= lows[k] and run_at <= p_now
+          order by run_at, id limit share for update skip locked))
+        returning due)
+      select array_agg(due order by (due).run_at, (due).id) into taken from gone;
+      rows := rows || taken;
+      n := n + coalesce(cardinality(taken), 0);
+      more := more or coalesce(cardinality(taken) >= share, false);
+    end loop;
     room := greatest(room - n, 0);
-    more := more or n >= budget;
     admitted := admitted + n;
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
     limited := n - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
 
-    -- The mark: the first row that is still there, or a little ago when nothing is due: what is due "now" is committed
-    -- some milliseconds later.
+    -- The mark of a tier: the first row that is still there, or a little ago when nothing is due: what is due "now" is
+    -- committed some milliseconds later.
     if n > 0 or swept = p_now then
-      delete from hourbell.due_marks where ctid = mark;
+      delete from hourbell.due_marks where ctid = any (marks);
       insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
-      values (p, least((select run_at from hourbell.due where priority = p and run_at >= low order by run_at limit 1),
-                       p_now - interval '250 milliseconds'),
-              swept, 2 * limited > n, this_pass);
+      select l.tier, least(
+          (select run_at from hourbell.due as d
+           where hourbell.tier(d.priority, d.checks) = l.tier and d.run_at >= l.low order by d.run_at limit 1),
+          p_now - interval '250 milliseconds'),
+        swept, 2 * limited > n, this_pass
+      from unnest(tiers, lows) as l(tier, low);
     end if;
   end loop;
   perform hourbell.move_virtual_time(this_pass);
@@ -212,7 +240,7 @@ begin
   end if;
   rows := hourbell.restrict(rows, p, p_served, p_now, p_pass);
   perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
-  return (select count(*) from unnest(rows) where checks & 8 = 0);
+  return (select count(*) from unnest(rows) where checks & 256 = 0);
 end $$;
 
 -- Whether a limit applies to one of these rows: where there are limits, most of what passes is often none of their business.
@@ -260,7 +288,7 @@ begin
     from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
   set_apart as (
     insert into hourbell.suspects (tag, id, queue, priority, since, held, generation)
-    select tag, id, queue, p, p_now, checks & 8 > 0, p_generation from tagged where checks & 2 > 0),
+    select tag, id, queue, p, p_now, checks & 256 > 0, p_generation from tagged where checks & 2 > 0),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
     from (select queue, max(tag) as highest from tagged group by queue) as t
@@ -273,7 +301,7 @@ begin
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, p, v, highest, p_pass from times)
   insert into hourbell.ready (tag, id, queue, priority, held, generation)
-  select tag, id, queue, p, checks & 8 > 0, p_generation from tagged where checks & 2 = 0 order by queue, tag;
+  select tag, id, queue, p, checks & 256 > 0, p_generation from tagged where checks & 2 = 0 order by queue, tag;
 end $$;
 
 -- The tags of rows of one priority, in their order: each tenant goes on in its lane from where it was, but not from below

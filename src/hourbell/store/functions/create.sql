@@ -169,7 +169,8 @@ end $$;
 -- commit. Requests are counted from 1.
 --   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
 --   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
---   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms
+--   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms;
+--                     p_nths: the how many-th of its tenant in its second each is, see hourbell.level_of
 --   p_queues …        the terms
 --   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
 --   p_unique …        jobs that want a unique key, as in give_unique_keys
@@ -180,6 +181,7 @@ create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
   p_ids bigint[], p_requests int[], p_instants timestamptz[], p_job_tenants int[], p_terms int[], p_specs text[],
+  p_nths int[],
   p_queues smallint[], p_targets int[], p_priorities smallint[], p_at_most_once boolean[], p_start_seconds int[],
   p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
   p_recurring json,
@@ -253,8 +255,8 @@ begin
     new as materialized (
       select n.*, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit, t.notifies,
         n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
-      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_terms, p_specs)
-        as n(id, request, at, tenant, terms, spec)
+      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_terms, p_specs, p_nths)
+        as n(id, request, at, tenant, terms, spec, nth)
       join terms as t on t.k = n.terms
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
@@ -273,8 +275,8 @@ begin
     noted as (
       insert into hourbell.audit (at, tenant, job, actor, operation)
       select distinct on (request) p_now, tenant, id, p_actors[request], 'create' from new order by request, id)
-    insert into hourbell.due (run_at, id, tenant, queue, priority, target, key)
-    select at, id, tenant, queue, priority, target, key from new;
+    insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+    select at, id, tenant, queue, priority, hourbell.level_of(nth), target, key from new;
   end if;
 
   if p_recurring is not null then

@@ -342,7 +342,7 @@ begin
 end $$;
 
 -- Which of these due executions, all of one priority, may go on: the others are parked, and those that go on take what they
--- need. `checks` of what goes on has 8 if it holds something.
+-- need. `checks` of what goes on has 256 if it holds something.
 -- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
 -- waited at one of them has passed those before it, and does not stand in line there again.
 create or replace function hourbell.restrict(
@@ -407,7 +407,7 @@ begin
       hourbell.tokens((l.limit).kind, (l.limit).key, (l.limit).rate, (l.limit).burst, p_now) - count(*), p_now, p_pass)
     from limited as l where (l.limit).rate is not null group by l.limit)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
-      (r.checks & 3) + 8 * (r.key is not null or r.id in (select id from limited))::int,
+      (r.checks & 3) + 256 * (r.key is not null or r.id in (select id from limited))::int,
       r.target, r.key)::hourbell.due order by r.pos)
   into going
   from (select count(*) from spent) as written,

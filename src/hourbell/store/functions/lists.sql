@@ -30,7 +30,8 @@ language sql stable as $$
   from (
     select
       exists (select from hourbell.due as d
-              where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+              where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+                and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
       exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held) as p
   left join lateral (

@@ -51,8 +51,8 @@ begin
     select base | (nextval('hourbell.ids') & 4194303), p_now, p_now, gone.tenant, 1, p_queue, 3, 3, n.spec, n.target
     from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
     returning id, tenant, target)
-  insert into hourbell.due (run_at, id, tenant, queue, priority, target)
-  select p_now, id, tenant, p_queue, 3, target from made;
+  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target)
+  select p_now, id, tenant, p_queue, 3, hourbell.level_of(row_number() over (partition by tenant)), target from made;
   get diagnostics sent = row_count;
   return sent;
 end $$;

@@ -1,12 +1,26 @@
 -- Moves between places that several verbs share.
 
+-- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` keeps of it. Of each
+-- tenant the first 16 are of level 0, up to 256 of level 1, up to 4,096 of level 2, the rest of level 3. The gate serves all
+-- levels of a priority side by side, so an execution waits for at most 16 times as many of each other tenant as its own
+-- tenant has before it. Only fairness depends on the level: a producer may count roughly.
+create or replace function hourbell.level_of(p_nth bigint) returns int
+language sql immutable parallel safe
+return case when p_nth <= 16 then 0 when p_nth <= 256 then 4 when p_nth <= 4096 then 8 else 12 end;
+
+-- Where the due of a priority are searched for: see hourbell.tier.
+create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
+language sql immutable parallel safe
+return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
+
 -- Puts executions among the due, as they are.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare n int;
 begin
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int + 2 * (crashes > 1)::int, target, key
+  select run_at, id, tenant, queue, priority,
+    (overlap > 0)::int + 2 * (crashes > 1)::int + hourbell.level_of(row_number() over (partition by tenant)), target, key
   from hourbell.executions where id = any (p_ids);
   get diagnostics n = row_count;
   return n;
@@ -26,7 +40,8 @@ begin
   from_due as (
     delete from hourbell.due where ctid = any (array(
       select d.row from waiting as w cross join lateral (
-        select ctid as row from hourbell.due as d where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id
+        select ctid as row from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+          and d.run_at = w.run_at and d.id = w.id
         for update skip locked) as d))
     returning id),
   from_parked as (

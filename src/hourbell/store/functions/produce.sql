@@ -29,10 +29,11 @@ create or replace function hourbell.produce(
   p_members hourbell.members[], p_occurrences timestamptz[], p_opened_at timestamptz,
   p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz
 ) returns int
-language plpgsql as $$
+language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   base constant bigint := hourbell.id_base(p_now);
+  crowded constant hourbell.crowds[] := array(select c from hourbell.crowds as c where at = any (p_occurrences));
   made int;
 begin
   with made as (
@@ -56,10 +57,20 @@ begin
     insert into hourbell.deadlines (at, id, kind)
     select t.at, made.id, t.kind
     from made cross join lateral (values (start_by, 0), (finish_by, 1)) as t(at, kind)
-    where fresh and t.at is not null
+    where fresh and t.at is not null and (start_by is not null or finish_by is not null)
+  ), placed as materialized (
+    -- The how many-th of its tenant at its moment each is, counted on from the statements before.
+    select made.*, coalesce(c.planned, 0) + row_number() over (partition by made.tenant, made.run_at) as nth
+    from made
+    left join (select tenant, at, max(planned) as planned from unnest(crowded) group by tenant, at) as c
+      on c.tenant = made.tenant and c.at = made.run_at
+    where fresh
+  ), counted as (
+    insert into hourbell.crowds (at, tenant, planned)
+    select run_at, tenant, max(nth) from placed where nth & 15 = 0 group by run_at, tenant
   )
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int, target, key from made where fresh;
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(nth), target, key from placed;
   get diagnostics made = row_count;
 
   if p_late then

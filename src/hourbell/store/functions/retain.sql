@@ -84,6 +84,9 @@ begin
     select ctid from hourbell.monitors where deleted_at < p_now - p_keep_answers
     order by deleted_at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
+  delete from hourbell.crowds where ctid = any (array(
+    select ctid from hourbell.crowds where at < p_now order by at limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
   delete from hourbell.cancellations as c where not exists (select from hourbell.executions as e where e.id = c.id);
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.timetables where ctid = any (array(

@@ -20,7 +20,7 @@ timed as (
   where d.at is not null),
 queued as (
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int, target, key from made)
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(row_number() over ()), target, key from made)
 select id, occurrence from made order by occurrence
 
 -- name: hasten
@@ -36,7 +36,8 @@ where id = $1
 with waiting as (select * from hourbell.executions where id = $1),
 from_due as (
   delete from hourbell.due as d using waiting as w
-  where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
+  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    and d.run_at = w.run_at and d.id = w.id returning d.id),
 from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
 from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id),
 from_suspects as (
@@ -50,7 +51,8 @@ where exists (select from from_due) or exists (select from from_parked) or exist
 -- Whether an execution can be taken out of where it waits.
 select exists (
   select from (select * from hourbell.executions where id = $1 offset 0) as e
-  where exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0)
+  where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+    and d.run_at = e.run_at and d.id = e.id offset 0)
     or exists (select from hourbell.parked as p where p.id = e.id offset 0)
     or exists (select from hourbell.held as h where h.id = e.id offset 0))
 
@@ -73,7 +75,8 @@ select exists (
 select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress, l.worker, l.expires_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
-          where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+          where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+            and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
   exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
   exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held,
   exists (select from hourbell.suspects as s
@@ -102,7 +105,8 @@ order by l.recorded_at desc limit 1
 select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.due as d
-          where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+          where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+            and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
   exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
   exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held
 from (

@@ -6,9 +6,9 @@
 select date_bin('1 minute', w.run_at, '2000-01-01') as minute, count(*) filter (where $4::int is null or w.tenant = $4) as n,
   count(*) as looked_at, max(w.run_at) as last
 from (
-  select w.run_at, w.tenant from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority) cross join lateral (
+  select w.run_at, w.tenant from generate_series(0, 15) as t(tier) cross join lateral (
     select d.run_at, d.tenant from hourbell.due as d
-    where d.priority = p.priority and d.run_at > $1 and d.run_at <= $2 order by d.run_at limit $3) as w
+    where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2 order by d.run_at limit $3) as w
   order by w.run_at limit $3) as w
 group by 1 order by 1
 

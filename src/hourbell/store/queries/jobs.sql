@@ -7,7 +7,7 @@ select * from hourbell.before_create($1, $2, $3, $4, $5)
 -- name: create_jobs
 select * from hourbell.create_jobs(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-  $27, $28, $29, $30, $31)
+  $27, $28, $29, $30, $31, $32)
 
 -- name: new_id
 -- For something that is created at $1.
@@ -124,7 +124,8 @@ with waiting as (
   select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
 from_due as (
   delete from hourbell.due as d using waiting as w
-  where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id),
+  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    and d.run_at = w.run_at and d.id = w.id returning d.id),
 from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
 from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
 select w.*, exists (select from from_held) as was_held from waiting as w

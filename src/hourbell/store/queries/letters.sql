@@ -66,14 +66,16 @@ with waiting as (
   select * from (select * from hourbell.executions where id = $1 offset 0) as e where e.attempt > 0),
 taken as (
   delete from hourbell.due as d using waiting as w
-  where d.priority = w.priority and d.run_at = w.run_at and d.id = w.id returning d.id)
+  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    and d.run_at = w.run_at and d.id = w.id returning d.id)
 update hourbell.executions as e set run_at = least(e.run_at, $2) from taken as t where e.id = t.id and e.id = $1 returning e.id
 
 -- name: is_due
 -- Whether an execution waits for its time.
 select exists (
   select from (select * from hourbell.executions where id = $1 offset 0) as e
-  where exists (select from hourbell.due as d where d.priority = e.priority and d.run_at = e.run_at and d.id = e.id offset 0))
+  where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+    and d.run_at = e.run_at and d.id = e.id offset 0))
 
 -- name: occurrence_lives
 -- Whether another execution lives for the occurrence of a dead letter.

@@ -1,0 +1,178 @@
+"""Thousands of executions of one tenant fall due at the same moment; one of another tenant passes the gate at once.
+
+Lateness is counted in passes of the gate, so that no machine decides it. A pass admits 200; first in, first out, the other
+tenant would have to wait for up to 20 of them.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+
+import pytest
+
+from hourbell.engine.admit import admit
+from hourbell.engine.batch import create_batch, create_one_time_jobs
+from hourbell.engine.core import Engine
+from hourbell.engine.crowds import Crowds
+from hourbell.engine.documents import parse_new_job
+from hourbell.engine.retain import keep_house
+from hourbell.engine.writes import Write
+from hourbell.model.jobs import Job
+from integration.life.support import (
+    START,
+    Hand,
+    admit_all,
+    at,
+    check_sound,
+    create,
+    create_many,
+    one_time,
+    places,
+    plan_all,
+    recurring,
+    travel,
+)
+
+CROWD = 4_000
+PASS = 200  # admitted at once; level 0 has five eighths of it at least
+MINUTE = at("10:02")
+SECOND = timedelta(seconds=1)
+
+Documents = Sequence[dict[str, object]]
+Maker = Callable[[Engine, int], Awaitable[object]]
+
+
+def due_once(tenant: str, when: datetime) -> dict[str, object]:
+    return one_time(tenant_id=tenant, schedule={"at": when.isoformat()})
+
+
+def spread(count: int) -> Documents:
+    """One-time jobs of the big tenant, at all times of a second."""
+    step = SECOND / count
+    return [due_once("big", MINUTE + number * step) for number in range(count)]
+
+
+async def at_one_instant(engine: Engine, count: int) -> None:
+    now = await engine.clock.now()
+    new = parse_new_job(due_once("big", MINUTE), now, 1)
+    await create_one_time_jobs(engine, [new] * count, Write())
+
+
+async def in_batches(engine: Engine, count: int) -> None:
+    documents = spread(count)
+    for first in range(0, count, 500):
+        await create_batch(engine, documents[first : first + 500], lambda item: item, Write())
+
+
+async def one_by_one(engine: Engine, count: int) -> None:
+    await create_many(engine, spread(count))
+
+
+async def from_one_timetable(engine: Engine, count: int) -> None:
+    documents = [recurring("2 10 * * *", tenant_id="big") for _ in range(count)]
+    await create_batch(engine, documents, lambda item: item, Write())
+
+
+async def from_several_timetables(engine: Engine, count: int) -> None:
+    rules = [f"2,{minute} 10 * * *" for minute in range(10, 50)]
+    documents = [recurring(rules[n % len(rules)], tenant_id="big") for n in range(count)]
+    await create_batch(engine, documents, lambda item: item, Write())
+
+
+async def passes_until(engine: Engine, now: datetime, job: Job) -> int:
+    """How many passes of the gate it takes until a job is ready."""
+    for passes in range(1, CROWD):
+        await admit(engine, now, PASS)
+        waits = "select exists (select from hourbell.executions as e join hourbell.ready as r using (id) where $1 in (e.id, e.job))"
+        if await engine.database.value(waits, job.job_id):
+            return passes
+    raise AssertionError("the job is not admitted")
+
+
+@pytest.mark.parametrize("crowd_before", [0, CROWD // 2, CROWD], ids=["first", "between", "last"])
+@pytest.mark.parametrize(
+    "make",
+    [at_one_instant, in_batches, one_by_one, from_one_timetable, from_several_timetables],
+)
+async def test_one_job_among_thousands_of_another_tenant_passes_at_once(
+    still: Engine, make: Maker, crowd_before: int
+) -> None:
+    if crowd_before:
+        await make(still, crowd_before)
+    same, later = await create_many(
+        still, [due_once("small", MINUTE + SECOND / 2), due_once("small", MINUTE + 2 * SECOND)]
+    )
+    if crowd_before < CROWD:
+        await make(still, CROWD - crowd_before)
+    await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
+    assert await passes_until(still, await travel(still, MINUTE + SECOND), same) == 1
+    assert await passes_until(still, await travel(still, MINUTE + 2 * SECOND), later) == 1
+    # Both passes were full, and nothing waits in the end.
+    assert (await places(still))["ready"] == 2 * PASS
+    await admit_all(still)
+    assert await places(still) == {"ready": CROWD + 2}
+    await check_sound(still)
+
+
+async def test_one_recurring_job_among_thousands_of_another_tenant_passes_at_once(
+    still: Engine,
+) -> None:
+    await from_one_timetable(still, CROWD)
+    job = await create(still, recurring("2 10 * * *", tenant_id="small"))
+    await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
+    assert await passes_until(still, await travel(still, MINUTE), job) == 1
+
+
+async def test_a_few_dozen_jobs_wait_for_a_few_hundred_of_another_tenant_at_most(
+    still: Engine,
+) -> None:
+    await at_one_instant(still, CROWD)
+    jobs = await create_many(still, [due_once("small", MINUTE)] * 100)
+    await travel(still, MINUTE)
+    passes = max([await passes_until(still, MINUTE, job) for job in (jobs[0], jobs[-1])])
+    assert passes <= 3
+
+
+async def test_retries_of_a_crowd_do_not_delay_another_tenant(still: Engine) -> None:
+    await at_one_instant(still, 1000)
+    await travel(still, MINUTE)
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    assert await hand.fail(await hand.claim_all(), delay_seconds=10) == []
+    job = await create(still, due_once("small", MINUTE + 10 * SECOND))
+    assert await passes_until(still, await travel(still, MINUTE + 10 * SECOND), job) == 1
+
+
+async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
+    await at_one_instant(still, CROWD)
+    for tenant in range(100):
+        await create_many(still, [due_once(f"small-{tenant}", MINUTE)] * 2)
+    await travel(still, MINUTE)
+    await admit(still, MINUTE, PASS)
+    levels = await still.database.fetch(
+        "select (checks & 12) / 4 as level, count(*) as n from hourbell.due group by 1 order by 1"
+    )
+    waiting = {row["level"]: row["n"] for row in levels}
+    assert waiting[1] == 256 - 16 - PASS // 8
+    assert waiting[2] == CROWD - 256 - PASS // 8
+    assert waiting[0] == 16 + 200 - (PASS - 2 * (PASS // 8))
+
+
+async def test_what_was_planned_for_a_moment_is_forgotten_when_it_has_passed(still: Engine) -> None:
+    await from_one_timetable(still, 100)
+    await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
+    assert await still.database.value("select max(planned) from hourbell.crowds") == 96
+    await keep_house(still, None, await travel(still, MINUTE + SECOND))
+    assert await still.database.value("select count(*) from hourbell.crowds") == 0
+
+
+def test_a_crowd_is_counted_by_tenant_and_second() -> None:
+    crowds = Crowds(most=2)
+    assert [crowds.add(1, START) for _ in range(3)] == [1, 2, 3]
+    assert crowds.add(1, START + SECOND / 2) == 4
+    assert crowds.add(2, START) == 1
+    assert crowds.add(1, START) == 5
+    assert (
+        crowds.add(1, START + SECOND) == 1
+    )  # in the place of tenant 2, which was used least recently
+    assert crowds.add(1, START) == 6
+    assert crowds.add(2, START) == 1
