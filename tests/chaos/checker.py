@@ -38,6 +38,7 @@ from chaos.checks_attempts import (
     duplicates_come_from_faults,
     fences_only_rise,
     leases_exclude_each_other,
+    met_others,
 )
 from chaos.checks_case import Case
 from chaos.checks_occurrences import (
@@ -135,6 +136,8 @@ def what_is_missing(case: Case) -> Iterator[str]:
         yield "no creation of a job was acknowledged"
     if not case.deliveries:
         yield "nothing was delivered"
+    if case.promise.http_workers and not met_others(case):
+        yield "no counted run was handed to a worker over HTTP that still ran another"
     if case.stories and not any(list(required(case, s)) for s in case.stories.values()):
         yield "no recurring job was due even once"
     if not history.samples:
@@ -204,6 +207,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     occurrences: int  # that had to have a record
     executions: int
     deliveries: int
+    handed_over_http: int  # of these
     faults: dict[str, int]  # by kind
     duplicates: int
     leases_lost: int
@@ -229,6 +233,7 @@ def figures(history: History, promise: Promise) -> Figures:
         occurrences=sum(len(list(required(case, story))) for story in case.stories.values()),
         executions=len(case.rows),
         deliveries=len(case.deliveries),
+        handed_over_http=sum(delivery.worker is not None for delivery in case.deliveries),
         faults=dict(Counter(fault.kind for fault in history.faults)),
         duplicates=len(duplicates(case)),
         leases_lost=sum(attempt.reason in LOST for attempt in attempts),

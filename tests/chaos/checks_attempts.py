@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from chaos.checks_case import Case, Row
 from chaos.checks_faults import RECEIVER, Strike
-from chaos.checks_promise import LOST, Document, Violation, succeeded
+from chaos.checks_promise import LOST, Document, Lists, Violation, succeeded
 from chaos.checks_stories import Story
 from chaos.history import Attempt, Delivery, Ended
 
@@ -128,7 +128,7 @@ def fences_only_rise(case: Case) -> Iterator[Violation]:
 def _was_held_up(case: Case, delivery: Delivery) -> bool:
     """Whether a worker can have come to again just now, with what it had before."""
     return any(
-        (struck.hits_workers or RECEIVER in struck.hit)
+        struck.holds_up(delivery.worker is not None)
         and struck.fault.began_at <= delivery.at
         and delivery.at <= struck.fault.ended_at + case.promise.late_seconds
         for struck in case.strikes
@@ -241,6 +241,27 @@ def _loss_behind(case: Case, one: Duplicate) -> _Loss:
     return _Loss(held.at, one.again.at, None, _says_twice(case, one))
 
 
+def met_others(case: Case) -> list[Delivery]:
+    """Counted runs that were handed to a worker over HTTP while it ran something else."""
+    by_worker = Lists[str, Delivery]()
+    for delivery in case.deliveries:
+        if delivery.worker is not None:
+            by_worker.add(delivery.worker, delivery)
+    return [
+        counted
+        for handed in by_worker.values()
+        for counted in handed
+        if _is_counted(case, counted)
+        and any(o.at < counted.at < (o.answered_at or o.at) for o in handed)
+    ]
+
+
+def _is_counted(case: Case, delivery: Delivery) -> bool:
+    row = case.row(delivery.execution_id)
+    story = case.stories.get(row.job_id) if row else None
+    return story is not None and story.recurring and story.max_runs is not None
+
+
 def _says_twice(case: Case, one: Duplicate) -> str:
     return (
         f"{one.again.execution_id} ({one.again.job}) was delivered at {case.when(one.first.at)}"
@@ -277,8 +298,9 @@ def _are_explained(case: Case, what: str, losses: list[_Loss]) -> Iterator[Viola
 def _in_flight(case: Case, number: int) -> int:
     """Rows that can have been with the workers that a fault hit, each time that it did."""
     struck, promise = case.strikes[number], case.promise
-    held = struck.blows * struck.workers(promise.workers) * promise.slots
-    return min(held, case.in_flight(number))
+    held = struck.workers(promise.workers) * promise.slots
+    held += struck.http_workers(promise.http_workers) * promise.http_slots
+    return min(struck.blows * held, case.in_flight(number))
 
 
 def _once_is_once(case: Case) -> Iterator[Violation]:
@@ -334,8 +356,11 @@ def _deliveries_are_recorded(case: Case, row: Row, ended: Ended) -> Iterator[Vio
 
 
 def _was_not_heard(case: Case, delivery: Delivery, attempt: Attempt) -> bool:
-    """Whether an answer can have missed who waited for it: a worker that stood, a broken way."""
-    return any(
+    """Whether an answer can have missed who waited for it: a worker that stood, a broken way.
+
+    A worker over HTTP answers to itself.
+    """
+    return delivery.worker is None and any(
         (struck.hits_worker_processes or RECEIVER in struck.hit)
         and struck.fault.began_at <= attempt.finished_at
         and delivery.at <= struck.fault.ended_at + case.promise.late_seconds
@@ -385,7 +410,7 @@ def _come_after_their_delays(
             continue
         if lost > 1:
             continue  # it is suspected of killing its workers, and waits for one of its own
-        allowed = case.allowed(due_at, other.started_at)
+        allowed = case.allowed(story, due_at, other.started_at)
         if waited > longest + allowed:
             yield Violation(
                 "I8",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from chaos.amnesty import Occurrence
-from chaos.checks_faults import RECEIVER, Strike, strike
+from chaos.checks_faults import Strike, strike
 from chaos.checks_promise import SCHEDULE, Lists, Micros, Promise, Spans, micros, succeeded
 from chaos.checks_stories import Intent, Story, Teller, intents
 from chaos.history import Alive, Delivery, Ended, Fault, History, JobRow, Seconds
@@ -90,13 +90,16 @@ class Case:
         return [strike(fault) for fault in self.faults]
 
     @cached_property
-    def _broken(self) -> Spans:
-        """When something was broken on the way from the database to the receiver."""
-        return Spans(
-            (s.fault.began_at, s.fault.ended_at + s.echo_seconds)
-            for s in self.strikes
-            if s.delays_starts
-        )
+    def _broken(self) -> dict[bool, Spans]:
+        """When something was broken on the way from the database to a worker over HTTP (True), or to the receiver (False)."""
+        return {
+            over_http: Spans(
+                (s.fault.began_at, s.fault.ended_at + s.echo_seconds)
+                for s in self.strikes
+                if s.delays_starts(over_http)
+            )
+            for over_http in (True, False)
+        }
 
     @cached_property
     def unrest(self) -> Spans:
@@ -106,19 +109,22 @@ class Case:
             (s.fault.began_at, s.fault.ended_at + s.echo_seconds + after) for s in self.strikes
         )
 
-    def allowed(self, since: Seconds, until: Seconds) -> float:
-        """How late something may be that waited from one moment to the other.
+    def allowed(self, story: Story | None, since: Seconds, until: Seconds) -> float:
+        """How late something of a job may be that waited from one moment to the other.
 
         As long as something was broken at a stretch, and not all that was broken meanwhile: between
-        two faults there is time to start it. While all is well, there is no failover either.
+        two faults there is time to start it. While all is well on its way, there is no failover
+        either.
         """
-        if not self.unrest.touches(since, until):
+        broken = self._broken[story is not None and story.over_http]
+        if not broken.touches(since - self.promise.aftermath_seconds, until):
             return self.promise.late_seconds
-        return min(self.explained(since, until), self.promise.most_late_seconds)
+        return min(self.explained(story, since, until), self.promise.most_late_seconds)
 
-    def explained(self, since: Seconds, until: Seconds) -> float:
+    def explained(self, story: Story | None, since: Seconds, until: Seconds) -> float:
         """The same for who is not there to be started: a stretch that nobody planned."""
-        return self._broken.longest(since, until) + self.promise.aftermath_seconds
+        broken = self._broken[story is not None and story.over_http]
+        return broken.longest(since, until) + self.promise.aftermath_seconds
 
     def in_flight(self, number: int) -> int:
         """How many executions were with workers at a fault, by the ledger and the receiver."""
@@ -135,15 +141,15 @@ class Case:
             self._flights[number] = len(held)
         return self._flights[number]
 
-    def obeys_by(self, since: Seconds, until: Seconds) -> Seconds:
+    def obeys_by(self, since: Seconds, delivery: Delivery) -> Seconds:
         """Until when something may arrive that was on its way when it was taken back.
 
         A worker that was stopped or cut off, or a broken way to the receiver, may hold it up.
         """
         promise = self.promise
         held_up = any(
-            (struck.hits_workers or RECEIVER in struck.hit)
-            and struck.fault.began_at <= until
+            struck.holds_up(delivery.worker is not None)
+            and struck.fault.began_at <= delivery.at
             and struck.fault.ended_at + promise.late_seconds >= since
             for struck in self.strikes
         )

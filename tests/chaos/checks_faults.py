@@ -1,8 +1,10 @@
 """Whom a fault can have hit: an excuse is for those, and for nobody else.
 
 A fault is known by its kind and its victim, a process or a connection. What it strikes is named
-here as the processes themselves are, or as all of a role: `workers`, `schedulers`. The API and its
-clients are no part of the way from the database to the receiver, which is what starts go by.
+here as the processes themselves are, or as all of a role: `workers`, `schedulers`.
+
+Starts go one of two ways from the database: through a worker to the receiver, or through the API to
+a worker over HTTP. What is broken on one way does not excuse what goes the other way.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ WORKERS, SCHEDULERS, API, RECEIVER, DATABASE = (
     "database",
 )
 ALL = frozenset({WORKERS, SCHEDULERS, API})
+_HTTP = "http-"  # how the workers over HTTP are called
 _BY_BACKENDS = {
     "worker-%": frozenset({WORKERS}),
     "scheduler-%": frozenset({SCHEDULERS}),
@@ -42,7 +45,9 @@ class Strike(NamedTuple):
 
     def hits(self, worker: str | None) -> bool:
         """Whether it hits this worker; or any, if nobody knows which one it was."""
-        return self.hits_workers if worker is None else bool(self.hit & {WORKERS, worker})
+        if worker is None:
+            return self.hits_workers or self.http_workers(1) > 0
+        return bool(self.hit & {API if worker.startswith(_HTTP) else WORKERS, worker})
 
     @property
     def hits_worker_processes(self) -> bool:
@@ -60,9 +65,22 @@ class Strike(NamedTuple):
             return of
         return sum(name.startswith("worker-") for name in self.hit)
 
-    @property
-    def delays_starts(self) -> bool:
-        return bool(self.hit - {API})
+    def http_workers(self, of: int) -> int:
+        """How many workers over HTTP it hits, of so many; without the API they can do nothing."""
+        if API in self.hit:
+            return of
+        return sum(name.startswith(_HTTP) for name in self.hit)
+
+    def holds_up(self, over_http: bool) -> bool:
+        """Whether what a worker has been given may reach its end later."""
+        if over_http:
+            return self.http_workers(1) > 0
+        return self.hits_workers or RECEIVER in self.hit
+
+    def delays_starts(self, over_http: bool) -> bool:
+        """Whether something is broken on this way from the database to the end."""
+        other_way = _is_on_webhooks_way if over_http else _is_on_https_way
+        return any(not other_way(name) for name in self.hit)
 
     @property
     def echo_seconds(self) -> float:
@@ -74,6 +92,14 @@ class Strike(NamedTuple):
     @property
     def blows(self) -> int:
         return 2 if self.fault.kind in _TWO_BLOWS else 1
+
+
+def _is_on_webhooks_way(name: str) -> bool:
+    return name in (WORKERS, RECEIVER) or name.startswith("worker-")
+
+
+def _is_on_https_way(name: str) -> bool:
+    return name == API or name.startswith(_HTTP)
 
 
 def strike(fault: Fault) -> Strike:

@@ -205,7 +205,8 @@ def _changes_in_time(case: Case, story: Story, row: Row) -> Iterator[float | Non
         at = recorded_at if told is None else told
         if change.asked_at > recorded_at + case.promise.clock_seconds:
             continue
-        allowed = case.allowed(row.scheduled_for, at) + case.herd_delay(row.scheduled_for, at)
+        allowed = case.allowed(story, row.scheduled_for, at)
+        allowed += case.herd_delay(row.scheduled_for, at)
         if waits or at - row.scheduled_for <= allowed:
             yield told
 
@@ -330,7 +331,8 @@ def _was_live(case: Case, story: Story, row: Row, at: float) -> bool:
     started_at = case.started_at(row)
     if started_at is None:
         return True
-    return started_at <= at + case.allowed(at, started_at) + case.herd_delay(at, started_at)
+    allowed = case.allowed(story, at, started_at) + case.herd_delay(at, started_at)
+    return started_at <= at + allowed
 
 
 def _was_too_late_to_plan(case: Case, stretch: Ended) -> Iterator[Violation]:

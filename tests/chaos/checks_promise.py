@@ -39,6 +39,8 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     misfire_grace_seconds: float = 60.0  # what is planned later than this may be missed
     workers: int = 4
     slots: int = 100  # of each worker
+    http_workers: int = 0  # workers over HTTP
+    http_slots: int = 10  # of each of them
     crash_limit: int = 5  # leases lost in a row, before it is given up: two in company, three alone
     standby_lag_seconds: float = 0.0  # of a primary's last moments that its standby may not have
 

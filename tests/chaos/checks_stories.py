@@ -143,6 +143,11 @@ class Story:
         return self.name.startswith("herd-")
 
     @property
+    def over_http(self) -> bool:
+        """Whether it is for the workers over HTTP, which have their queue to themselves."""
+        return self.document.get("queue") is not None
+
+    @property
     def restricted(self) -> bool:
         """Whether one of its runs may have to wait for another."""
         return any(

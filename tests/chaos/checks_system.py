@@ -58,7 +58,7 @@ def _ends_are_final(case: Case) -> Iterator[Violation]:
             continue
         over_at = row.ended.recorded_at
         for delivery in case.delivered[row.execution_id]:
-            if delivery.at > case.obeys_by(over_at, delivery.at):
+            if delivery.at > case.obeys_by(over_at, delivery):
                 yield Violation(
                     "I10",
                     f"{case.what(row)} is {row.state} since {case.when(over_at)}, and was delivered"

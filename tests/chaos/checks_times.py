@@ -21,15 +21,16 @@ def nothing_is_late(case: Case) -> Iterator[Violation]:
     nothing to be late for. What may have to wait for another run is not counted, nor are retries.
     """
     for start in case.starts:
-        allowed = case.allowed(start.due_at, start.started_at)
+        allowed = case.allowed(start.story, start.due_at, start.started_at)
         if _waits_behind_a_herd(case, start):
             allowed += case.promise.herd_seconds
         if start.late > allowed:
             yield Violation("I3", _says_late(case, start, allowed))
-    for stretches in case.missed.values():
+    for job_id, stretches in case.missed.items():
+        story = case.stories.get(job_id)
         for ended in stretches:
             waited = ended.recorded_at - ended.scheduled_for
-            if waited > case.explained(ended.scheduled_for, ended.recorded_at):
+            if waited > case.explained(story, ended.scheduled_for, ended.recorded_at):
                 yield Violation(
                     "I3",
                     f"{ended.execution_id} of {ended.job_id}: {ended.missed} occurrences from"
@@ -71,7 +72,7 @@ def _are_not_kept(
 ) -> Iterator[Violation]:
     """By a herd: they are as late as what was broken explains, and no later."""
     for start in starts:
-        allowed = case.allowed(start.due_at, start.started_at)
+        allowed = case.allowed(start.story, start.due_at, start.started_at)
         if start.late > allowed:
             yield Violation(invariant, f"{where}: {_says_late(case, start, allowed)}")
 
@@ -156,7 +157,7 @@ def pauses_and_deletes_are_respected(case: Case) -> Iterator[Violation]:
     for execution_id, cancels in case.cancels.items():
         answers = [cancel.answered_at for cancel in cancels if cancel.answered_at is not None]
         for delivery in case.delivered[execution_id]:
-            if answers and delivery.at > case.obeys_by(min(answers), delivery.at):
+            if answers and delivery.at > case.obeys_by(min(answers), delivery):
                 yield Violation(
                     "I9",
                     f"{execution_id} ({delivery.job}) was delivered at {case.when(delivery.at)};"
@@ -172,7 +173,7 @@ def _is_silent(case: Case, story: Story, since: float, until: float) -> Iterator
         for delivery in case.delivered[row.execution_id]:
             if delivery.attempt > 1 or not since < delivery.at < until:
                 continue
-            if delivery.at > case.obeys_by(since, delivery.at) and not _was_hurried(
+            if delivery.at > case.obeys_by(since, delivery) and not _was_hurried(
                 case, row, delivery.at
             ):
                 yield Violation(

@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 
+from chaos import http_worker
 from chaos.history import Call, Log
 from chaos.worker import POISON
 
@@ -54,6 +55,9 @@ WISHES: tuple[dict[str, object], ...] = (
 ANSWER_SECONDS = 6.0
 REPEAT_SECONDS = 0.4
 RECURRING_JOBS = 12
+STEADY_TASKS = (
+    3  # recurring jobs for the workers over HTTP, beside those with a limited number of runs
+)
 _PAGE = 500
 
 Answer = dict[str, Any]
@@ -74,7 +78,11 @@ class Clients:
 
     async def start(self) -> None:
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
-        roles: tuple[Callable[[], Awaitable[None]], ...] = (self._once, self._again)
+        roles: tuple[Callable[[], Awaitable[None]], ...] = (
+            self._once,
+            self._again,
+            self._over_http,
+        )
         self._tasks = [asyncio.create_task(self._for_ever(role)) for role in roles]
 
     async def stop(self) -> None:
@@ -204,6 +212,31 @@ class Clients:
         )
         return made["job_id"], made["tenant_id"]
 
+    async def _over_http(self) -> None:
+        """Tasks for the workers over HTTP: some recurring without end, and one after the other with a limited number of runs, each
+        of which takes longer than the time to the next."""
+        for every in range(1, STEADY_TASKS + 1):
+            await self._task("steady", {"every_seconds": every}, seconds=2.5)
+        while not self._stopping.is_set():
+            runs = self._chosen.choice((3, 6, 12))
+            await self._task("counted", {"every_seconds": 1, "max_runs": runs}, seconds=1.5)
+            await self._task("task", {"delay_seconds": self._chosen.choice((0, 1, 3))})
+            await self._task("task", {"delay_seconds": 0}, seconds=0.5, fails=1)
+            await self._rest(self._chosen.uniform(2.0, 5.0))
+
+    async def _task(
+        self, kind: str, schedule: Answer, seconds: float = 0.2, fails: int = 0
+    ) -> None:
+        payload = {"seconds": seconds, "fails": fails}
+        await self._create(
+            kind,
+            self._chosen.choice(TENANTS),
+            schedule,
+            {"type": "TASK", "name": http_worker.TASK, "payload": payload},
+            queue=http_worker.QUEUE,
+            retry_policy=RETRIES[1],
+        )
+
     async def _change(self, job: str, tenant: str) -> None:
         match self._chosen.choice(
             ("pause", "resume", "resume", "run", "cancel", "schedule", "priority")
@@ -223,16 +256,18 @@ class Clients:
                 await self._call(operation, tenant, "POST", f"/jobs/{job}/{operation}", None, job)
 
     async def _create(
-        self, kind: str, tenant: str, schedule: Answer, mood: str, **fields: object
+        self, kind: str, tenant: str, schedule: Answer, what: str | Answer, **fields: object
     ) -> Answer:
+        """A job that does what it says, or calls a target of that mood."""
         name = f"{kind}-{next(self._numbers)}"
         once = "at" in schedule or "delay_seconds" in schedule
+        action: Answer = {"type": "WEBHOOK", "url": f"{self._receiver}/{name}/{what}"}
         document = {
             "name": name,
             "tenant_id": tenant,
             "type": "ONE_TIME" if once else "RECURRING",
             "schedule": schedule,
-            "action": {"type": "WEBHOOK", "url": f"{self._receiver}/{name}/{mood}"},
+            "action": action if isinstance(what, str) else what,
             "timeout_seconds": 5,
         } | fields
         status, made = await self._call("create", tenant, "POST", "/jobs", document)

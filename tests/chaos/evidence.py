@@ -42,7 +42,10 @@ create trigger note_term after insert or update on hourbell.leadership
 create table chaos.claims (id bigint, fence bigint, worker text);
 create function chaos.note_claim() returns trigger language plpgsql as $$
 begin
-  insert into chaos.claims (id, fence, worker) values (new.id, new.fence, current_setting('application_name'));
+  -- For workers over HTTP an API claims; they say their names.
+  insert into chaos.claims (id, fence, worker)
+  select new.id, new.fence, case when name like 'api-%' then s.worker else name end
+  from current_setting('application_name') as name left join hourbell.sessions as s on s.id = new.session;
   return null;
 end $$;
 create trigger note_claim after insert on hourbell.leased for each row execute function chaos.note_claim();

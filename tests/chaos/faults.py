@@ -428,8 +428,9 @@ def _durable(names: list[str]) -> list[str]:
 
 
 def _links(names: list[str]) -> list[str]:
-    to_postgres = [f"{name}→postgres" for name in names if name != "receiver"]
-    return [*to_postgres, "client→api-1", "workers→receiver"]
+    to_postgres = [f"{name}→postgres" for name in _clients_of_postgres(names)]
+    to_api = [f"{name}→api-1" for name in names if _role(name) == "http"]
+    return [*to_postgres, *to_api, "client→api-1", "workers→receiver"]
 
 
 def _to_postgres(names: list[str]) -> list[str]:
@@ -437,8 +438,8 @@ def _to_postgres(names: list[str]) -> list[str]:
 
 
 def _clients_of_postgres(names: list[str]) -> list[str]:
-    """Not the receiver: its clock and its logs are the evidence."""
-    return [name for name in names if name != "receiver"]
+    """Not the receiver and the workers over HTTP: their clocks and their logs are the evidence."""
+    return [name for name in names if _role(name) not in ("receiver", "http")]
 
 
 def _postgres(names: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """What the rig records of a run, and what it reads of the system when the run is over.
 
-Three sources, none of which asks the system how it thinks it is doing: the client writes what it asked for and what it was
-answered, the webhook receiver writes what reached it, the rig writes what it broke and what the operating system says of
+Four sources, none of which asks the system how it thinks it is doing: the client writes what it asked for and what it was
+answered, the webhook receiver writes what reached it, the workers over HTTP write what they were handed, the rig writes what it broke and what the operating system says of
 the processes. All of them on one machine and by one clock (seconds since the epoch, as `time.time()` of a process whose
 clock nobody bends), each into its own file of JSON lines, only appended. The database is read once, at the end: the dump.
 """
@@ -39,7 +39,8 @@ class Call(Event, frozen=True, kw_only=True, tag="call"):
 
 
 class Delivery(Event, frozen=True, kw_only=True, tag="delivery"):
-    """One webhook as it reached the receiver."""
+    """One webhook as it reached the receiver; or one execution as it was handed to a worker over HTTP, for which `answered_at`
+    and `status` say when its work was over, and whether it went well."""
 
     at: Seconds
     execution_id: str
@@ -50,6 +51,7 @@ class Delivery(Event, frozen=True, kw_only=True, tag="delivery"):
     mood: str  # what the receiver did about it: see receiver.MOODS
     answered_at: Seconds | None  # None: it was never answered
     status: int | None
+    worker: str | None = None  # the worker over HTTP that was handed it; None: it is a webhook
 
 
 class Stray(Event, frozen=True, kw_only=True, tag="stray"):

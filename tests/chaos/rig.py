@@ -2,8 +2,8 @@
 
     python -m chaos.rig --seed 7 --minutes 10 [--faults kill,failover] [--standby asynchronous] [--folder DIR]
 
-It starts PostgreSQL with a standby, one API, three schedulers, four workers and a webhook receiver, each with a TCP proxy
-between it and what it talks to. Clients use the API all the while. Faults come one after the other, by the schedule of the
+It starts PostgreSQL with a standby, one API, three schedulers, four workers, two workers over HTTP and a webhook receiver,
+each with a TCP proxy between it and what it talks to. Clients use the API all the while. Faults come one after the other, by the schedule of the
 seed. When the time is over everything is healed, the clients stop, the database is dumped once, and the checker judges.
 What was recorded stays in the folder, one file for each witness; `--judge DIR` judges it again.
 """
@@ -29,7 +29,7 @@ import msgspec
 import psutil
 import uvloop
 
-from chaos import evidence
+from chaos import evidence, http_worker
 from chaos.checker import Figures, Promise, Violation, check, figures
 from chaos.clients import Clients
 from chaos.faults import KINDS, LEADER, Planned, possible, schedule
@@ -53,12 +53,14 @@ from chaos.proxy import Proxy
 LEASE_SECONDS = 3
 SLOTS = 20
 WORKERS = 4
+HTTP_WORKERS = 2
 SCHEDULERS = 3
 SAMPLE_SECONDS = 1.0
 DISK_BYTES = 1 << 30
 STANDBY_LAG_SECONDS = 1.0  # of an asynchronous one, at most
 TESTS = Path(__file__).parent.parent
-_FILES = ("client", "receiver", "rig")
+_HTTP = tuple(f"http-{number}" for number in range(1, HTTP_WORKERS + 1))
+_FILES = ("client", "receiver", *_HTTP, "rig")
 
 
 class Rig:
@@ -78,7 +80,7 @@ class Rig:
 
     @property
     def roles(self) -> list[str]:
-        """Processes of the product."""
+        """All processes but the receiver."""
         return [name for name in self.processes if name != "receiver"]
 
     @classmethod
@@ -103,6 +105,8 @@ class Rig:
                 *(f"worker-{number}" for number in range(1, WORKERS + 1)),
             ):
                 await rig._start_role(name)
+            for name in _HTTP:
+                await rig._start_http_worker(name)
             for proxy in rig.proxies.values():
                 stack.push_async_callback(proxy.close)
             for process in rig.processes.values():
@@ -138,6 +142,15 @@ class Rig:
         self._health[name] = port
         if role == "api":
             self.proxies[f"client→{name}"] = await Proxy.open(f"client→{name}", "127.0.0.1", port)
+
+    async def _start_http_worker(self, name: str) -> None:
+        port, link = free_port(), f"{name}→api-1"
+        self.proxies[link] = await Proxy.open(link, "127.0.0.1", self._health["api-1"])
+        api = f"http://127.0.0.1:{self.proxies[link].port}"
+        command = (sys.executable, "-m", "chaos.http_worker", "--name", name, "--api", api)
+        options = ("--port", str(port), "--log", str(self.folder / f"{name}.jsonl"))
+        self._add(name, (*command, *options), {})
+        self._health[name] = port
 
     def _add(self, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
         usual = {"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "HOURBELL_LOG_LEVEL": "info"}
@@ -340,6 +353,8 @@ def judge(folder: Path, seed: int, settle_seconds: float, *, synchronous: bool) 
         leader_lease_seconds=LEASE_SECONDS,
         workers=WORKERS,
         slots=SLOTS,
+        http_workers=HTTP_WORKERS,
+        http_slots=http_worker.SLOTS,
         stuck_seconds=settle_seconds,
         standby_lag_seconds=0.0 if synchronous else STANDBY_LAG_SECONDS,
     )

@@ -41,11 +41,17 @@ from chaos.history import (
 
 BASE = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC; all times here are seconds after it
 PROMISE = Promise(
-    lease_seconds=3, leader_lease_seconds=3, workers=4, slots=10, least_calm_starts=10
+    lease_seconds=3,
+    leader_lease_seconds=3,
+    workers=4,
+    slots=10,
+    http_workers=2,
+    http_slots=10,
+    least_calm_starts=10,
 )
 COUNTS = {
-    "acme": {"SCHEDULED": 2, "CANCELLED": 2, "COMPLETED": 10},
-    "globex": {"SCHEDULED": 2, "COMPLETED": 21},
+    "acme": {"SCHEDULED": 3, "CANCELLED": 2, "COMPLETED": 10},
+    "globex": {"SCHEDULED": 2, "COMPLETED": 22},
 }
 T = TypeVar("T")
 
@@ -66,6 +72,7 @@ class Try:
     mood: str = "well"
     whole: bool = True  # the answer; otherwise it breaks off after its head
     arrived: bool = True
+    worker: str | None = None  # over HTTP
 
 
 class World:
@@ -185,6 +192,7 @@ class World:
                     started_at=BASE + one.at - 0.005,
                     finished_at=BASE + until,
                     reason=one.reason,
+                    worker=one.worker,
                 )
             )
             if not one.arrived:
@@ -199,6 +207,7 @@ class World:
                 mood=one.mood,
                 answered_at=None,
                 status=None,
+                worker=one.worker,
             )
             self.deliveries.append(arrival)
             if one.status is not None:
@@ -268,6 +277,7 @@ def good() -> History:
     world = World()
     recurring_jobs(world)
     one_time_jobs(world)
+    over_http(world)
     herd(world)
     count_jobs(world)
     return History(
@@ -281,6 +291,7 @@ def good() -> History:
             ),
             Fault(kind="restart_fast", victim="postgres", began_at=BASE + 300, ended_at=BASE + 303),
             Fault(kind="herd", victim="globex", began_at=BASE + 150, ended_at=BASE + 156),
+            Fault(kind="refuse", victim="http-2→api-1", began_at=BASE + 140.1, ended_at=BASE + 141),
         ],
         samples=list(samples()),
         backends=[
@@ -417,6 +428,21 @@ def one_time_jobs(world: World) -> None:
         world.calls[-1], answered_at=None, status=None, answer=None
     )
     world.runs("unsure", 80)
+
+
+def over_http(world: World) -> None:
+    """Tasks of two workers over HTTP; the second was cut off from the API at 140.1, while it had a run of `steady`."""
+    world.create("steady", 22.0, {"every_seconds": 59}, queue="over-http")
+    for due in (81, 199, 258, 317, 376, 435, 494):
+        world.runs("steady", due, Try(due + 0.02, took=2.5, worker="http-1"))
+    again = Try(142.6, took=2.5, worker="http-1")
+    lost = Try(140.02, None, "lost", until=142.5, worker="http-2")
+    world.runs("steady", 140, lost, again)
+    world.waits("steady", 553)
+    world.create("counted", 22.5, {"every_seconds": 60, "max_runs": 3}, "globex", queue="over-http")
+    for due in (82, 142, 202):
+        world.runs("counted", due, Try(due + 0.02, took=1.0, worker="http-1"))
+    world.jobs["counted"] = msgspec.structs.replace(world.jobs["counted"], status="COMPLETED")
 
 
 def herd(world: World) -> None:
@@ -941,7 +967,7 @@ def what_has_just_fallen_due_has_not_started(history: History) -> None:
     world.create("last", 35.0, {"at": iso(500.1)})
     world.waits("last", 500.1, "ready")
     add(history, world)
-    recount(history, SCHEDULED=3)
+    recount(history, SCHEDULED=4)
 
 
 @fine
@@ -967,6 +993,42 @@ def a_retry_is_not_late(history: History) -> None:
 @fine
 def what_may_not_overlap_is_not_late(history: History) -> None:
     move(history, "alone", 435, 455)
+
+
+def run_late(history: History, name: str, due: float, victim: str) -> None:
+    """An execution is 6 s late, and something was broken just then."""
+    move(history, name, due, due + 6)
+    broken = Fault(
+        kind="refuse", victim=victim, began_at=BASE + due - 0.5, ended_at=BASE + due + 0.5
+    )
+    history.faults.append(broken)
+    alter(history.phases, lambda phase: phase.name == "healed", at=broken.ended_at)
+    alter(history.phases, lambda phase: phase.name == "quiet", at=broken.ended_at)
+
+
+@breaks("I3")
+def a_task_is_late_and_only_the_receiver_is_broken(history: History) -> None:
+    run_late(history, "steady", 435, "workers→receiver")
+
+
+@breaks("I3")
+def a_task_is_late_and_only_a_worker_is_broken(history: History) -> None:
+    run_late(history, "steady", 435, "worker-1→postgres")
+
+
+@breaks("I3")
+def a_webhook_is_late_and_only_the_api_is_broken(history: History) -> None:
+    run_late(history, "tick", 425, "api-1→postgres")
+
+
+@breaks("I3")
+def a_webhook_is_late_and_only_a_worker_over_http_is_broken(history: History) -> None:
+    run_late(history, "tick", 425, "http-1→api-1")
+
+
+@fine
+def a_task_is_late_because_of_the_api(history: History) -> None:
+    run_late(history, "steady", 435, "api-1→postgres")
 
 
 # I4
@@ -1102,6 +1164,33 @@ def deliver_stale(history: History, at: float) -> None:
 
 
 # I7
+
+
+@breaks("I7")
+def a_running_execution_is_handed_out_again(history: History) -> None:
+    """To the worker over HTTP that runs it, beside the counted run that it claims."""
+    deliver_again(history, "steady", 81, 1.0)
+
+
+@breaks("I7")
+def an_http_worker_loses_its_lease_while_another_one_is_broken(history: History) -> None:
+    alter(history.faults, lambda f: f.victim == "http-2→api-1", victim="http-1→api-1")
+
+
+@breaks("I7")
+def an_http_worker_loses_its_lease_while_the_others_are_broken(history: History) -> None:
+    alter(
+        history.faults,
+        lambda f: f.victim == "http-2→api-1",
+        kind="terminate_backends",
+        victim="postgres",
+        detail={"whose": "worker-%"},
+    )
+
+
+@fine
+def an_http_worker_loses_its_lease_with_the_api(history: History) -> None:
+    alter(history.faults, lambda f: f.victim == "http-2→api-1", kind="kill", victim="api-1")
 
 
 @breaks("I7")
@@ -1875,7 +1964,7 @@ def nobody_can_lead_without_a_database(history: History) -> None:
 
 @breaks("I15")
 def a_count_disagrees(history: History) -> None:
-    recount(history, SCHEDULED=3, COMPLETED=9)
+    recount(history, SCHEDULED=4, COMPLETED=9)
 
 
 @breaks("I15")
@@ -1902,7 +1991,7 @@ def a_job_in_doubt_may_not_have_been_counted(history: History) -> None:
 def a_job_ended_after_it_was_counted(history: History) -> None:
     alter(history.calls, calls("create", "regretted"), **moved_create(history, "regretted", 470))
     alter(history.dump.ended, of("regretted"), recorded_at=BASE + 461, scheduled_for=BASE + 470)
-    recount(history, SCHEDULED=3, CANCELLED=1)
+    recount(history, SCHEDULED=4, CANCELLED=1)
 
 
 # I16
@@ -2507,6 +2596,11 @@ MISSING: list[tuple[str, Alteration]] = [
         ),
     ),
     ("nothing was delivered", lambda h: h.deliveries.clear()),
+    ("handed to a worker over HTTP", lambda h: drop(h.deliveries, lambda d: d.worker is not None)),
+    (
+        "handed to a worker over HTTP",
+        lambda h: alter(h.deliveries, of("steady"), worker="http-2"),
+    ),
     ("no creation of a job", lambda h: h.calls.clear()),
     ("looked at the processes", lambda h: h.samples.clear()),
     ("the connections", lambda h: h.backends.clear()),
@@ -2584,8 +2678,15 @@ def test_a_history_is_judged_by_its_own_lines() -> None:
 
 def test_the_figures_of_a_run() -> None:
     found = figures(good(), PROMISE)
-    assert (found.jobs, found.duplicates, found.leases_lost, found.terms) == (36, 1, 2, 3)
-    assert found.faults == {"kill_worker": 1, "stop_leader": 1, "restart_fast": 1, "herd": 1}
+    assert (found.jobs, found.duplicates, found.leases_lost, found.terms) == (38, 1, 3, 3)
+    assert found.faults == {
+        "kill_worker": 1,
+        "stop_leader": 1,
+        "restart_fast": 1,
+        "herd": 1,
+        "refuse": 1,
+    }
+    assert found.handed_over_http == 12
     assert found.longest_without_leader_seconds == pytest.approx(1.7, abs=0.001)
     assert 0 < found.calm_late_p99_seconds < 1
     assert found.occurrences > 30
@@ -2719,26 +2820,28 @@ def test_a_run_with_many_failovers_can_be_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "victim", "detail", "workers", "delays", "schedulers"),
+    ("kind", "victim", "detail", "workers", "delays", "schedulers", "http_workers"),
     [
-        ("kill", "worker-2", {}, 1, True, set()),
-        ("reset", "worker-2→postgres", {}, 1, True, set()),
-        ("kill", "scheduler-1", {}, 0, True, {"scheduler-1"}),
-        ("delay", "scheduler-1→postgres", {}, 0, True, {"scheduler-1"}),
-        ("stop_and_continue", "api-1", {}, 0, False, set()),
-        ("refuse", "api-1→postgres", {}, 0, False, set()),
-        ("blackhole", "client→api-1", {}, 0, False, set()),
-        ("trickle", "workers→receiver", {}, 0, True, set()),
-        ("kill", "receiver", {}, 0, True, set()),
-        ("migrate_under_load", "postgres", {}, 0, True, set()),
-        ("kill_postgres", "postgres", {}, 4, True, {"schedulers"}),
-        ("old_primary_returns", "api-1", {}, 4, True, {"schedulers"}),
-        ("rolling_restart", "everything", {}, 4, True, {"schedulers"}),
-        ("poison", "everything", {}, 4, True, set()),
-        ("terminate_backends", "postgres", {"whose": "api-%"}, 0, False, set()),
-        ("terminate_backends", "postgres", {"whose": "worker-%"}, 4, True, set()),
-        ("terminate_backends", "postgres", {"whose": "%-%"}, 4, True, {"schedulers"}),
-        ("clog", "everything", {"links": ["client→api-1", "api-1→postgres"]}, 0, False, set()),
+        ("kill", "worker-2", {}, 1, True, set(), 0),
+        ("reset", "worker-2→postgres", {}, 1, True, set(), 0),
+        ("kill", "scheduler-1", {}, 0, True, {"scheduler-1"}, 0),
+        ("delay", "scheduler-1→postgres", {}, 0, True, {"scheduler-1"}, 0),
+        ("stop_and_continue", "api-1", {}, 0, False, set(), 2),
+        ("refuse", "api-1→postgres", {}, 0, False, set(), 2),
+        ("blackhole", "client→api-1", {}, 0, False, set(), 2),
+        ("trickle", "workers→receiver", {}, 0, True, set(), 0),
+        ("kill", "http-2", {}, 0, False, set(), 1),
+        ("trickle", "http-1→api-1", {}, 0, False, set(), 1),
+        ("kill", "receiver", {}, 0, True, set(), 0),
+        ("migrate_under_load", "postgres", {}, 0, True, set(), 0),
+        ("kill_postgres", "postgres", {}, 4, True, {"schedulers"}, 2),
+        ("old_primary_returns", "api-1", {}, 4, True, {"schedulers"}, 2),
+        ("rolling_restart", "everything", {}, 4, True, {"schedulers"}, 2),
+        ("poison", "everything", {}, 4, True, set(), 0),
+        ("terminate_backends", "postgres", {"whose": "api-%"}, 0, False, set(), 2),
+        ("terminate_backends", "postgres", {"whose": "worker-%"}, 4, True, set(), 0),
+        ("terminate_backends", "postgres", {"whose": "%-%"}, 4, True, {"schedulers"}, 2),
+        ("clog", "everything", {"links": ["client→api-1", "api-1→postgres"]}, 0, False, set(), 2),
         (
             "clog",
             "everything",
@@ -2746,8 +2849,9 @@ def test_a_run_with_many_failovers_can_be_judged() -> None:
             2,
             True,
             {"scheduler-2"},
+            0,
         ),
-        ("clog", "everything", {}, 4, True, {"schedulers"}),
+        ("clog", "everything", {}, 4, True, {"schedulers"}, 2),
     ],
 )
 def test_a_fault_hits_only_whom_it_can(
@@ -2757,13 +2861,17 @@ def test_a_fault_hits_only_whom_it_can(
     workers: int,
     delays: bool,
     schedulers: set[str],
+    http_workers: int,
 ) -> None:
     fault = Fault(kind=kind, victim=victim, began_at=BASE, ended_at=BASE + 1, detail=detail)
     struck = strike(fault)
     assert struck.workers(4) == workers
     assert struck.hits_workers == (workers > 0)
-    assert struck.delays_starts == delays
+    assert struck.delays_starts(over_http=False) == delays
     assert {name for name in struck.hit if name.startswith("scheduler")} == schedulers
+    assert struck.http_workers(2) == http_workers
+    database = "database" in struck.hit
+    assert struck.delays_starts(over_http=True) == bool(http_workers or schedulers or database)
 
 
 # Small tools.
