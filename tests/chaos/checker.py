@@ -146,6 +146,10 @@ def what_is_missing(case: Case) -> Iterator[str]:
         yield "nobody looked at the connections of the database"
     if not case.dump.terms:
         yield "nobody is known to have led"
+    for fault in history.faults:
+        was_to_lead = fault.kind == "older_tzdata" and fault.victim.startswith("scheduler")
+        if was_to_lead and not case.unknown_zones[fault.detail["zone"]]:
+            yield f"{fault.victim} never led with its older zone data"
     yield from _what_nobody_noted(case)
     yield from _what_nobody_watched(case)
     if phases["ended"] - phases["loaded"] >= case.promise.judgeable_seconds:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from chaos.amnesty import Occurrence
-from chaos.checks_faults import Strike, strike
+from chaos.checks_faults import Strike, moments, strike
 from chaos.checks_promise import SCHEDULE, Lists, Micros, Promise, Spans, micros, succeeded
 from chaos.checks_stories import Intent, Story, Teller, intents
 from chaos.history import Alive, Delivery, Ended, Fault, History, JobRow, Seconds
@@ -82,7 +82,48 @@ class Case:
     def faults(self) -> list[Fault]:
         """Those that break something, in order."""
         harmful = [f for f in self.history.faults if f.kind not in self.promise.no_excuse]
-        return sorted(harmful, key=lambda fault: fault.began_at)
+        broken = [moment for fault in harmful for moment in moments(fault)]
+        return sorted(broken, key=lambda fault: fault.began_at)
+
+    @cached_property
+    def unknown_zones(self) -> Lists[str, tuple[Seconds, Seconds]]:
+        """By time zone: from when a leader that did not know it led, until one did that knows it."""
+        found = Lists[str, tuple[Seconds, Seconds]]()
+        for fault in self.history.faults:
+            if fault.kind != "older_tzdata":
+                continue
+            known_at = self.dump.at
+            for term in sorted(self.dump.terms, key=lambda term: term.epoch, reverse=True):
+                lived = fault.detail["since"] <= term.began_at <= fault.detail["until"]
+                if term.node == fault.victim and lived:
+                    found.add(fault.detail["zone"], (term.began_at, known_at))
+                else:
+                    known_at = term.began_at
+        return found
+
+    def refuses(self, zone: str | None, since: Seconds, until: Seconds) -> bool:
+        """Whether an API that did not know a zone may have answered between two moments."""
+        return any(
+            fault.kind == "older_tzdata"
+            and fault.victim.startswith("api")
+            and fault.detail["zone"] == zone
+            and fault.detail["since"] <= until
+            and since <= fault.detail["until"] + self.promise.late_seconds
+            for fault in self.history.faults
+        )
+
+    def _unplanned(self, story: Story | None, due_at: Seconds) -> float:
+        """How late something may be because no leader knew its zone when it was to be planned."""
+        promise, zone = self.promise, story.zone if story else ""
+        planned_at = due_at - promise.horizon_seconds
+        return max(
+            (
+                known_at - due_at + promise.late_seconds
+                for since, known_at in self.unknown_zones[zone]
+                if since - promise.late_seconds <= planned_at <= known_at
+            ),
+            default=0.0,
+        )
 
     @cached_property
     def strikes(self) -> list[Strike]:
@@ -116,15 +157,18 @@ class Case:
         two faults there is time to start it. While all is well on its way, there is no failover
         either.
         """
+        unplanned = self._unplanned(story, since)
         broken = self._broken[story is not None and story.over_http]
         if not broken.touches(since - self.promise.aftermath_seconds, until):
-            return self.promise.late_seconds
-        return min(self.explained(story, since, until), self.promise.most_late_seconds)
+            return max(self.promise.late_seconds, unplanned)
+        explained = self.explained(story, since, until)
+        return max(min(explained, self.promise.most_late_seconds), unplanned)
 
     def explained(self, story: Story | None, since: Seconds, until: Seconds) -> float:
         """The same for who is not there to be started: a stretch that nobody planned."""
         broken = self._broken[story is not None and story.over_http]
-        return broken.longest(since, until) + self.promise.aftermath_seconds
+        explained = broken.longest(since, until) + self.promise.aftermath_seconds
+        return max(explained, self._unplanned(story, since))
 
     def in_flight(self, number: int) -> int:
         """How many executions were with workers at a fault, by the ledger and the receiver."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from chaos.history import Fault
 
 WORKERS, SCHEDULERS, API, RECEIVER, DATABASE = (
@@ -102,6 +104,16 @@ def _is_on_https_way(name: str) -> bool:
     return name == API or name.startswith(_HTTP)
 
 
+def moments(fault: Fault) -> list[Fault]:
+    """When a fault breaks something. A node with other zone data is restarted twice, and well in between."""
+    if fault.kind != "older_tzdata":
+        return [fault]
+    return [
+        msgspec.structs.replace(fault, ended_at=fault.detail["whole_at"]),
+        msgspec.structs.replace(fault, began_at=fault.detail["until"]),
+    ]
+
+
 def strike(fault: Fault) -> Strike:
     return Strike(fault, _hit(fault))
 
@@ -113,6 +125,8 @@ def _hit(fault: Fault) -> frozenset[str]:
             return frozenset({WORKERS})
         case "migrate_under_load":
             return frozenset({DATABASE})  # it holds up for a moment, and ends nothing
+        case "older_tzdata" if not fault.victim.startswith("api"):
+            return frozenset()  # schedulers are restarted in order, one after the other
         case "old_primary_returns":
             return ALL  # a failover came first, whoever then strays
         case "clog" if "links" in fault.detail:

@@ -47,6 +47,7 @@ def nothing_acknowledged_is_lost(case: Case) -> Iterator[Violation]:
             yield from _was_too_late_to_plan(case, stretch)
     yield from _cancels_stand(case)
     yield from _the_dead_are_kept(case)
+    yield from _requests_are_answered(case)
 
 
 def _lost(sentence: str) -> Violation:
@@ -360,6 +361,20 @@ def _cancels_stand(case: Case) -> Iterator[Violation]:
                     f" {case.when(cancel.answered_at or 0.0)},"
                     f" and is {state}"
                 )
+
+
+def _requests_are_answered(case: Case) -> Iterator[Violation]:
+    """A job is refused only where its zone is not known, and while nothing is broken there is an answer."""
+    for call in case.history.calls:
+        if call.status is None or call.answered_at is None:
+            continue
+        named = f"the {call.operation} that was asked for at {case.when(call.asked_at)}"
+        if call.status >= 500 and not case.unrest.touches(call.asked_at, call.answered_at):
+            yield _lost(f"{named} was answered {call.status}, and nothing was broken")
+        if call.operation == "create" and 400 <= call.status < 500:
+            zone = call.document["schedule"].get("timezone")
+            if not case.refuses(zone, call.asked_at, call.answered_at):
+                yield _lost(f"{named} was refused with {call.status}: {call.document}")
 
 
 def _the_dead_are_kept(case: Case) -> Iterator[Violation]:

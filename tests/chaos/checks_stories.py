@@ -143,6 +143,11 @@ class Story:
         return self.name.startswith("herd-")
 
     @property
+    def zone(self) -> str:
+        zone: str = self.document["schedule"].get("timezone", "UTC")
+        return zone
+
+    @property
     def over_http(self) -> bool:
         """Whether it is for the workers over HTTP, which have their queue to themselves."""
         return self.document.get("queue") is not None

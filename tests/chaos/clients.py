@@ -19,6 +19,7 @@ import aiohttp
 from chaos import http_worker
 from chaos.history import Call, Log
 from chaos.worker import POISON
+from chaos.zones import YOUNG
 
 TENANTS = ("acme", "globex", "initech")
 PRIORITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
@@ -59,6 +60,7 @@ STEADY_TASKS = (
     3  # recurring jobs for the workers over HTTP, beside those with a limited number of runs
 )
 _PAGE = 500
+YOUNG_RULE = "*/5 * * * * *"
 
 Answer = dict[str, Any]
 
@@ -82,6 +84,7 @@ class Clients:
             self._once,
             self._again,
             self._over_http,
+            self._in_a_young_zone,
         )
         self._tasks = [asyncio.create_task(self._for_ever(role)) for role in roles]
 
@@ -224,6 +227,26 @@ class Clients:
             await self._task("task", {"delay_seconds": 0}, seconds=0.5, fails=1)
             await self._rest(self._chosen.uniform(2.0, 5.0))
 
+    async def _in_a_young_zone(self) -> None:
+        """Jobs in a zone that not every node knows: some that stay, and one after the other that is deleted again. A node that
+        does not know the zone refuses to create them; it lists and deletes them as any other."""
+        for policy in ("skip", "latest", "all"):
+            await self._young({"misfire_policy": policy})
+        while not self._stopping.is_set():
+            made = await self._young({})
+            await self._rest(self._chosen.uniform(2.0, 5.0))
+            if made is not None:
+                job, tenant = made["job_id"], made["tenant_id"]
+                await self._call("list", tenant, "GET", f"/jobs?tenant_id={tenant}", None)
+                await self._call("delete", tenant, "DELETE", f"/jobs/{job}", None, job)
+
+    async def _young(self, fields: Answer) -> Answer | None:
+        """A job in the young zone; None if it was refused."""
+        schedule = {"cron": YOUNG_RULE, "timezone": YOUNG}
+        return await self._try_to_create(
+            "young", self._chosen.choice(TENANTS), schedule, "well", **fields
+        )
+
     async def _task(
         self, kind: str, schedule: Answer, seconds: float = 0.2, fails: int = 0
     ) -> None:
@@ -259,6 +282,14 @@ class Clients:
         self, kind: str, tenant: str, schedule: Answer, what: str | Answer, **fields: object
     ) -> Answer:
         """A job that does what it says, or calls a target of that mood."""
+        made = await self._try_to_create(kind, tenant, schedule, what, **fields)
+        assert made is not None, f"a {kind} job was refused; see the last create in client.jsonl"
+        return made
+
+    async def _try_to_create(
+        self, kind: str, tenant: str, schedule: Answer, what: str | Answer, **fields: object
+    ) -> Answer | None:
+        """The same; None if it was refused, of which the judge will think."""
         name = f"{kind}-{next(self._numbers)}"
         once = "at" in schedule or "delay_seconds" in schedule
         action: Answer = {"type": "WEBHOOK", "url": f"{self._receiver}/{name}/{what}"}
@@ -271,8 +302,7 @@ class Clients:
             "timeout_seconds": 5,
         } | fields
         status, made = await self._call("create", tenant, "POST", "/jobs", document)
-        assert status == 201, made
-        return made
+        return made if status == 201 else None
 
     # How they do it.
 
@@ -298,7 +328,7 @@ class Clients:
         execution: str | None = None,
     ) -> tuple[int, Answer]:
         """Ask until there is an answer that is one."""
-        key = f"{operation}-{next(self._numbers)}"
+        key = None if method == "GET" else f"{operation}-{next(self._numbers)}"
         while True:
             asked_at = time.time()
             heard = await self._ask(method, f"/api/v1{path}", {}, key, document)

@@ -11,6 +11,7 @@ import errno
 import os
 import random
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +28,7 @@ from chaos.proxy import (
     Reset,
     Trickle,
 )
+from chaos.zones import YOUNG
 
 if TYPE_CHECKING:
     from chaos.processes import Process
@@ -41,6 +43,7 @@ CALM_SECONDS = (
 )  # after every few of them, so that there is something to see of how it is without
 FEW = 8
 OUTAGE_SECONDS = (1.0, 5.0)
+OLDER_TZDATA_SECONDS = (20.0, 30.0)  # longer than executions are planned ahead
 POISON_SECONDS = 60.0  # three leases and three failovers, and patience
 # Where a process can be made to die or to stand; each is reached by the role again and again.
 POINTS = {
@@ -197,6 +200,26 @@ async def rolling_restart(rig: Rig, victim: str, chosen: random.Random) -> dict[
             await rig.is_ready(process)
     await rig.pair.restart("fast")
     return {}
+
+
+# Time zones.
+
+
+async def older_tzdata(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
+    """A node whose time zone data lack a zone that jobs use; a scheduler leads with them. It breaks nothing else."""
+    async with rig.in_hand(victim) as process:
+        await process.terminate()
+        since = time.time()
+        process.start(PYTHONPATH=f"{rig.older_tzdata}:{rig.path_of(process)}")
+        await rig.is_ready(process)
+        await _let_lead(rig, process)
+        whole_at = time.time()
+        await asyncio.sleep(chosen.uniform(*OLDER_TZDATA_SECONDS))
+        until = time.time()
+        await process.terminate()
+        process.start()
+        await rig.is_ready(process)
+    return {"zone": YOUNG, "since": since, "whole_at": whole_at, "until": until}
 
 
 # Clocks.
@@ -442,6 +465,11 @@ def _clients_of_postgres(names: list[str]) -> list[str]:
     return [name for name in names if _role(name) not in ("receiver", "http")]
 
 
+def _with_zones(names: list[str]) -> list[str]:
+    """Those that work with time zones."""
+    return [name for name in names if _role(name) in ("api", "scheduler")]
+
+
 def _postgres(names: list[str]) -> list[str]:
     return ["postgres"]
 
@@ -459,6 +487,7 @@ KINDS = {
     "rolling_restart": Kind(rolling_restart, _everything),
     "clock_skew": Kind(clock_skew, _clients_of_postgres),
     "clock_step": Kind(clock_step, _clients_of_postgres),
+    "older_tzdata": Kind(older_tzdata, _with_zones),
     "disk_full": Kind(disk_full, _postgres),
     "restart_fast": Kind(restart_fast, _postgres),
     "restart_immediate": Kind(restart_immediate, _postgres),

@@ -26,7 +26,7 @@ class Call(Event, frozen=True, kw_only=True, tag="call"):
     `status` None: no answer came (refused, reset, timed out); it may or may not have had its effect.
     """
 
-    operation: str  # create, update, pause, resume, delete, run, cancel, count
+    operation: str  # create, update, pause, resume, delete, run, cancel, list, count
     key: str | None  # Idempotency-Key
     tenant: str
     job_id: str | None  # what it was about, if it was not a create

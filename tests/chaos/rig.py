@@ -49,8 +49,10 @@ from chaos.history import (
 from chaos.postgres import Pair, dsn_at
 from chaos.processes import START_SECONDS, Process, free_port, supervise
 from chaos.proxy import Proxy
+from chaos.zones import write_older_tzdata
 
 LEASE_SECONDS = 3
+HORIZON_SECONDS = 10  # short, so that a leader that does not plan is felt soon
 SLOTS = 20
 WORKERS = 4
 HTTP_WORKERS = 2
@@ -59,6 +61,7 @@ SAMPLE_SECONDS = 1.0
 DISK_BYTES = 1 << 30
 STANDBY_LAG_SECONDS = 1.0  # of an asynchronous one, at most
 TESTS = Path(__file__).parent.parent
+PATH = f"{TESTS}:{TESTS.parent / 'src'}"
 _HTTP = tuple(f"http-{number}" for number in range(1, HTTP_WORKERS + 1))
 _FILES = ("client", "receiver", *_HTTP, "rig")
 
@@ -76,6 +79,7 @@ class Rig:
         self.processes: dict[str, Process] = {}
         self.log = Log(folder / "rig.jsonl")
         self.clients: Clients
+        self.older_tzdata = write_older_tzdata(folder / "tzdata-older")
         self._health: dict[str, int] = {}  # ports
 
     @property
@@ -133,6 +137,7 @@ class Rig:
             "HOURBELL_DATABASE_URL": f"{dsn_at(proxy.port)}?application_name={name}",
             "HOURBELL_HOST": "127.0.0.1",
             "HOURBELL_PORT": str(port),
+            "HOURBELL_HORIZON_SECONDS": str(HORIZON_SECONDS),
             "HOURBELL_LEASE_SECONDS": str(LEASE_SECONDS),
             "HOURBELL_LEADER_LEASE_SECONDS": str(LEASE_SECONDS),
             "HOURBELL_WORKER_SLOTS": str(SLOTS),
@@ -153,7 +158,7 @@ class Rig:
         self._health[name] = port
 
     def _add(self, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
-        usual = {"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "HOURBELL_LOG_LEVEL": "info"}
+        usual = {"PYTHONPATH": PATH, "HOURBELL_LOG_LEVEL": "info"}
         process = Process(name, command, usual | environment, self.folder / f"{name}.log")
         self.processes[name] = process
         process.start()
@@ -178,6 +183,10 @@ class Rig:
             yield process
         finally:
             process.supervised = True
+
+    def path_of(self, process: Process) -> str:
+        """PYTHONPATH of a process."""
+        return PATH
 
     async def leader(self) -> str | None:
         try:
@@ -351,6 +360,7 @@ def judge(folder: Path, seed: int, settle_seconds: float, *, synchronous: bool) 
     promise = Promise(
         lease_seconds=LEASE_SECONDS,
         leader_lease_seconds=LEASE_SECONDS,
+        horizon_seconds=HORIZON_SECONDS,
         workers=WORKERS,
         slots=SLOTS,
         http_workers=HTTP_WORKERS,

@@ -38,6 +38,7 @@ from chaos.history import (
     Term,
     Written,
 )
+from chaos.zones import YOUNG
 
 BASE = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC; all times here are seconds after it
 PROMISE = Promise(
@@ -2526,6 +2527,128 @@ def a_run_begins_between_the_moment_of_a_delete_and_its_answer(history: History)
     recount(history, tenant="globex", CANCELLED=1)
 
 
+# Zones that a leader, or an API, does not know.
+
+
+def lacks_a_zone(history: History, victim: str = "scheduler-2") -> None:
+    """From 203.5 to 304.2 the leader has older zone data. Until 209 and from 300 on other things are broken as well."""
+    detail = {
+        "zone": YOUNG,
+        "since": BASE + 203.2,
+        "whole_at": BASE + 203.6,
+        "until": BASE + 302,
+    }
+    history.faults.append(
+        Fault(
+            kind="older_tzdata",
+            victim=victim,
+            began_at=BASE + 203,
+            ended_at=BASE + 304,
+            detail=detail,
+        )
+    )
+
+
+def runs_every_20_seconds(history: History, zone: str, **late: float) -> None:
+    """A job in a zone; what is late, by its due time, starts at another time than it should."""
+    world = World()
+    world.create("young", 35.0, {"cron": "*/20 * * * * *", "timezone": zone})
+    for due in range(40, 501, 20):
+        world.runs("young", due, Try(late.get(f"at_{due}", due + 0.02)))
+    add(history, world)
+    recount(history, SCHEDULED=4)
+
+
+@fine
+def what_no_leader_could_plan_runs_when_one_can(history: History) -> None:
+    lacks_a_zone(history)
+    runs_every_20_seconds(history, YOUNG, at_280=305.5, at_300=305.5)
+
+
+@breaks("I3")
+def what_no_leader_could_plan_runs_too_late(history: History) -> None:
+    lacks_a_zone(history)
+    runs_every_20_seconds(history, YOUNG, at_280=306.4)
+
+
+@breaks("I3")
+def what_was_planned_before_waits_for_a_leader(history: History) -> None:
+    lacks_a_zone(history)
+    runs_every_20_seconds(history, YOUNG, at_260=305.5)
+
+
+@breaks("I3")
+def a_zone_that_the_leader_knows_waits_for_another(history: History) -> None:
+    lacks_a_zone(history)
+    runs_every_20_seconds(history, "Europe/Berlin", at_280=305.5)
+
+
+@breaks("I3")
+def only_the_api_does_not_know_a_zone(history: History) -> None:
+    lacks_a_zone(history, "api-1")
+    runs_every_20_seconds(history, YOUNG, at_280=305.5)
+
+
+@breaks("I1")
+def what_no_leader_could_plan_is_missed_within_the_grace(history: History) -> None:
+    lacks_a_zone(history)
+    runs_every_20_seconds(history, YOUNG)
+    ended = drop(history.dump.ended, of("young", 280))
+    drop(history.deliveries, of("young", 280))
+    missed = {"status": "SKIPPED", "reason": "misfire", "attempts": [], "started_at": None}
+    missed |= {"recorded_at": BASE + 304.5, "missed": 1, "missed_through": BASE + 280}
+    history.dump.ended.append(msgspec.structs.replace(ended, **missed))
+
+
+def refuse_a_job(history: History, zone: str, asked: float) -> None:
+    world = World()
+    world.create("refused", asked, {"cron": "0 * * * *", "timezone": zone})
+    history.calls.append(
+        msgspec.structs.replace(world.calls[0], status=422, answer={"type": "invalid"})
+    )
+
+
+@fine
+def an_api_refuses_a_zone_that_it_does_not_know(history: History) -> None:
+    lacks_a_zone(history, "api-1")
+    refuse_a_job(history, YOUNG, 250.0)
+
+
+@breaks("I1")
+def an_api_refuses_a_zone_after_it_was_updated(history: History) -> None:
+    lacks_a_zone(history, "api-1")
+    refuse_a_job(history, YOUNG, 304.5)
+
+
+@breaks("I1")
+def an_api_refuses_a_zone_that_only_the_leader_does_not_know(history: History) -> None:
+    lacks_a_zone(history)
+    refuse_a_job(history, YOUNG, 250.0)
+
+
+@breaks("I1")
+def an_api_refuses_a_zone_that_it_knows(history: History) -> None:
+    lacks_a_zone(history, "api-1")
+    refuse_a_job(history, "Europe/Berlin", 250.0)
+
+
+def list_jobs(history: History, asked: float, status: int) -> None:
+    world = World()
+    world.call("list", asked, asked + 0.1, status, key=None)
+    history.calls.extend(world.calls)
+
+
+@breaks("I1")
+def an_api_with_older_zone_data_cannot_list_jobs(history: History) -> None:
+    lacks_a_zone(history, "api-1")
+    list_jobs(history, 250.0, 500)
+
+
+@fine
+def an_api_cannot_list_jobs_while_the_database_is_away(history: History) -> None:
+    list_jobs(history, 301.0, 503)
+
+
 # The tests of all these.
 
 
@@ -2601,6 +2724,7 @@ MISSING: list[tuple[str, Alteration]] = [
         "handed to a worker over HTTP",
         lambda h: alter(h.deliveries, of("steady"), worker="http-2"),
     ),
+    ("never led with its older zone data", lambda h: lacks_a_zone(h, "scheduler-1")),
     ("no creation of a job", lambda h: h.calls.clear()),
     ("looked at the processes", lambda h: h.samples.clear()),
     ("the connections", lambda h: h.backends.clear()),
@@ -2832,6 +2956,8 @@ def test_a_run_with_many_failovers_can_be_judged() -> None:
         ("trickle", "workers→receiver", {}, 0, True, set(), 0),
         ("kill", "http-2", {}, 0, False, set(), 1),
         ("trickle", "http-1→api-1", {}, 0, False, set(), 1),
+        ("older_tzdata", "api-1", {}, 0, False, set(), 2),
+        ("older_tzdata", "scheduler-1", {}, 0, False, set(), 0),
         ("kill", "receiver", {}, 0, True, set(), 0),
         ("migrate_under_load", "postgres", {}, 0, True, set(), 0),
         ("kill_postgres", "postgres", {}, 4, True, {"schedulers"}, 2),

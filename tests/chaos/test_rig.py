@@ -18,6 +18,7 @@ LONG = {
     "stop_at_failpoint",
     "stop_in_statement",
     "rolling_restart",
+    "older_tzdata",
     "clock_skew",
     "clock_step",
 }

@@ -1,7 +1,7 @@
 """When a job runs, worked out the slow way: look at the clock on the wall every minute.
 
 Written from the rule in words, and sharing nothing with `hourbell.timing`: its own reading of cron fields (only what the
-simulation writes: numbers, lists, ranges, steps, names of days), its own walk along real time. A wall time that is missing
+simulation writes: numbers, lists, ranges, steps, names of days; and seconds of rules that follow the clock), its own walk along real time. A wall time that is missing
 is noticed because the wall jumps; one that comes twice, because it was seen before.
 """
 
@@ -98,7 +98,8 @@ def _minutes(zone: str, day: datetime) -> tuple[_Minute, ...]:
 def _cron_occurrences(
     cron: str, zone: str, dst_gap: str, dst_overlap: str, on: datetime
 ) -> tuple[datetime, ...]:
-    minute, hour, day, month, weekday = cron.split()
+    *second, minute, hour, day, month, weekday = cron.split()
+    seconds = sorted(_field(second[0], 0, 59)) if second else [0]
     minutes, hours = _field(minute, 0, 59), _field(hour, 0, 23)
     days, months, weekdays = _field(day, 1, 31), _field(month, 1, 12), _field(weekday, 0, 7)
     either_day_is_open = day[0] in "*?" or weekday[0] in "*?"
@@ -120,7 +121,12 @@ def _cron_occurrences(
         made_up = dst_gap == "run_after" and len(now.missing) * _MINUTE <= _LONGEST_GAP
         return made_up and any(matches(wall) for wall in now.missing)
 
-    return tuple(now.at for now in _minutes(zone, on) if runs(now))
+    return tuple(
+        now.at + timedelta(seconds=second)
+        for now in _minutes(zone, on)
+        if runs(now)
+        for second in seconds
+    )
 
 
 def _field(text: str, low: int, high: int) -> frozenset[int]:
