@@ -32,7 +32,7 @@ _BY_BACKENDS = {
 # They kill or stop their victim twice: once to start it as they need it, once to hit it.
 _TWO_BLOWS = ("kill_at_failpoint", "stop_at_failpoint", "clock_skew", "clock_step")
 # They hit the process itself. One that has only lost the database goes on with what it has begun.
-_PROCESS_KINDS = ("kill", "stop", "clock", "rolling_restart", "poison")
+_PROCESS_KINDS = ("kill", "stop", "clock", "rolling_", "poison")
 
 
 class Strike(NamedTuple):
@@ -105,7 +105,13 @@ def _is_on_https_way(name: str) -> bool:
 
 
 def moments(fault: Fault) -> list[Fault]:
-    """When a fault breaks something. A node with other zone data is restarted twice, and well in between."""
+    """When a fault breaks something, and what. A node with other zone data is restarted twice, and well in between; in an
+    upgrade one process after the other is restarted, and each build is well beside the other."""
+    if fault.kind == "rolling_upgrade":
+        return [
+            msgspec.structs.replace(fault, victim=victim, began_at=began_at, ended_at=ended_at)
+            for victim, began_at, ended_at in fault.detail["moments"]
+        ]
     if fault.kind != "older_tzdata":
         return [fault]
     return [
@@ -123,7 +129,7 @@ def _hit(fault: Fault) -> frozenset[str]:
     match fault.kind:
         case "poison":
             return frozenset({WORKERS})
-        case "migrate_under_load":
+        case "migrate_under_load" | "rolling_upgrade" if fault.victim == "postgres":
             return frozenset({DATABASE})  # it holds up for a moment, and ends nothing
         case "older_tzdata" if not fault.victim.startswith("api"):
             return frozenset()  # schedulers are restarted in order, one after the other

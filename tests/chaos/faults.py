@@ -7,16 +7,18 @@ are drawn with the schedule, so that a seed and a commit replay it; only who lea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import services
+from chaos.builds import PRESENT
 from chaos.proxy import (
     AnyMode,
     Blackhole,
@@ -43,6 +45,8 @@ CALM_SECONDS = (
 )  # after every few of them, so that there is something to see of how it is without
 FEW = 8
 OUTAGE_SECONDS = (1.0, 5.0)
+ROLLING_UPGRADE = "rolling_upgrade"
+MIXED_SECONDS = (2.0, 4.0)  # half of the processes of one build, half of the other
 OLDER_TZDATA_SECONDS = (20.0, 30.0)  # longer than executions are planned ahead
 POISON_SECONDS = 60.0  # three leases and three failovers, and patience
 # Where a process can be made to die or to stand; each is reached by the role again and again.
@@ -92,11 +96,17 @@ def possible() -> list[str]:
 
 
 def schedule(seed: int, kinds: list[str], processes: list[str]) -> list[Planned]:
-    """More faults than any run has time for. Every kind comes before one comes again."""
+    """More faults than any run has time for. Every kind comes before one comes again.
+
+    An upgrade comes first: a run that has upgrades begins with the older build, and is to test the present one.
+    """
     chosen = random.Random(seed)
     planned: list[Planned] = []
     while kinds and len(planned) < 2_000:
-        for kind in chosen.sample(kinds, len(kinds)):
+        order = chosen.sample(kinds, len(kinds))
+        if not planned:
+            order.sort(key=lambda kind: kind != ROLLING_UPGRADE)
+        for kind in order:
             victims = KINDS[kind].victims(processes)
             calm = len(planned) % FEW == FEW - 1
             gap = chosen.uniform(*(CALM_SECONDS if calm else GAP_SECONDS))
@@ -202,6 +212,38 @@ async def rolling_restart(rig: Rig, victim: str, chosen: random.Random) -> dict[
     return {}
 
 
+async def rolling_upgrade(rig: Rig, victim: str, chosen: random.Random) -> dict[str, object]:
+    """Every process in turn goes over to the other build, in order or by kill -9; both work side by side meanwhile.
+
+    From the older build: an upgrade, a rollback, and an upgrade for good. From the present one: a rollback and an upgrade.
+    """
+    assert rig.older is not None
+    way = [rig.older, PRESENT] if rig.build == PRESENT else [PRESENT, rig.older, PRESENT]
+    moments: list[tuple[str, float, float]] = []
+
+    @contextlib.contextmanager
+    def noted(whom: str) -> Iterator[None]:
+        began_at = time.time()
+        yield
+        moments.append((whom, began_at, time.time()))
+
+    for build in way:
+        if build == PRESENT:
+            with noted("postgres"):
+                await rig.migrate(build)
+        for place, name in enumerate(chosen.sample(rig.built, len(rig.built))):
+            if place == len(rig.built) // 2:
+                await asyncio.sleep(chosen.uniform(*MIXED_SECONDS))
+            async with rig.in_hand(name) as process:
+                with noted(name):
+                    await (process.kill() if chosen.random() < 0.5 else process.terminate())
+                    process.environment["PYTHONPATH"] = build.path
+                    process.start()
+                    await rig.is_ready(process)
+        rig.build = build
+    return {"way": [build.name for build in way], "moments": moments}
+
+
 # Time zones.
 
 
@@ -210,7 +252,7 @@ async def older_tzdata(rig: Rig, victim: str, chosen: random.Random) -> dict[str
     async with rig.in_hand(victim) as process:
         await process.terminate()
         since = time.time()
-        process.start(PYTHONPATH=f"{rig.older_tzdata}:{rig.path_of(process)}")
+        process.start(PYTHONPATH=f"{rig.older_tzdata}:{process.environment['PYTHONPATH']}")
         await rig.is_ready(process)
         await _let_lead(rig, process)
         whole_at = time.time()
@@ -487,6 +529,7 @@ KINDS = {
     "rolling_restart": Kind(rolling_restart, _everything),
     "clock_skew": Kind(clock_skew, _clients_of_postgres),
     "clock_step": Kind(clock_step, _clients_of_postgres),
+    ROLLING_UPGRADE: Kind(rolling_upgrade, _everything),
     "older_tzdata": Kind(older_tzdata, _with_zones),
     "disk_full": Kind(disk_full, _postgres),
     "restart_fast": Kind(restart_fast, _postgres),

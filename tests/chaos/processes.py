@@ -30,7 +30,7 @@ class Process:
         self.name = name
         self.supervised = True
         self._command = command
-        self._environment = dict(environment)
+        self.environment = dict(environment)  # of whatever process fills it
         self._log = log
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -48,12 +48,16 @@ class Process:
         """Whether it has ended by kill -9, and not because it gave up."""
         return self._running is not None and self._running.poll() == -signal.SIGKILL
 
+    @property
+    def has_succeeded(self) -> bool:
+        return self._running is not None and self._running.poll() == 0
+
     def start(self, **environment: str) -> None:
         """A process for this place; what is set here holds for this one only."""
         with self._log.open("ab") as log:
             self._running = subprocess.Popen(
                 self._command,
-                env={**os.environ, **self._environment, **environment},
+                env={**os.environ, **self.environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

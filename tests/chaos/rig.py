@@ -30,9 +30,10 @@ import psutil
 import uvloop
 
 from chaos import evidence, http_worker
+from chaos.builds import OLDER, PRESENT, Build, extract
 from chaos.checker import Figures, Promise, Violation, check, figures
 from chaos.clients import Clients
-from chaos.faults import KINDS, LEADER, Planned, possible, schedule
+from chaos.faults import KINDS, LEADER, ROLLING_UPGRADE, Planned, possible, schedule
 from chaos.history import (
     Backends,
     Call,
@@ -60,8 +61,6 @@ SCHEDULERS = 3
 SAMPLE_SECONDS = 1.0
 DISK_BYTES = 1 << 30
 STANDBY_LAG_SECONDS = 1.0  # of an asynchronous one, at most
-TESTS = Path(__file__).parent.parent
-PATH = f"{TESTS}:{TESTS.parent / 'src'}"
 _HTTP = tuple(f"http-{number}" for number in range(1, HTTP_WORKERS + 1))
 _FILES = ("client", "receiver", *_HTTP, "rig")
 
@@ -71,10 +70,12 @@ class Rig:
 
     lease_seconds = float(LEASE_SECONDS)
 
-    def __init__(self, folder: Path, pair: Pair, seed: int) -> None:
+    def __init__(self, folder: Path, pair: Pair, seed: int, older: Build | None) -> None:
         self.folder = folder
         self.pair = pair
         self.seed = seed
+        self.older = older  # None: there is only the present build
+        self.build = older or PRESENT  # of all processes, between faults
         self.proxies: dict[str, Proxy] = {}
         self.processes: dict[str, Process] = {}
         self.log = Log(folder / "rig.jsonl")
@@ -87,19 +88,26 @@ class Rig:
         """All processes but the receiver."""
         return [name for name in self.processes if name != "receiver"]
 
+    @property
+    def built(self) -> list[str]:
+        """Processes of the product."""
+        return [name for name in self.roles if not name.startswith("http-")]
+
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls, folder: Path, seed: int, *, synchronous: bool) -> AsyncIterator[Rig]:
-        """Everything up and ready; at the end, nothing is left running."""
+    async def started(
+        cls, folder: Path, seed: int, *, synchronous: bool, older: Build | None = None
+    ) -> AsyncIterator[Rig]:
+        """Everything up and ready, from the older build if there is one; at the end, nothing is left running."""
         async with contextlib.AsyncExitStack() as stack:
             (folder / "postgres").mkdir()
             for server in ("one", "two"):
                 stack.enter_context(small_disk(folder / "postgres" / server))
             pair = await Pair.start(folder / "postgres", synchronous)
             stack.push_async_callback(pair.stop)
-            rig = cls(folder, pair, seed)
+            rig = cls(folder, pair, seed, older)
             stack.callback(rig.log.close)
-            await rig._migrate(pair.dsn())
+            await rig._migrate(rig.build)
             await evidence.install(pair.dsn())
             stack.push_async_callback(rig._end_processes)
             await rig._start_receiver()
@@ -158,7 +166,7 @@ class Rig:
         self._health[name] = port
 
     def _add(self, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
-        usual = {"PYTHONPATH": PATH, "HOURBELL_LOG_LEVEL": "info"}
+        usual = {"PYTHONPATH": self.build.path, "HOURBELL_LOG_LEVEL": "info"}
         process = Process(name, command, usual | environment, self.folder / f"{name}.log")
         self.processes[name] = process
         process.start()
@@ -183,10 +191,6 @@ class Rig:
             yield process
         finally:
             process.supervised = True
-
-    def path_of(self, process: Process) -> str:
-        """PYTHONPATH of a process."""
-        return PATH
 
     async def leader(self) -> str | None:
         try:
@@ -218,18 +222,25 @@ class Rig:
             )  # so that they are loaded again
         finally:
             await connection.close()
-        await self._migrate(self.pair.dsn())
+        for build in (self.older, PRESENT):
+            if build is not None:
+                await self.migrate(build)
+
+    async def migrate(self, build: Build) -> None:
+        """`hourbell migrate` of a build, beside all that runs."""
+        await self._migrate(build)
         await evidence.install(self.pair.dsn(), again=True)
 
-    async def _migrate(self, dsn: str) -> None:
+    async def _migrate(self, build: Build) -> None:
         migrating = Process(
             "migrate",
             (sys.executable, "-m", "hourbell", "migrate"),
-            {"PYTHONPATH": str(TESTS.parent / "src"), "HOURBELL_DATABASE_URL": dsn},
+            {"PYTHONPATH": build.path, "HOURBELL_DATABASE_URL": self.pair.dsn()},
             self.folder / "migrate.log",
         )
         migrating.start()
         await migrating.has_ended(START_SECONDS)
+        assert migrating.has_succeeded, f"the {build.name} build did not migrate; see migrate.log"
 
     # The run.
 
@@ -381,8 +392,9 @@ async def chaos(
     settle_seconds: float,
     synchronous: bool = True,
 ) -> Judged:
-    """One run, and what the checker says of it."""
-    async with Rig.started(folder, seed, synchronous=synchronous) as rig:
+    """One run, and what the checker says of it. With upgrades among its faults it begins with the older build."""
+    older = extract(OLDER, folder / "older") if ROLLING_UPGRADE in kinds else None
+    async with Rig.started(folder, seed, synchronous=synchronous, older=older) as rig:
         planned = schedule(seed, kinds, list(rig.processes))
         await rig.run(seconds, planned, settle_seconds)
     return judge(folder, seed, settle_seconds, synchronous=synchronous)

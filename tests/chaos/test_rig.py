@@ -19,6 +19,7 @@ LONG = {
     "stop_in_statement",
     "rolling_restart",
     "older_tzdata",
+    "rolling_upgrade",
     "clock_skew",
     "clock_step",
 }
