@@ -61,7 +61,7 @@ declare own text;
 begin
   for own in
     select proname from pg_proc where pronamespace = 'hourbell'::regnamespace
-      and proname ~ '^check_epoch__[0-9a-f]+$' and prosrc not like '%chaos.written%'
+      and proname ~ '^check_epoch(__[0-9a-f]+)?$' and prosrc not like '%chaos.written%'
   loop
     execute format('drop function if exists hourbell.%I', 'product_' || own);
     execute format('alter function hourbell.%I(uuid, bigint) rename to %I', own, 'product_' || own);

@@ -96,7 +96,14 @@ class Rig:
     @classmethod
     @contextlib.asynccontextmanager
     async def started(
-        cls, folder: Path, seed: int, *, synchronous: bool, older: Build | None = None
+        cls,
+        folder: Path,
+        seed: int,
+        *,
+        synchronous: bool,
+        older: Build | None = None,
+        schedulers: int = SCHEDULERS,
+        workers: int = WORKERS,
     ) -> AsyncIterator[Rig]:
         """Everything up and ready, from the older build if there is one; at the end, nothing is left running."""
         async with contextlib.AsyncExitStack() as stack:
@@ -113,8 +120,8 @@ class Rig:
             await rig._start_receiver()
             for name in (
                 "api-1",
-                *(f"scheduler-{number}" for number in range(1, SCHEDULERS + 1)),
-                *(f"worker-{number}" for number in range(1, WORKERS + 1)),
+                *(f"scheduler-{number}" for number in range(1, schedulers + 1)),
+                *(f"worker-{number}" for number in range(1, workers + 1)),
             ):
                 await rig._start_role(name)
             for name in _HTTP:
@@ -391,10 +398,19 @@ async def chaos(
     *,
     settle_seconds: float,
     synchronous: bool = True,
+    schedulers: int = SCHEDULERS,
+    workers: int = WORKERS,
 ) -> Judged:
     """One run, and what the checker says of it. With upgrades among its faults it begins with the older build."""
     older = extract(OLDER, folder / "older") if ROLLING_UPGRADE in kinds else None
-    async with Rig.started(folder, seed, synchronous=synchronous, older=older) as rig:
+    async with Rig.started(
+        folder,
+        seed,
+        synchronous=synchronous,
+        older=older,
+        schedulers=schedulers,
+        workers=workers,
+    ) as rig:
         planned = schedule(seed, kinds, list(rig.processes))
         await rig.run(seconds, planned, settle_seconds)
     return judge(folder, seed, settle_seconds, synchronous=synchronous)

@@ -9,14 +9,22 @@ from chaos.builds import MissingBuild, extract
 from chaos.faults import ROLLING_UPGRADE
 from chaos.rig import chaos
 
-SECONDS = 40.0
+SECONDS = 10.0  # and until all processes have gone there, back and there again
 SETTLE_SECONDS = 15.0
 
 
 @pytest.mark.timeout(240)
 async def test_an_upgrade_and_a_rollback_lose_and_double_nothing() -> None:
     with services.private_folder() as folder:
-        judged = await chaos(folder, 21, SECONDS, [ROLLING_UPGRADE], settle_seconds=SETTLE_SECONDS)
+        judged = await chaos(
+            folder,
+            21,
+            SECONDS,
+            [ROLLING_UPGRADE],
+            settle_seconds=SETTLE_SECONDS,
+            schedulers=2,
+            workers=2,
+        )
     assert judged.violations == []
     assert judged.figures.faults == {ROLLING_UPGRADE: 1}
     assert judged.figures.deliveries > 200
