@@ -2649,6 +2649,59 @@ def an_api_cannot_list_jobs_while_the_database_is_away(history: History) -> None
     list_jobs(history, 301.0, 503)
 
 
+# Upgrades, process by process.
+
+
+def upgrade(history: History, *moments: tuple[str, float, float]) -> None:
+    """Instead of the kill of worker-2, from 90 to 290: each process is restarted at its moments and well otherwise."""
+    alter(
+        history.faults,
+        lambda fault: fault.kind == "kill_worker",
+        kind="rolling_upgrade",
+        victim="everything",
+        began_at=BASE + 90,
+        ended_at=BASE + 290,
+        detail={"moments": [[name, BASE + since, BASE + until] for name, since, until in moments]},
+    )
+
+
+@fine
+def a_worker_is_killed_in_an_upgrade(history: History) -> None:
+    upgrade(history, ("worker-1", 90, 92), ("worker-2", 100, 101), ("worker-3", 288, 290))
+    alter_attempt(history, "doubled", 1, worker="worker-2")
+    alter_attempt(history, "careful", 1, worker="worker-2")
+
+
+@breaks("I7")
+def a_worker_loses_its_lease_after_its_turn_in_an_upgrade(history: History) -> None:
+    upgrade(history, ("worker-1", 90, 92), ("worker-2", 100, 101), ("worker-3", 288, 290))
+    alter_attempt(history, "doubled", 1, worker="worker-1")
+
+
+@breaks("I7")
+def a_worker_loses_its_lease_before_its_turn_in_an_upgrade(history: History) -> None:
+    upgrade(history, ("worker-1", 90, 92), ("worker-2", 100, 101), ("worker-3", 288, 290))
+    alter_attempt(history, "doubled", 1, worker="worker-3")
+
+
+@breaks("I7")
+def leases_are_lost_to_a_migration(history: History) -> None:
+    upgrade(history, ("postgres", 99, 101))
+
+
+@breaks("I3")
+def what_both_builds_could_start_is_late(history: History) -> None:
+    """`tick` at 245 is late, and no process is restarted then."""
+    upgrade(history, ("worker-2", 100, 101), ("worker-1", 215, 217), ("worker-3", 288, 290))
+    move(history, "tick", 245, 251)
+
+
+@fine
+def a_restart_in_an_upgrade_holds_up_a_start(history: History) -> None:
+    upgrade(history, ("worker-2", 100, 101), ("worker-1", 244, 246), ("worker-3", 288, 290))
+    move(history, "tick", 245, 251)
+
+
 # The tests of all these.
 
 
