@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "6483a11a1d37984d8f4390e82e70b6f3dbbbdc71"
+OLDER = "89f95a10b643a2fcec5ab4cb9fc5e72a3a457125"
 TESTS = Path(__file__).parent.parent
 
 
