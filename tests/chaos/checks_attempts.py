@@ -95,7 +95,7 @@ def _explains(case: Case, struck: Strike, loss: _Loss) -> bool:
         struck.hits(loss.worker)
         and fault.began_at <= loss.until
         and loss.since <= fault.ended_at + case.promise.late_seconds
-        and loss.until <= fault.ended_at + case.promise.reaped_seconds
+        and loss.until <= case.reaped_by(fault.ended_at)
     )
 
 

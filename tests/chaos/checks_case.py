@@ -185,6 +185,29 @@ class Case:
             self._flights[number] = len(held)
         return self._flights[number]
 
+    def reaped_by(self, healed_at: Seconds) -> Seconds:
+        """Until when what a silent worker held is taken from it, after a fault.
+
+        A leader does that once it has led for a whole lease. Where they follow each other sooner it
+        waits for the first that wrote something after so long.
+        """
+        lease, since = self.promise.lease_seconds, healed_at + self.promise.lease_seconds
+        able = [
+            at
+            for term in self.dump.terms
+            if (at := max(since, term.began_at + lease)) <= self._last_written[term.epoch]
+        ]
+        able_at = min(able, default=since) + self.promise.late_seconds
+        return max(healed_at + self.promise.reaped_seconds, able_at)
+
+    @cached_property
+    def _last_written(self) -> dict[int, Seconds]:
+        """By epoch: the last sign of life of its leader."""
+        found = {term.epoch: term.began_at for term in self.dump.terms}
+        for written in self.dump.written:
+            found[written.epoch] = max(found.get(written.epoch, 0.0), written.at)
+        return found
+
     def obeys_by(self, since: Seconds, delivery: Delivery) -> Seconds:
         """Until when something may arrive that was on its way when it was taken back.
 

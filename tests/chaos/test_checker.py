@@ -2689,6 +2689,51 @@ def leases_are_lost_to_a_migration(history: History) -> None:
     upgrade(history, ("postgres", 99, 101))
 
 
+def is_reaped_late(history: History, *terms: tuple[float, float]) -> None:
+    """What a worker held that was killed at 100 is taken from it at 115 only."""
+    upgrade(history, ("worker-2", 100, 101), ("worker-3", 288, 290))
+    alter_attempt(history, "doubled", 1, worker="worker-2", finished_at=BASE + 115)
+    alter_attempt(history, "doubled", 2, started_at=BASE + 115.1, finished_at=BASE + 115.3)
+    alter(history.dump.ended, of("doubled"), recorded_at=BASE + 115.3)
+    for delivery in [d for d in history.deliveries if of("doubled")(d) and d.attempt == 2]:
+        history.deliveries.remove(delivery)
+        answered_at = None if delivery.answered_at is None else BASE + 115.3
+        history.deliveries.append(
+            msgspec.structs.replace(delivery, at=BASE + 115.1, answered_at=answered_at)
+        )
+    first, *others = history.dump.terms
+    later = [msgspec.structs.replace(term, epoch=term.epoch + 10) for term in others]
+    short = [
+        Term(epoch=2 + n, node="scheduler-1", began_at=BASE + since, ended_at=BASE + until)
+        for n, (since, until) in enumerate(terms)
+    ]
+    if short:
+        first = msgspec.structs.replace(first, ended_at=short[0].began_at)
+    history.dump.terms[:] = [first, *short, *later]
+    epochs = {term.epoch: term for term in history.dump.terms}
+    kept = [written for written in history.dump.written if written.epoch == 1]
+    others_wrote = [w for w in history.dump.written if w.epoch > 1]
+    history.dump.written[:] = [
+        *(w for w in kept if w.at < epochs[1].ended_at),
+        *(Written(epoch=t.epoch, at=at) for t in short for at in (t.began_at, t.ended_at)),
+        *(msgspec.structs.replace(w, epoch=w.epoch + 10) for w in others_wrote),
+    ]
+    for term in short:
+        at = term.began_at
+        while (at := at + 20) < term.ended_at:
+            history.dump.written.append(Written(epoch=term.epoch, at=at))
+
+
+@fine
+def no_leader_leads_for_long_enough_to_reap(history: History) -> None:
+    is_reaped_late(history, (102, 104.9), (105, 107.9), (108, 110.9), (111, 202.9))
+
+
+@breaks("I7")
+def a_leader_leads_for_long_enough_and_does_not_reap(history: History) -> None:
+    is_reaped_late(history, (102, 104.9), (105, 111.9), (112, 202.9))
+
+
 @breaks("I3")
 def what_both_builds_could_start_is_late(history: History) -> None:
     """`tick` at 245 is late, and no process is restarted then."""
