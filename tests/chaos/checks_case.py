@@ -40,6 +40,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"alive ({self.alive.place})"
 
     @property
+    def claimed_at(self) -> Seconds | None:
+        """First; None if nobody noted that."""
+        known = self.ended or self.alive
+        return None if known is None else known.claimed_at
+
+    @property
     def superseded(self) -> bool:
         return self.ended is not None and self.ended.status == "SUPERSEDED"
 

@@ -169,9 +169,10 @@ def used_up_at(case: Case, story: Story) -> float:
 
 
 def _run_starts(case: Case, story: Story) -> list[float]:
-    rows = case.rows_of_job[story.job_id]
-    starts = [case.started_at(row) for row in rows if row.origin == SCHEDULE]
-    return sorted(at for at in starts if at is not None)
+    """When its runs were counted, which is when they were claimed; what was claimed arrives later."""
+    rows = [row for row in case.rows_of_job[story.job_id] if row.origin == SCHEDULE]
+    begun = [(row, case.started_at(row)) for row in rows]
+    return sorted(row.claimed_at or at for row, at in begun if at is not None)
 
 
 def covering(case: Case, job_id: str, at: Micros) -> list[Ended]:

@@ -39,7 +39,7 @@ end $$;
 create trigger note_term after insert or update on hourbell.leadership
   for each row execute function chaos.note_term();
 
-create table chaos.claims (id bigint, fence bigint, worker text);
+create table chaos.claims (id bigint, fence bigint, worker text, at timestamptz default clock_timestamp());
 create function chaos.note_claim() returns trigger language plpgsql as $$
 begin
   -- For workers over HTTP an API claims; they say their names.
@@ -150,6 +150,10 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
         (row["id"], row["fence"]): row["worker"]
         for row in await connection.fetch("select * from chaos.claims")
     }
+    claimed_at = {
+        row["id"]: row["at"].timestamp()
+        for row in await connection.fetch("select id, min(at) as at from chaos.claims group by id")
+    }
     leases = {
         row["id"]: row["expires_at"].timestamp()
         for row in await connection.fetch(
@@ -173,7 +177,7 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
             for row in await connection.fetch("select * from hourbell.jobs")
         ],
         ended=[
-            _ended(row, tenants, workers)
+            _ended(row, tenants, workers, claimed_at)
             for row in await connection.fetch("select * from hourbell.ledger")
         ],
         alive=[
@@ -186,6 +190,7 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
                 run_at=row["run_at"].timestamp(),
                 planned_ahead=row["occurrence"].timestamp() > at,
                 lease_until=leases.get(row["id"]),
+                claimed_at=claimed_at.get(row["id"]),
             )
             for row in await connection.fetch("select * from hourbell.executions")
         ],
@@ -213,7 +218,10 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
 
 
 def _ended(
-    row: asyncpg.Record, tenants: dict[int, str], workers: dict[tuple[int, int], str]
+    row: asyncpg.Record,
+    tenants: dict[int, str],
+    workers: dict[tuple[int, int], str],
+    claimed_at: dict[int, Seconds],
 ) -> Ended:
     attempts = [
         Attempt(
@@ -252,6 +260,7 @@ def _ended(
         attempts=attempts,
         missed=row["missed"],
         missed_through=_seconds(row["missed_through"]),
+        claimed_at=claimed_at.get(row["id"]),
     )
 
 

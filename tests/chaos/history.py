@@ -124,6 +124,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[Attempt]  # the last one included
     missed: int | None  # of a stretch that was missed: how many occurrences …
     missed_through: Seconds | None  # … from scheduled_for up to this
+    claimed_at: Seconds | None = (
+        None  # first, also by a claim whose answer was lost; None: nobody noted that
+    )
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +140,7 @@ class Alive(msgspec.Struct, frozen=True, kw_only=True):
     run_at: Seconds
     planned_ahead: bool  # its time has not come
     lease_until: Seconds | None = None  # of the session that holds it; None if that is not known
+    claimed_at: Seconds | None = None  # as of what has ended
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -755,6 +755,28 @@ def the_last_occurrence_is_not_yet_planned(history: History) -> None:
     drop(history.deliveries, of("alone", 495))
 
 
+def arrives_long_after_its_claim(history: History, claimed: float) -> None:
+    """Two runs, every 5 s from 85 on; the second is due at 95 and arrives at 106. There is nothing about 100 and 105."""
+    alter(history.faults, lambda f: f.kind == "kill_worker", began_at=BASE + 96)
+    world = World()
+    world.create("brisk", 85.0, {"every_seconds": 5, "max_runs": 2})
+    world.runs("brisk", 90)
+    world.runs("brisk", 95, Try(106.0), claimed_at=BASE + claimed)
+    world.jobs["brisk"] = msgspec.structs.replace(world.jobs["brisk"], status="COMPLETED")
+    add(history, world)
+    recount(history, COMPLETED=11)
+
+
+@fine
+def a_job_is_at_its_end_when_its_last_run_is_claimed(history: History) -> None:
+    arrives_long_after_its_claim(history, claimed=95.01)
+
+
+@breaks("I1")
+def a_job_is_at_its_end_before_its_last_run_is_claimed(history: History) -> None:
+    arrives_long_after_its_claim(history, claimed=105.9)
+
+
 @fine
 def a_long_outage_makes_a_misfire(history: History) -> None:
     outage(history)
