@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "89f95a10b643a2fcec5ab4cb9fc5e72a3a457125"
+OLDER = "4137a4fc24e1fea955832e33ba58caf5f90e78dc"
 TESTS = Path(__file__).parent.parent
 
 
