@@ -5,7 +5,7 @@ webhook.py    an HTTP request:
     requests.py, signing.py             what is sent
     egress.py, names.py, trust.py       where it may go, by which address, and whom to believe
     answers.py                          what the answer means
-    circuits.py                         targets that are left alone for a while
+    circuits.py                         hosts and endpoints that keep failing
 """
 
 from __future__ import annotations

@@ -26,10 +26,11 @@ log = structlog.get_logger()
 class Sending:
     """A request that a connection is made for. The HTTP client asks for addresses and sockets on its own, and does not know it."""
 
-    __slots__ = ("by_name", "tenant")
+    __slots__ = ("by_name", "connected", "tenant")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
+        self.connected = False  # whether there is a connection, new or pooled
         self.by_name: set[tuple[str, int]] = set()  # addresses that it may go to for their name
 
 

@@ -1,7 +1,7 @@
 """WEBHOOK: an HTTP request. `requests` says what is sent, `answers` what the answer means, `Egress` where it may go at all.
 
 Redirects are never followed, the client never sends anything twice by itself, nothing is decompressed, the answer is read up to
-a bound. A target that fails again and again is left alone for a while; see `circuits`. What is kept of an answer or an error
+a bound. A target that keeps failing gets fewer requests for a while; see `circuits`. What is kept of an answer or an error
 has no secret in it, and tells no more about our network than that a target could not be reached.
 """
 
@@ -14,18 +14,20 @@ import secrets as randomness
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 import structlog
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from hourbell.actions import Run
 from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
-from hourbell.actions.circuits import Circuits, Target
+from hourbell.actions.circuits import Circuits
 from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, Prepared, prepared
@@ -36,12 +38,13 @@ from hourbell.model.executions import (
     CIRCUIT_OPEN,
     NO_SECRET_KEYS,
     Accepted,
+    Claimed,
     Failed,
     Outcome,
     Released,
     Succeeded,
 )
-from hourbell.model.ids import execution_text
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import WebhookAction
 from hourbell.model.secrets import SecretSource
 
@@ -53,6 +56,7 @@ _AWAY_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: nobody told its address in time."
 # What was read is told as Python writes bytes, in which no secret would be found again.
 _SEEN = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
+LONGEST_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
 _MOST_INTERIM = 16  # answers such as `100 Continue` before the real one
 
 Now = Callable[[], float]
@@ -65,7 +69,9 @@ class WebhookRunner:
         self._session = session
         self._secrets = secrets
         self._now = now  # seconds since 1970, for the target to compare with its own clock
-        self._circuits = Circuits()
+        self._hosts = Circuits()
+        self._endpoints = Circuits(LONGEST_WAIT_SECONDS)
+        self._calls = count()
         self._silent_until = 0.0  # about keys that are not there; monotonic
 
     @classmethod
@@ -77,7 +83,7 @@ class WebhookRunner:
         now: Now,
         ca_file: Path | None = None,
     ) -> Self:
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             limit=connections,
             limit_per_host=0,
             resolver=resolver,
@@ -105,7 +111,6 @@ class WebhookRunner:
         try:
             request = await prepared(action, run, self._secrets, token, int(self._now()))
             url = URL(request.url)
-            target = (run.claimed.tenant_id, url.raw_host or "", url.port or 0)
         except CannotSend as error:
             return Failed(str(error), error.kind)
         except StoreUnavailable:
@@ -115,26 +120,42 @@ class WebhookRunner:
             return Released(_AWAY_SECONDS, NO_SECRET_KEYS)
         except ValueError:
             return Failed("No request can be sent to this url.", "connection")
-        delay = self._circuits.delay_seconds(target, began)
+        call = _Call(next(self._calls), action, run.claimed, url)
+        delay = self._delay_seconds(call, began)
         if delay is not None:
             return Released(delay, CIRCUIT_OPEN)
+        sending = Sending(run.claimed.tenant_id)
+        SENDING.set(sending)
         try:
             outcome = await self._sent(action.method, url, request, run, token, began)
-        except asyncio.CancelledError:
-            # By the watchdog when its time is over, by others for other reasons.
+        except BaseException as error:
+            # Cancelled by the watchdog when its time is over, by others for other reasons; or an error that nobody foresaw.
             now = time.monotonic()
-            if now - began >= run.timeout_seconds:
-                self._failed(target, now)
-            else:
-                self._circuits.unknown(target)
+            is_timeout = isinstance(error, asyncio.CancelledError) and (
+                now - began >= run.timeout_seconds
+            )
+            self._note(call, sending.connected, is_failure=True if is_timeout else None)
             raise
-        self._note(target, outcome)
+        self._note(call, sending.connected, _is_failure_of_target(outcome))
         return outcome
+
+    def _delay_seconds(self, call: _Call, now: float) -> float | None:
+        """None: it may be sent now."""
+        delay = self._hosts.delay_seconds(call.host, call.number, now)
+        if delay is None:
+            claimed = call.claimed
+            attempt = (claimed.execution_id, claimed.attempt)
+            late = self._now() - claimed.scheduled_for.timestamp() if claimed.attempt == 1 else 0.0
+            delay = self._endpoints.delay_seconds(
+                call.endpoint, call.number, now, attempt, max(late, 0.0)
+            )
+            if delay is not None:
+                self._hosts.unknown(call.host, call.number)
+        return delay
 
     async def _sent(
         self, method: str, url: URL, request: Prepared, run: Run, token: str, began: float
     ) -> Outcome:
-        SENDING.set(Sending(run.claimed.tenant_id))
         try:
             async with self._session.request(
                 method,
@@ -185,23 +206,47 @@ class WebhookRunner:
                 error=str(error),
             )
 
-    def _note(self, target: Target, outcome: Outcome) -> None:
-        if isinstance(outcome, Failed) and _is_of_target(outcome.kind):
-            self._failed(target, time.monotonic())
+    def _note(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
+        """What a call says about its target; None: nothing. Without a connection it is the host that failed."""
+        now = time.monotonic()
+        if connected:
+            self._hosts.lives(call.host)
+        elif is_failure:
+            self._warn(call, "host", self._hosts.failed(call.host, call.number, now))
         else:
-            self._circuits.lives(target)
+            self._hosts.unknown(call.host, call.number)
+        if not connected or is_failure is None:
+            self._endpoints.unknown(call.endpoint, call.number)
+        elif is_failure:
+            self._warn(call, "endpoint", self._endpoints.failed(call.endpoint, call.number, now))
+        else:
+            self._endpoints.lives(call.endpoint)
 
-    def _failed(self, target: Target, now: float) -> None:
-        pause = self._circuits.failed(target, now)
+    def _warn(self, call: _Call, what: str, pause: float | None) -> None:
         if pause is not None:
-            tenant, host, port = target
+            tenant, host, port = call.host
             log.warning(
-                "a target fails and fails; it is left alone for a while",
+                "circuit opened",
+                of=what,
                 tenant=tenant,
                 host=host,
                 port=port,
+                job=job_text(call.claimed.job_id),  # not the path: it may be as good as a password
                 seconds=pause,
             )
+
+
+class _Call:
+    """One request, as circuits know it."""
+
+    __slots__ = ("claimed", "endpoint", "host", "number")
+
+    def __init__(self, number: int, action: WebhookAction, claimed: Claimed, url: URL) -> None:
+        self.number = number
+        self.claimed = claimed
+        self.host = (claimed.tenant_id, url.raw_host or "", url.port or 0)
+        # As the job has it, so without the values of its secrets. Queries often differ from call to call.
+        self.endpoint = (claimed.tenant_id, action.method, action.url.partition("?")[0])
 
 
 def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
@@ -211,9 +256,14 @@ def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
     return aiohttp.BytesPayload(request.body, content_type=request.headers["Content-Type"])
 
 
-def _is_of_target(kind: str) -> bool:
-    """Whether a failure means that a target is down, not that it does not like the request."""
-    return kind.startswith("http_5") or kind in ("connection", "bad_answer", "tls")
+def _is_failure_of_target(outcome: Outcome) -> bool | None:
+    """Whether a target is down, or too busy; False: it does not like the request, at most. None: it was not asked."""
+    if not isinstance(outcome, Failed):
+        return False
+    kind = outcome.kind
+    if kind == "forbidden_target":
+        return None
+    return kind.startswith("http_5") or kind in ("http_429", "connection", "bad_answer", "tls")
 
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
@@ -258,6 +308,15 @@ async def _never_again(
 
 
 _NEVER_AGAIN = (_never_again,)  # a POST is never repeated as it is
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Says whether a request got its connection."""
+
+    async def connect(self, *args: Any, **options: Any) -> Connection:
+        connection = await super().connect(*args, **options)
+        SENDING.get().connected = True
+        return connection
 
 
 class _Connection(ResponseHandler):

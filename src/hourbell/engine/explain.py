@@ -24,7 +24,7 @@ _A = queries("awaiting")
 _P = queries("planning")
 
 _PUT_OFF = {
-    CIRCUIT_OPEN: "Its target failed again and again, and is left alone for a while; no attempt is burnt.",
+    CIRCUIT_OPEN: "Its host or endpoint keeps failing, and requests to it are put off for a while; that burns no attempt.",
     NO_SECRET_KEYS: "A worker had no key to open its secrets, and gave it back; no attempt is burnt."
     " Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
 }

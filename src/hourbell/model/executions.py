@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-CIRCUIT_OPEN = "circuit_open"  # what an execution waits for whose target is left alone for a while
+CIRCUIT_OPEN = "circuit_open"  # what an execution waits for whose host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # and one whose worker cannot open its secrets
 TIMEOUT = "timeout"  # the kind of failure of an attempt that was stopped by its timeout
 

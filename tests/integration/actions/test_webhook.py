@@ -20,7 +20,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from structlog.testing import capture_logs
 
 from hourbell.actions import Run, webhook
-from hourbell.actions.circuits import FAILURES
+from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
 from hourbell.engine.outcomes import MOST_RESULT_BYTES, settlement
@@ -558,6 +558,76 @@ async def test_a_target_that_fails_again_and_again_is_left_alone(
     assert len(target.requests) == FAILURES
     async with raw(answers=1) as other:
         assert isinstance(await send(url=other.url), Succeeded)
+
+
+@pytest.fixture
+def opens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hourbell.actions.circuits.OVER_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("opens_at_once")
+@pytest.mark.parametrize("status", [500, 429])
+async def test_a_broken_endpoint_is_left_alone_and_its_host_is_not(
+    target: Target, send: Sends, status: int
+) -> None:
+    target.answer = {"status": status}
+    for number in range(FAILURES):
+        assert isinstance(await send(url=f"{target.url}?number={number}"), Failed)
+    assert isinstance(await send(), Released)
+    assert isinstance(await send(method="PUT"), Failed)
+    target.answer = {"status": 200, "text": "done"}
+    assert isinstance(await send(url=f"{target.url}/2"), Succeeded)
+    assert isinstance(await send(), Released)
+
+
+@pytest.mark.usefixtures("opens_at_once")
+async def test_a_host_that_cannot_be_connected_to_is_left_alone_whatever_the_path(
+    target: Target, send: Sends
+) -> None:
+    for number in range(FAILURES):
+        assert isinstance(await send(url=f"http://127.0.0.1:9/users/{number}"), Failed)
+    assert isinstance(await send(url="http://127.0.0.1:9/another"), Released)
+    assert isinstance(await send(), Succeeded)
+
+
+@pytest.mark.usefixtures("opens_at_once")
+async def test_a_first_attempt_is_put_off_by_a_broken_endpoint_for_30_seconds_at_most(
+    target: Target,
+) -> None:
+    webhooks = opened()
+    action = WebhookAction(url=target.url)
+
+    async def called(late_seconds: float, attempt: int) -> Outcome:
+        due = datetime.fromtimestamp(NOW - late_seconds, UTC)
+        claimed = msgspec.structs.replace(CLAIMED, scheduled_for=due, attempt=attempt)
+        return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0))
+
+    target.answer = {"status": 500}
+    for _ in range(FAILURES):
+        assert isinstance(await called(0, 1), Failed)
+    assert isinstance(await called(29, 1), Released)
+    assert isinstance(await called(31, 2), Released)
+    target.answer = {"status": 200, "text": "done"}
+    assert isinstance(await called(31, 1), Succeeded)
+    assert isinstance(await called(0, 1), Succeeded)
+    await webhooks.close()
+
+
+@pytest.mark.usefixtures("opens_at_once")
+async def test_a_probe_that_ends_by_an_unforeseen_error_leaves_its_place_to_the_next(
+    target: Target, send: Sends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.answer = {"status": 500}
+    for _ in range(FAILURES):
+        assert isinstance(await send(), Failed)
+    pause_is_over = time.monotonic() + 2 * FIRST_PAUSE_SECONDS
+    monkeypatch.setattr(webhook, "time", SimpleNamespace(monotonic=lambda: pause_is_over))
+    with monkeypatch.context() as patch:
+        patch.setattr(webhook, "refusal", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await send()
+    target.answer = {"status": 200, "text": "done"}
+    assert isinstance(await send(), Succeeded)
 
 
 async def test_a_target_that_does_not_like_a_request_is_not_down(

@@ -1,4 +1,9 @@
-"""A target that fails and fails is left alone for a while; nobody else is."""
+"""A target that keeps failing gets fewer requests for a while; other targets are not touched."""
+
+import heapq
+import random
+from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -6,11 +11,15 @@ from hourbell.actions.circuits import (
     FAILURES,
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    MOST_LATE_AT_ONCE,
     OVER_SECONDS,
+    PROBE_SECONDS,
     Circuits,
 )
 
 BAD, GOOD = ("acme", "bad.test", 443), ("acme", "good.test", 443)
+CALLS = count()
+LONGEST_WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -21,22 +30,27 @@ def circuits() -> Circuits:
 def fail(circuits: Circuits, times: int, now: float = 0.0) -> None:
     """So many failures in a row, over long enough, the last of them at this moment."""
     for left in reversed(range(times)):
-        circuits.failed(BAD, now - OVER_SECONDS * left)
+        circuits.failed(BAD, next(CALLS), now - OVER_SECONDS * left)
+
+
+def delay(circuits: Circuits, now: float, target: tuple[str, str, int] = BAD) -> float | None:
+    """For a request that nothing is known about yet."""
+    return circuits.delay_seconds(target, next(CALLS), now)
 
 
 def test_a_target_is_called_until_it_has_failed_so_often_in_a_row(circuits: Circuits) -> None:
     fail(circuits, FAILURES - 1)
-    assert circuits.delay_seconds(BAD, 0.0) is None
+    assert delay(circuits, 0.0) is None
     circuits.lives(BAD)
     fail(circuits, FAILURES - 1)
-    assert circuits.delay_seconds(BAD, 0.0) is None
+    assert delay(circuits, 0.0) is None
     fail(circuits, 1)
-    assert circuits.delay_seconds(BAD, 0.0) is not None
+    assert delay(circuits, 0.0) is not None
 
 
 def test_what_is_put_off_comes_back_after_the_pause_and_apart(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
-    delays = [circuits.delay_seconds(BAD, 0.25) for _ in range(100)]
+    delays = [delay(circuits, 0.25) for _ in range(100)]
     assert all(
         delay is not None and FIRST_PAUSE_SECONDS - 0.25 <= delay <= FIRST_PAUSE_SECONDS * 1.5
         for delay in delays
@@ -46,50 +60,54 @@ def test_what_is_put_off_comes_back_after_the_pause_and_apart(circuits: Circuits
 
 def test_others_are_untouched(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
-    assert circuits.delay_seconds(GOOD, 0.0) is None
-    assert circuits.delay_seconds((*BAD[:2], 80), 0.0) is None
-    assert circuits.delay_seconds(("globex", *BAD[1:]), 0.0) is None
+    assert delay(circuits, 0.0, GOOD) is None
+    assert delay(circuits, 0.0, (*BAD[:2], 80)) is None
+    assert delay(circuits, 0.0, ("globex", *BAD[1:])) is None
 
 
 def test_a_burst_of_failures_opens_nothing(circuits: Circuits) -> None:
     for _ in range(100):
-        circuits.failed(BAD, 0.0)
-    assert circuits.delay_seconds(BAD, 0.0) is None
-    circuits.failed(BAD, OVER_SECONDS)
-    assert circuits.delay_seconds(BAD, OVER_SECONDS) is not None
+        circuits.failed(BAD, next(CALLS), 0.0)
+    assert delay(circuits, 0.0) is None
+    circuits.failed(BAD, next(CALLS), OVER_SECONDS)
+    assert delay(circuits, OVER_SECONDS) is not None
 
 
 def test_after_the_pause_one_is_let_through_and_no_more(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is not None
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is not None
 
 
 def test_a_probe_that_succeeds_closes_the_circuit(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
-    circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS)
+    delay(circuits, FIRST_PAUSE_SECONDS)
     circuits.lives(BAD)
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
 
 def test_a_probe_that_fails_doubles_the_pause_up_to_a_bound(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
     now, pause = 0.0, FIRST_PAUSE_SECONDS
     for _ in range(8):
-        assert circuits.delay_seconds(BAD, now + pause - 0.01) is not None
+        assert delay(circuits, now + pause - 0.01) is not None
         now += pause
-        assert circuits.delay_seconds(BAD, now) is None
-        circuits.failed(BAD, now)
+        probe = next(CALLS)
+        assert circuits.delay_seconds(BAD, probe, now) is None
+        circuits.failed(BAD, probe, now)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
     assert pause == LONGEST_PAUSE_SECONDS
 
 
 def test_a_probe_that_was_stopped_leaves_its_place_to_the_next(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
-    circuits.unknown(BAD)
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
+    probe = next(CALLS)
+    assert circuits.delay_seconds(BAD, probe, FIRST_PAUSE_SECONDS) is None
+    circuits.unknown(BAD, next(CALLS))
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is not None
+    circuits.unknown(BAD, probe)
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
 
 def test_failures_of_what_was_sent_before_it_opened_do_not_prolong_the_pause(
@@ -97,11 +115,119 @@ def test_failures_of_what_was_sent_before_it_opened_do_not_prolong_the_pause(
 ) -> None:
     fail(circuits, FAILURES)
     for _ in range(50):
-        circuits.failed(BAD, FIRST_PAUSE_SECONDS - 0.1)
-    assert circuits.delay_seconds(BAD, FIRST_PAUSE_SECONDS) is None
+        circuits.failed(BAD, next(CALLS), FIRST_PAUSE_SECONDS - 0.1)
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
 
 def test_it_remembers_no_more_targets_than_it_can_hold(circuits: Circuits) -> None:
     for number in range(10_050):
-        circuits.failed(("acme", f"host-{number}", 1), 0.0)
+        circuits.failed(("acme", f"host-{number}", 1), next(CALLS), 0.0)
     assert len(circuits._circuits) == 10_000
+
+
+def test_a_probe_without_an_outcome_is_not_waited_for_for_ever(circuits: Circuits) -> None:
+    fail(circuits, FAILURES)
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
+    assert delay(circuits, FIRST_PAUSE_SECONDS + PROBE_SECONDS - 0.1) is not None
+    assert delay(circuits, FIRST_PAUSE_SECONDS + PROBE_SECONDS) is None
+    assert delay(circuits, FIRST_PAUSE_SECONDS + PROBE_SECONDS) is not None
+
+
+# A bound on what an open circuit can do to an attempt.
+
+
+@pytest.fixture
+def bounded() -> Circuits:
+    """A circuit that has opened at 0, and whose probe is under way."""
+    circuits = Circuits(LONGEST_WAIT_SECONDS)
+    fail(circuits, FAILURES)
+    assert delay(circuits, FIRST_PAUSE_SECONDS) is None
+    return circuits
+
+
+def test_an_attempt_is_put_off_for_no_longer_than_the_bound(bounded: Circuits) -> None:
+    now = FIRST_PAUSE_SECONDS
+    while True:
+        put_off = bounded.delay_seconds(BAD, next(CALLS), now, attempt=(7, 2))
+        if put_off is None:
+            break
+        assert put_off > 0
+        now += put_off
+    assert now == pytest.approx(FIRST_PAUSE_SECONDS + LONGEST_WAIT_SECONDS)
+
+
+def test_an_attempt_that_is_late_already_has_waited_long_enough(bounded: Circuits) -> None:
+    """It may have waited for the circuits of other processes."""
+    now = FIRST_PAUSE_SECONDS
+    waited = LONGEST_WAIT_SECONDS - 0.25
+    put_off = bounded.delay_seconds(BAD, next(CALLS), now, (7, 1), waited)
+    assert put_off is not None
+    assert put_off <= 0.25
+    assert bounded.delay_seconds(BAD, next(CALLS), now, (8, 1), LONGEST_WAIT_SECONDS) is None
+
+
+def test_few_attempts_at_once_go_past_an_open_circuit(bounded: Circuits) -> None:
+    def late(call: int) -> float | None:
+        return bounded.delay_seconds(BAD, call, FIRST_PAUSE_SECONDS, (call, 1), 1000.0)
+
+    calls = [next(CALLS) for _ in range(MOST_LATE_AT_ONCE + 1)]
+    assert [late(call) for call in calls[:-1]] == [None] * MOST_LATE_AT_ONCE
+    assert late(calls[-1]) is not None
+    bounded.failed(BAD, calls[0], FIRST_PAUSE_SECONDS)
+    assert late(calls[-1]) is None
+    bounded.unknown(BAD, calls[1])
+    assert late(next(CALLS)) is None
+
+
+def test_it_measures_the_wait_of_no_more_attempts_than_it_can_hold(bounded: Circuits) -> None:
+    for number in range(10_050):
+        bounded.delay_seconds(BAD, next(CALLS), FIRST_PAUSE_SECONDS, (number, 2))
+    assert len(bounded._waiting) == 10_000
+    # Attempts that never came back, because another process ran them, leave their places.
+    much_later = FIRST_PAUSE_SECONDS + PROBE_SECONDS - 0.1 + 4 * LONGEST_WAIT_SECONDS
+    assert delay(bounded, much_later) is None
+    for number in range(10_050, 10_150):
+        assert bounded.delay_seconds(BAD, next(CALLS), much_later, (number, 2)) is not None
+    assert all((number, 2) in bounded._waiting for number in range(10_050, 10_150))
+
+
+@pytest.mark.parametrize("broken", [1, 30, 1000])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than_the_bound(
+    broken: int, seed: int
+) -> None:
+    """Broken jobs fail within 50 ms and try again after 1 to 10 s, for ever; a healthy one comes each minute."""
+    random.seed(seed)
+    circuits = Circuits(LONGEST_WAIT_SECONDS)
+    late: list[float] = []
+
+    def tries(job: int) -> Iterator[float]:
+        """What a job waits for between its steps."""
+        nonlocal now
+        for attempt in count():
+            began, call = now, next(CALLS)
+            healthy = job >= broken
+            number = (job, 1 if healthy else attempt)
+            while (
+                put_off := circuits.delay_seconds(BAD, call, now, number, now - began)
+            ) is not None:
+                yield put_off
+            yield 0.05
+            if healthy:
+                late.append(now - began)
+                circuits.lives(BAD)
+                return
+            circuits.failed(BAD, call, now)
+            yield random.uniform(1, 10)
+
+    now = 0.0
+    order = count()
+    queue = [(random.random(), next(order), tries(job)) for job in range(broken)]
+    queue += [(60.0 * turn, next(order), tries(broken + turn)) for turn in range(1, 10)]
+    heapq.heapify(queue)
+    while len(late) < 9:
+        now, _, job = heapq.heappop(queue)
+        wait = next(job, None)
+        if wait is not None:
+            heapq.heappush(queue, (now + wait, next(order), job))
+    assert max(late) <= LONGEST_WAIT_SECONDS + 3
