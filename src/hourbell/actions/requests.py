@@ -18,7 +18,7 @@ from hourbell.actions import Run
 from hourbell.actions.signing import secret_problem, signed_headers
 from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
-from hourbell.model.jobs import WebhookAction, header_problem, url_problem
+from hourbell.model.jobs import WebhookAction, header_value_problem, url_problem
 from hourbell.model.secrets import (
     MAX_BYTES_OF_REQUEST,
     MAX_OF_REQUEST,
@@ -161,7 +161,7 @@ def _check_filled(url: str, headers: Mapping[str, str]) -> None:
     if problem:
         raise CannotSend(f"With its secrets filled in, the url {problem}.", BAD_SECRET)
     for name, value in headers.items():
-        problem = header_problem(name, value)
+        problem = header_value_problem(value)
         if problem:
             message = f"With its secrets filled in, the header {name!r} {problem}."
             raise CannotSend(message, BAD_SECRET)

@@ -10,7 +10,7 @@ from litestar import Response
 
 from hourbell.engine.audit import Entry
 from hourbell.engine.batch import Refused
-from hourbell.engine.documents import definition, render_attempt, render_limits
+from hourbell.engine.documents import render_attempt, render_limits, shown_definition
 from hourbell.engine.explain import Explanation
 from hourbell.engine.forecast import Forecast
 from hourbell.engine.letters import Letter, Purged, Replayed
@@ -92,7 +92,7 @@ def render_letter(letter: Letter) -> dict[str, Any]:
         "scheduled_for": format_instant(letter.scheduled_for),
         "attempt": letter.attempt,
         "attempts": [render_attempt(attempt) for attempt in letter.attempts],
-        "job": None if letter.job is None else definition(letter.job),
+        "job": None if letter.job is None else shown_definition(letter.job),
     }
 
 

@@ -53,6 +53,7 @@ from hourbell.model.jobs import (
     JobStatus,
     JobType,
     OnDuplicate,
+    SecretsCheck,
 )
 from hourbell.model.limits import (
     MAX_BURST,
@@ -80,7 +81,7 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 from hourbell.model.schedules import MAX_DELAY_SECONDS, MAX_RUNS, UTC_ZONE, DstGap, DstOverlap
-from hourbell.model.secrets import FEWEST_CHARACTERS, SECRET_NAME
+from hourbell.model.secrets import FEWEST_CHARACTERS, MASKED, SECRET_NAME
 from hourbell.timing.intervals import MAX_EVERY_SECONDS
 
 Schema = dict[str, Any]
@@ -108,7 +109,10 @@ def schemas() -> dict[str, Schema]:
         "DelaySchedule": _sent({"delay_seconds": _delay()}, _timezone()),
         "Webhook": _sent({"type": {"const": "WEBHOOK"}, "url": _url()}, _webhook_options()),
         "Task": _sent({"type": {"const": "TASK"}, "name": _task_name()}, _task_options()),
-        "Notification": _sent({"on": _events(), "url": _url()}, {"headers": _headers()}),
+        "Notification": _sent(
+            {"on": _events(), "url": _url()},
+            {"headers": _headers(), "secrets": _secrets_check()},
+        ),
         "RetryPolicy": _retry_policy(),
         "Backfill": _sent(
             {
@@ -194,7 +198,7 @@ def schemas() -> dict[str, Schema]:
                 "grace_seconds": _whole(1, MAX_GRACE_SECONDS, "After the expected occurrence."),
                 "url": _url(),
             },
-            {"headers": _headers()},
+            {"headers": _headers(), "secrets": _secrets_check()},
         ),
         "Monitor": _monitor(),
         "MonitorPage": _page("Monitor"),
@@ -416,7 +420,12 @@ def _url() -> Schema:
 
 
 def _webhook_options() -> dict[str, Schema]:
-    body = {"description": "A string is sent as it is, anything else as JSON, null not at all."}
+    body = {
+        "description": (
+            "A string is sent as it is, anything else as JSON, null not at all. {{secret:name}} is filled in; any other {{ is refused "
+            "unless literal is true."
+        )
+    }
     return {
         "method": {"enum": list(METHODS), "default": "POST"},
         "headers": _headers(),
@@ -425,7 +434,28 @@ def _webhook_options() -> dict[str, Schema]:
             **_text("The name of a secret; in place of `webhook-signing`."),
             "pattern": f"^{SECRET_NAME.pattern}$",
         },
+        "literal": {
+            "type": "boolean",
+            "default": False,
+            "description": "The body is sent as it is, with {{ in it; no secret is filled into it.",
+        },
+        "secrets": _secrets_check(),
     }
+
+
+def _secrets_check() -> Schema:
+    return {
+        **_choice(SecretsCheck),
+        "default": SecretsCheck.REQUIRED.value,
+        "description": "lazy: the secrets that are named here need not exist before it is sent.",
+    }
+
+
+def _shown_headers() -> Schema:
+    described = (
+        f"A literal credential is shown as `{MASKED}`; sent back, that keeps the stored value."
+    )
+    return {"type": "object", "additionalProperties": _text(), "description": described}
 
 
 def _headers() -> Schema:
@@ -514,7 +544,7 @@ def _job() -> Schema:
                 _answered({"every_seconds": _whole(1), **zone, **window}),
             ]
         },
-        "action": _shown_action(),
+        "action": _shown_action(_shown_headers()),
         "retry_policy": _retries(),
         "timeout_seconds": _whole(1),
         "delivery": _choice(Delivery),
@@ -528,7 +558,15 @@ def _job() -> Schema:
         "on_duplicate": _or_null(_choice(OnDuplicate)),
         "labels": _labels(),
         "notifications": _array(
-            _answered({"on": _events(), "url": _text(), "headers": _headers()})
+            _answered(
+                {
+                    "on": _events(),
+                    "url": _text(),
+                    "headers": _shown_headers(),
+                    "secrets": _choice(SecretsCheck),
+                },
+                optional=("secrets",),
+            )
         ),
         **_recurring_options(),
         "created_at": _instant(),
@@ -537,17 +575,24 @@ def _job() -> Schema:
     return _answered(fields, optional=tuple(_recurring_options()))
 
 
-def _shown_action() -> Schema:
+def _shown_action(headers: Schema) -> Schema:
     webhook = {
         "type": {"const": "WEBHOOK"},
         "url": _text(),
         "method": {"enum": list(METHODS)},
-        "headers": {"type": "object", "additionalProperties": _text()},
+        "headers": headers,
         "body": {},
         "signing_secret": _text(),
+        "literal": {"type": "boolean"},
+        "secrets": _choice(SecretsCheck),
     }
     task = {"type": {"const": "TASK"}, "name": _text(), "payload": {}}
-    return {"oneOf": [_answered(webhook, optional=("signing_secret",)), _answered(task)]}
+    return {
+        "oneOf": [
+            _answered(webhook, optional=("signing_secret", "literal", "secrets")),
+            _answered(task),
+        ]
+    }
 
 
 def _attempts() -> Schema:
@@ -614,7 +659,7 @@ def _monitor() -> Schema:
             "tenant_id": _text(),
             "grace_seconds": _whole(1),
             "url": _text(),
-            "headers": _headers(),
+            "headers": _shown_headers(),
             "status": _words("UP", "DOWN"),
             "expected_at": _or_null(
                 _instant("A success must come at or after this, and within the grace.")
@@ -751,7 +796,7 @@ def _worker_calls() -> dict[str, Schema]:
         "deadline_in_seconds": _or_null(
             _number(description="From the claim; it is of no use after this.")
         ),
-        "action": _shown_action(),
+        "action": _shown_action(_headers()),
     }
     return {
         "Claim": _sent(

@@ -8,7 +8,7 @@ membership; `join` gives it the executions that planning has already passed, `pl
 disjoint, so every occurrence has one producer. `admit` is the gate: it alone makes anything ready. `reap` brings back
 what died with its worker, `retain` keeps house, `leader` says who does all that.
 
-Beside the way: `groups`, `batch`, `plain` and `rows` make creates fast and fair; `complete` ends what a target accepted, `letters` gives
+Beside the way: `groups`, `batch`, `plain`, `rows` and `named` make creates fast and fair; `complete` ends what a target accepted, `letters` gives
 what died a second life, `notify` and `watch` tell people; `keys`, `secrets` and `limits` are what administrators set; `read`, `explain`,
 `overview`, `forecast` and `audit` only look.
 

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import definition
+from hourbell.engine.documents import shown_definition, without_credentials
 from hourbell.engine.pages import MOST_PER_PAGE, NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.engine.read import NOBODY, get_job, tenant_wanted
 from hourbell.model.jobs import decode_job
@@ -79,6 +79,7 @@ def _shown(stored: str | None) -> Any:
     if stored is None:
         return None
     try:
-        return definition(decode_job(stored))
+        return shown_definition(decode_job(stored))
     except msgspec.ValidationError:
-        return msgspec.json.decode(stored)
+        other = msgspec.json.decode(stored)
+        return without_credentials(other) if isinstance(other, dict) else other

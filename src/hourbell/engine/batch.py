@@ -17,6 +17,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, Seen, asked_by, begin, follow, look
 from hourbell.engine.crowds import Crowds
+from hourbell.engine.named import NamedSecrets
 from hourbell.engine.rows import (
     Entries,
     Entry,
@@ -37,7 +38,8 @@ from hourbell.model.errors import (
     StoreUnavailable,
 )
 from hourbell.model.ids import job_text
-from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob, OnDuplicate
+from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob, OnDuplicate, decode_job
+from hourbell.model.secrets import may_name_secrets, required_secrets
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -131,15 +133,31 @@ async def _read(
     """A few items at a time, from their text to what is stored; in between, others get their turn of the loop."""
     seen = await begin(engine, len(items))
     batch = _Batch(seen, write)
+    named = NamedSecrets()
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
         found = [_ask(engine, item, read, write) for item in items[first : first + _SLICE]]
         await seen.look_for(engine, [each for each in found if isinstance(each, Asked)])
-        for job_id, each in zip(seen.ids[first : first + _SLICE], found, strict=True):
+        ids = seen.ids[first : first + _SLICE]
+        entries = [_entry(seen, each, job_id) for job_id, each in zip(ids, found, strict=True)]
+        required = {
+            entry.job_id: required_secrets(decode_job(entry.spec))
+            for entry in entries
+            if isinstance(entry, Entry) and may_name_secrets(entry.spec)
+        }
+        await named.look_up(
+            engine,
+            [
+                (entry.tenant, required[entry.job_id])
+                for entry in entries
+                if isinstance(entry, Entry) and entry.job_id in required
+            ],
+        )
+        for entry in entries:
             try:
-                if isinstance(each, HourbellError):
-                    raise each
-                entry = entry_of(job_id, seen.parse(each, job_id))
+                if isinstance(entry, HourbellError):
+                    raise entry
+                named.require(entry.tenant, required.get(entry.job_id, {}))
                 if not batch.repeats(entry):
                     seen.require_room(entry)
                     batch.add(entry)
@@ -153,6 +171,15 @@ def _ask(
 ) -> Asked | HourbellError:
     try:
         return asked_by(engine, read(item), write)
+    except HourbellError as error:
+        return error
+
+
+def _entry(seen: Seen, asked: Asked | HourbellError, job_id: int) -> Entry | HourbellError:
+    if isinstance(asked, HourbellError):
+        return asked
+    try:
+        return entry_of(job_id, seen.parse(asked, job_id))
     except HourbellError as error:
         return error
 

@@ -23,6 +23,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
 from hourbell.engine.leader import CHECK_EPOCH, Term, authority, leading
+from hourbell.engine.named import require_secrets_of
 from hourbell.engine.read import get_job, recurring_job
 from hourbell.engine.rows import active_since, ensure_timetables, key_number
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
@@ -197,6 +198,8 @@ async def prepare_change(
     target = decide(seen, now)
     if target is None:
         return Prepared(tenant, partial(_as_it_is, seen))
+    if target.job.action != seen.action or target.job.notifications != seen.notifications:
+        await require_secrets_of(engine, target.job)
     if isinstance(target.job.schedule, Once):
         return await _change_one_time(engine, seen, target, tenant, now, write, operation)
     return await _change_recurring(engine, seen, target, tenant, now, write, operation)

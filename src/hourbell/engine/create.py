@@ -27,6 +27,7 @@ from hourbell.engine.documents import first_run, parse_new_job
 from hourbell.engine.groups import Ask
 from hourbell.engine.join import join_timetable
 from hourbell.engine.limits import queue_settings
+from hourbell.engine.named import NamedSecrets, Required
 from hourbell.engine.plain import PlainJob
 from hourbell.engine.read import get_job
 from hourbell.engine.rows import (
@@ -59,6 +60,7 @@ from hourbell.model.jobs import (
 )
 from hourbell.model.limits import Limits, QueueSettings
 from hourbell.model.schedules import Once
+from hourbell.model.secrets import may_name_secrets, required_secrets
 from hourbell.store.database import Connection, committing
 from hourbell.store.queries import queries
 
@@ -134,16 +136,9 @@ async def _create_together(
     group: list[_Ready] = []
     first: dict[object, _Ready] = {}  # by what no two of a statement can have
     followers: list[tuple[_Ready, _Ready]] = []  # whoever wants what another of the group wants
-    for number, ask in enumerate(asks, start=1):
-        try:
-            known = seen.first_answer(number, ask.wanted.write)
-            ready = known or _ready(ask, seen, seen.ids[number - 1])
-        except Exception as error:  # whatever it is, it concerns nobody else
-            ask.refuse(error)
-            continue
-        if isinstance(ready, Created):
-            ask.answer(ready)
-        elif ready.key in first:
+    for ready in await _with_secrets(engine, _read(asks, seen)):
+        ask = ready.ask
+        if ready.key in first:
             followers.append((first[ready.key], ready))
         elif ready.unique in first:
             followers.append((first[ready.unique], ready))
@@ -162,6 +157,40 @@ async def _create_together(
     finally:
         for before, ready in followers:
             _follow(before, ready)
+
+
+def _read(asks: list[Ask[Asked, Outcome]], seen: Seen) -> list[_Ready]:
+    """Read the documents of a group. What was answered before, or is wrong, is answered here."""
+    group = []
+    for number, ask in enumerate(asks, start=1):
+        try:
+            known = seen.first_answer(number, ask.wanted.write)
+            ready = known or _ready(ask, seen, seen.ids[number - 1])
+        except Exception as error:  # whatever it is, it concerns nobody else
+            ask.refuse(error)
+            continue
+        if isinstance(ready, Created):
+            ask.answer(ready)
+        else:
+            group.append(ready)
+    return group
+
+
+async def _with_secrets(engine: Engine, group: list[_Ready]) -> list[_Ready]:
+    """Those of a group whose secrets exist; the others are refused."""
+    if not any(ready.secrets for ready in group):
+        return group
+    named = NamedSecrets()
+    await named.look_up(engine, [(ready.entry.tenant, ready.secrets) for ready in group])
+    whole = []
+    for ready in group:
+        try:
+            named.require(ready.entry.tenant, ready.secrets)
+        except InvalidInput as error:
+            ready.ask.refuse(error)
+        else:
+            whole.append(ready)
+    return whole
 
 
 async def _numbered(
@@ -224,6 +253,7 @@ class _Ready(msgspec.Struct, frozen=True):
     entry: Entry
     request: Entries
     created: Created
+    secrets: Required  # that must exist
 
     @property
     def key(self) -> object:
@@ -249,7 +279,8 @@ def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
     answer = None if write.key is None else msgspec.json.encode(created).decode()
     entry = entry_of(job_id, new, asked.name)
     request = Entries(new.tenant_id, [entry], write.actor, write.key, write.fingerprint, answer)
-    return _Ready(ask, entry, request, created)
+    secrets = required_secrets(new) if may_name_secrets(entry.spec) else {}
+    return _Ready(ask, entry, request, created, secrets)
 
 
 async def _store(

@@ -10,6 +10,7 @@ in. It stands in `engine` and not in `model` because it asks `timing` about rule
     parse_override  the body of a run → the job with another body or payload
     parse_changes   the body of an update, against the job as it is → JobChanges
     replacing       a whole new document, against the job as it is → JobChanges
+    unmasked        a document with masks of credentials in it → with the credentials that are stored
     render_job      a Job → the object that the API, the CLI and the dashboard show
     render_execution
     timetable_of, first_run   what a schedule comes to for a certain job
@@ -29,7 +30,7 @@ A few decisions:
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,9 +68,9 @@ from hourbell.model.jobs import (
     NewJob,
     Notification,
     OnDuplicate,
+    SecretsCheck,
     TaskAction,
     WebhookAction,
-    encode_job,
     header_problem,
     repeated_header,
     url_problem,
@@ -115,7 +116,15 @@ from hourbell.model.schedules import (
     Timetable,
     Window,
 )
-from hourbell.model.secrets import SECRET_NAME
+from hourbell.model.secrets import (
+    MASKED,
+    MAX_OF_REQUEST,
+    SECRET_NAME,
+    masked,
+    names_in,
+    template_problem,
+    texts_in,
+)
 from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
@@ -145,6 +154,13 @@ _DST_GAPS: dict[str, DstGap] = {"run_after": "run_after", "skip": "skip"}
 _DST_OVERLAPS: dict[str, DstOverlap] = {"once": "once", "twice": "twice"}
 _EVENTS = {event.value: event for event in Event}
 _METHODS = {method: method for method in METHODS}
+_SECRETS_CHECKS = {choice.value: choice for choice in SecretsCheck}
+
+_IS_MASK = (
+    "is the mask that is shown in place of a credential, and no such header is stored here; "
+    "send the value itself, or {{secret:name}}"
+)
+_LITERAL_BODY = 'To send the body as it is, with {{ in it, set "literal": true beside it.'
 
 _FOR_RECURRING = ("misfire_policy", "catch_up_window_seconds", "catch_up_limit", "overlap_policy")
 _RUNS_ONCE = "has no meaning for a ONE_TIME job, which runs once"
@@ -263,7 +279,7 @@ def _read_limits(reader: ObjectReader) -> tuple[int | None, RateLimit | None]:
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     """What an update makes of a job, or InvalidInput with every wrong field."""
     problems = Problems()
-    patch = read_object(document, problems).fields
+    patch = unmasked(read_object(document, problems).fields, job)
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     fixed = {"type": job.type.value, "tenant_id": job.tenant_id, **_render_unique_key(job)}
     for key, value in fixed.items():
@@ -285,20 +301,22 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
     return JobChanges(job.version, new, _changed(old, new))
 
 
-def parse_override(document: object, job: Job) -> str | None:
-    """The job, as it is stored, that one run goes by in place of the job itself; None: nothing is said."""
+def parse_override(document: object, job: Job) -> NewJob | None:
+    """The job that one run goes by in place of the job itself; None: nothing is said."""
     problems = Problems()
     reader = read_object(document, problems)
     webhook = isinstance(job.action, WebhookAction)
     field, other = ("body", "payload") if webhook else ("payload", "body")
     reader.forbid(other, f"has no meaning for this job, which has a {field}")
     value = reader.json(field, MAX_BODY_BYTES)
+    if isinstance(job.action, WebhookAction) and not job.action.literal:
+        _check_templates(reader, field, value)
     reader.finish()
     problems.raise_if_any()
     if value is None:
         return None
     said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
-    return encode_job(replace(said, action=replace(job.action, **{field: value}))).decode()
+    return replace(said, action=replace(job.action, **{field: value}))
 
 
 def _read_job(
@@ -452,7 +470,8 @@ def _read_timezone(reader: ObjectReader) -> str:
     except UnknownZone as error:
         reader.wrong("timezone", "unknown_zone", error.reason)
         return UTC_ZONE
-    return timezone
+    # The default itself is left out when it is stored; an equal text is not, and would count as a change.
+    return UTC_ZONE if timezone == UTC_ZONE else timezone
 
 
 def _read_once(reader: ObjectReader, timezone: str, now: datetime) -> Once | None:
@@ -577,11 +596,22 @@ def _read_webhook(reader: ObjectReader) -> Action | None:
     method = reader.choice("method", _METHODS, "POST")
     headers = read_headers(reader)
     body = reader.json("body", MAX_BODY_BYTES)
+    literal = reader.flag("literal")
+    if not literal:
+        _check_templates(reader, "body", body)
     signing_secret = reader.text("signing_secret", SECRET_NAME, _SECRET_IS, None)
+    secrets = read_secrets_check(reader)
+    check_number_of_secrets(reader, url, headers, None if literal else body)
     if url is None:
         return None
     return WebhookAction(
-        url=url, method=method, headers=headers, body=body, signing_secret=signing_secret
+        url=url,
+        method=method,
+        headers=headers,
+        body=body,
+        signing_secret=signing_secret,
+        literal=literal,
+        secrets=secrets,
     )
 
 
@@ -592,6 +622,8 @@ def read_url(reader: ObjectReader) -> str | None:
     reason = None if url is None else url_problem(url)
     if reason:
         reader.wrong("url", "bad_format", reason)
+    elif url is not None:
+        _check_template(reader, "url", url, "Percent-encode { as %7B to send it as it is.")
     return url
 
 
@@ -613,10 +645,39 @@ def read_headers(action: ObjectReader) -> dict[str, str]:
         reason = header_problem(name, value)
         if reason:
             reader.wrong(name, "bad_format", reason)
+        elif value == MASKED:
+            reader.wrong(name, "bad_format", _IS_MASK)
+        else:
+            _check_template(reader, name, value, "A header cannot have {{ as it is.")
     repeated = repeated_header(headers)
     if repeated is not None:
         reader.wrong(repeated, "conflict", "is there twice, in another spelling")
     return {name: value for name, value in headers.items() if isinstance(value, str)}
+
+
+def read_secrets_check(reader: ObjectReader) -> SecretsCheck:
+    """Whether the secrets that a webhook names must exist already."""
+    return reader.choice("secrets", _SECRETS_CHECKS, SecretsCheck.REQUIRED)
+
+
+def check_number_of_secrets(reader: ObjectReader, *parts: object) -> None:
+    """Note a webhook that names more secrets than can be sent with one request."""
+    if len(names_in(list(parts))) > MAX_OF_REQUEST:
+        reader.wrong(
+            "url", "too_long", f"and what is sent with it name more than {MAX_OF_REQUEST} secrets"
+        )
+
+
+def _check_templates(reader: ObjectReader, key: str, body: object) -> None:
+    """Of all texts in a body, keys included."""
+    for text in texts_in(body):
+        _check_template(reader, key, text, _LITERAL_BODY)
+
+
+def _check_template(reader: ObjectReader, key: str, text: str, otherwise: str) -> None:
+    problem = template_problem(text)
+    if problem is not None:
+        reader.wrong(key, "unknown_template", f"{problem}. {otherwise}")
 
 
 def _read_notification(reader: ObjectReader) -> Notification | None:
@@ -624,8 +685,12 @@ def _read_notification(reader: ObjectReader) -> Notification | None:
     on = reader.choices("on", _EVENTS)
     url = read_url(reader)
     headers = read_headers(reader)
+    secrets = read_secrets_check(reader)
+    check_number_of_secrets(reader, url, headers)
     reader.finish()
-    return Notification(on=on, url=url, headers=headers) if url is not None else None
+    if url is None:
+        return None
+    return Notification(on=on, url=url, headers=headers, secrets=secrets)
 
 
 def _read_task(reader: ObjectReader) -> Action | None:
@@ -693,6 +758,41 @@ def _read_formula(reader: ObjectReader, backoff: Backoff | None) -> RetryPolicy:
 
 
 # Updates.
+
+
+def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
+    """A document for a job that exists, with the credentials that it stores in the places of their masks.
+
+    So what was read can be changed and sent back. A mask that stands for nothing is left, and refused by the reader.
+    """
+    document = dict(document)
+    action = document.get("action")
+    if isinstance(action, dict) and isinstance(job.action, WebhookAction):
+        document["action"] = _with_credentials(action, [job.action])
+    notifications = document.get("notifications")
+    if isinstance(notifications, list):
+        document["notifications"] = [
+            _with_credentials(
+                one, [each for each in job.notifications if each.url == one.get("url")]
+            )
+            if isinstance(one, dict)
+            else one
+            for one in notifications
+        ]
+    return document
+
+
+def _with_credentials(webhook: _Object, stored: Sequence[WebhookAction | Notification]) -> _Object:
+    headers = webhook.get("headers")
+    if not isinstance(headers, dict) or MASKED not in headers.values():
+        return webhook
+    known = {name.lower(): value for one in stored for name, value in one.headers.items()}
+    return webhook | {
+        "headers": {
+            name: known.get(name.lower(), value) if value == MASKED else value
+            for name, value in headers.items()
+        }
+    }
 
 
 def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
@@ -787,7 +887,7 @@ def render_job(job: Job) -> dict[str, Any]:
         "status": job.status.value,
         "version": job.version,
         "next_run_at": format_instant(job.next_run_at, zone) if job.next_run_at else None,
-        **definition(job),
+        **shown_definition(job),
         "created_at": format_instant(job.created_at),
         "updated_at": format_instant(job.updated_at),
     }
@@ -847,8 +947,27 @@ def render_attempt(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def shown_definition(job: NewJob) -> dict[str, Any]:
+    """The document of a job as users see it: literal credentials in headers are masked."""
+    return without_credentials(definition(job))
+
+
+def without_credentials(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of a job with masks in the places of literal credentials."""
+    webhooks = [document.get("action"), *(document.get("notifications") or ())]
+    for webhook in webhooks:
+        if isinstance(webhook, dict) and webhook.get("headers"):
+            webhook["headers"] = shown_headers(webhook["headers"])
+    return document
+
+
+def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a webhook as users see them."""
+    return {name: masked(name, value) for name, value in headers.items()}
+
+
 def definition(job: NewJob) -> dict[str, Any]:
-    """The document that would create this job, with every default spelled out."""
+    """The document that would create this job, with every default spelled out and nothing masked."""
     document: dict[str, Any] = {
         "tenant_id": job.tenant_id,
         "name": job.name,
@@ -867,7 +986,12 @@ def definition(job: NewJob) -> dict[str, Any]:
         **_render_unique_key(job),
         "labels": job.labels,
         "notifications": [
-            {"on": [event.value for event in one.on], "url": one.url, "headers": one.headers}
+            {
+                "on": [event.value for event in one.on],
+                "url": one.url,
+                "headers": one.headers,
+                **_render_secrets_check(one.secrets),
+            }
             for one in job.notifications
         ],
     }
@@ -911,7 +1035,7 @@ def _render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
 
 
 def render_action(action: Action) -> dict[str, Any]:
-    """An action as users see it; secrets stay the names that they are."""
+    """An action as its worker gets it; secrets stay the names that they are."""
     match action:
         case WebhookAction():
             shown = {
@@ -921,10 +1045,17 @@ def render_action(action: Action) -> dict[str, Any]:
                 "headers": action.headers,
                 "body": action.body,
             }
-            signer = action.signing_secret
-            return shown if signer is None else shown | {"signing_secret": signer}
+            if action.signing_secret is not None:
+                shown["signing_secret"] = action.signing_secret
+            if action.literal:
+                shown["literal"] = True
+            return shown | _render_secrets_check(action.secrets)
         case TaskAction():
             return {"type": "TASK", "name": action.name, "payload": action.payload}
+
+
+def _render_secrets_check(check: SecretsCheck) -> dict[str, Any]:
+    return {} if check is SecretsCheck.REQUIRED else {"secrets": check.value}
 
 
 def _render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:

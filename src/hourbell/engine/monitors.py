@@ -11,7 +11,14 @@ import msgspec
 from hourbell.engine.broken import unusable
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import read_headers, read_url
+from hourbell.engine.documents import (
+    check_number_of_secrets,
+    read_headers,
+    read_secrets_check,
+    read_url,
+    shown_headers,
+)
+from hourbell.engine.named import require_secrets
 from hourbell.engine.pages import MOST_PER_PAGE, NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.engine.read import get_job
 from hourbell.engine.watch import next_expected
@@ -20,9 +27,10 @@ from hourbell.model.errors import Conflict, JobNotActive, NotFound, UnknownId
 from hourbell.model.fields import ObjectReader, Problems, read_object
 from hourbell.model.ids import job_text, monitor_text, parse_job_id
 from hourbell.model.instants import format_instant
-from hourbell.model.jobs import JobStatus
+from hourbell.model.jobs import JobStatus, SecretsCheck
 from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, NewMonitor
 from hourbell.model.schedules import Once
+from hourbell.model.secrets import required_by_webhook
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
@@ -48,6 +56,9 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
             )
         if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
             raise JobNotActive(job_text(job.job_id), job.status)
+        if new.secrets is SecretsCheck.REQUIRED:
+            required = required_by_webhook("", new.url, new.headers)
+            await require_secrets(engine, job.tenant_id, required)
         tenant = await engine.tenant(job.tenant_id, now)
         try:
             expected = next_expected(job, job.job_id, now)
@@ -155,12 +166,14 @@ def parse_new_monitor(document: object) -> NewMonitor:
     grace = reader.whole("grace_seconds", 1, MAX_GRACE_SECONDS, None)
     url = read_url(reader)
     headers = read_headers(reader)
+    secrets = read_secrets_check(reader)
+    check_number_of_secrets(reader, url, headers)
     reader.finish()
     problems.raise_if_any()
     assert job_id is not None
     assert grace is not None
     assert url is not None
-    return NewMonitor(job_id=job_id, grace_seconds=grace, url=url, headers=headers)
+    return NewMonitor(job_id=job_id, grace_seconds=grace, url=url, headers=headers, secrets=secrets)
 
 
 def _read_job_id(reader: ObjectReader) -> int | None:
@@ -184,7 +197,7 @@ def render_monitor(monitor: Monitor) -> dict[str, Any]:
         "tenant_id": monitor.tenant_id,
         "grace_seconds": monitor.grace_seconds,
         "url": monitor.url,
-        "headers": monitor.headers,
+        "headers": shown_headers(monitor.headers),
         "status": "UP" if monitor.down_since is None else "DOWN",
         **{name: at and format_instant(at) for name in instants for at in [getattr(monitor, name)]},
         "created_at": format_instant(monitor.created_at),

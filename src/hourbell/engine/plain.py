@@ -122,6 +122,8 @@ def read_plain(text: bytes) -> PlainJob | None:
     """A document that says the usual; None: leave it to the full reader."""
     if len(text) > MOST_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
         return None
+    if b"{{" in text:  # a template, which has to be checked
+        return None
     if text.count(b"{") + text.count(b"[") > MOST_NESTED:
         return None
     try:

@@ -17,12 +17,13 @@ from hourbell.engine.codes import (
 )
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import parse_override, timetable_of
+from hourbell.engine.named import require_secrets_of
 from hourbell.engine.read import get_execution, get_job
 from hourbell.engine.writes import ChangedMeanwhile, Points, Prepared, Write, note, once
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
 from hourbell.model.executions import FATES, Execution, ExecutionStatus, Reason
 from hourbell.model.ids import execution_text, job_text
-from hourbell.model.jobs import Job, JobStatus
+from hourbell.model.jobs import Job, JobStatus, encode_job
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once
 from hourbell.store.database import Connection
@@ -59,7 +60,10 @@ async def run_now(
     async def prepare() -> Prepared[Requested]:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
-        spec = None if document is None else parse_override(document, job)
+        override = None if document is None else parse_override(document, job)
+        if override is not None:
+            await require_secrets_of(engine, override)
+        spec = None if override is None else encode_job(override).decode()
 
         async def effect(connection: Connection) -> Requested:
             await note(connection, write, now, tenant, job_id, "run", None, spec)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from hourbell.engine.change import UPDATE, Target, prepare_change, require_active, target_of
 from hourbell.engine.core import Engine
 from hourbell.engine.create import Asked, Created, Held, ask_for, asked_by, look
-from hourbell.engine.documents import replacing
+from hourbell.engine.documents import replacing, unmasked
 from hourbell.engine.rows import NAME
 from hourbell.engine.writes import IN_USE, Prepared, Write, once
 from hourbell.model.errors import Conflict, JobNotActive
@@ -62,7 +64,9 @@ async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
 
     def decide(job: Job, _: object) -> Target | None:
         require_active(job)
-        return target_of(replacing(job, seen.parse(asked, job_id)), job)
+        assert isinstance(asked.document, dict)
+        whole = msgspec.structs.replace(asked, document=unmasked(asked.document, job))
+        return target_of(replacing(job, seen.parse(whole, job_id)), job)
 
     async def prepare() -> Prepared[Created]:
         change = await prepare_change(engine, job_id, now, write, UPDATE, decide)

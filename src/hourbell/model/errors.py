@@ -48,6 +48,8 @@ FieldCode = Literal[
     "not_a_choice",  # not one of the listed values
     "conflict",  # contradicts another field
     "unknown_zone",  # no such IANA time zone
+    "unknown_secret",  # the tenant has no secret of this name
+    "unknown_template",  # `{{` that begins no `{{secret:name}}`
     "invalid_cron",  # a rule that cannot be read or never matches
     "never_runs",  # the job would silently do nothing
 ]

@@ -170,6 +170,13 @@ class ObjectReader:
             return None
         return text
 
+    def flag(self, key: str) -> bool:
+        """True or false; false if it is not given."""
+        value = self._take(key)
+        if value is not None and not isinstance(value, bool):
+            self._wrong_type(self.path(key), "true or false", value)
+        return value is True
+
     def choice(self, key: str, choices: Mapping[str, T], default: D) -> T | D:
         """One of a few words, and what it stands for."""
         value = self.string(key)

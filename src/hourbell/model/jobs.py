@@ -76,7 +76,14 @@ _OWN_HEADERS = frozenset(
         "upgrade",
     }
 )
-_SIGNED_HEADERS = "webhook-"  # the target takes these for our word
+# Hourbell says these about itself with every request, and what a job says would be overwritten.
+_OVERWRITTEN_HEADERS = frozenset({"idempotency-key", "traceparent", "tracestate"})
+_OVERWRITTEN_PREFIXES = ("webhook-", "hourbell-")
+# Headers whose values are credentials, by their names.
+_CREDENTIAL_HEADER = re.compile(
+    r"authorization|cookie|(?:key|token|secret|signature|password|passwd|credentials?|auth)(?:-?[0-9]+)?\Z",
+    re.IGNORECASE,
+)
 
 
 class JobType(StrEnum):
@@ -103,6 +110,13 @@ class OnDuplicate(StrEnum):
     REPLACE = "replace"  # the other is taken back, unless it is queued or runs
 
 
+class SecretsCheck(StrEnum):
+    """Whether the secrets that a webhook names must exist when it is created or changed."""
+
+    REQUIRED = "required"
+    LAZY = "lazy"  # they must exist when it is sent
+
+
 class WebhookAction(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="WEBHOOK"
 ):
@@ -113,9 +127,8 @@ class WebhookAction(
     headers: dict[str, str] = {}
     body: Any = None  # a string is sent as it is, anything else as JSON, None not at all
     signing_secret: str | None = None  # its name; None: the tenant's usual one, if there is one
-    literal: bool = (
-        False  # of notifications: others' words are in the body, and no secret is filled in
-    )
+    literal: bool = False  # the body is sent as it is: no secret is filled into it
+    secrets: SecretsCheck = SecretsCheck.REQUIRED
 
 
 class TaskAction(
@@ -144,6 +157,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     on: tuple[Event, ...]
     url: str
     headers: dict[str, str] = {}
+    secrets: SecretsCheck = SecretsCheck.REQUIRED
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -276,16 +290,29 @@ def _host_problem(host: str) -> str | None:
 
 
 def header_problem(name: str, value: str) -> str | None:
-    """Why a header cannot be sent, or None."""
+    """Why a job cannot have a header, or None."""
     if not _HEADER_NAME.fullmatch(name):
         return "is not a header name: up to 128 letters, digits and hyphens"
-    if name.lower() in _OWN_HEADERS or name.lower().startswith(_SIGNED_HEADERS):
-        return "is set by the sender itself"
+    lower = name.lower()
+    if lower in _OWN_HEADERS:
+        return "is set by the HTTP client itself; leave it out"
+    if lower in _OVERWRITTEN_HEADERS or lower.startswith(_OVERWRITTEN_PREFIXES):
+        return "is set by Hourbell for each attempt and would be overwritten; leave it out, or use another name"
+    return header_value_problem(value)
+
+
+def header_value_problem(value: str) -> str | None:
+    """Why a header cannot have this value, or None."""
     if len(value) > MAX_HEADER_VALUE:
         return f"must be at most {MAX_HEADER_VALUE} characters"
     if not _HEADER_VALUE.fullmatch(value):
         return "must be printable ASCII, without line breaks"
     return None
+
+
+def holds_credentials(name: str) -> bool:
+    """Whether the value of a header of this name is a credential."""
+    return _CREDENTIAL_HEADER.search(name) is not None
 
 
 def repeated_header(headers: Mapping[str, object]) -> str | None:

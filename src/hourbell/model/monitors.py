@@ -10,6 +10,8 @@ from datetime import datetime
 
 import msgspec
 
+from hourbell.model.jobs import SecretsCheck
+
 MAX_GRACE_SECONDS = 30 * 86_400
 MAX_MONITORS = 5  # of a job
 
@@ -21,6 +23,7 @@ class NewMonitor(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: int
     url: str  # of the alert
     headers: dict[str, str] = {}
+    secrets: SecretsCheck = SecretsCheck.REQUIRED  # at its creation; not stored
 
 
 class Monitor(NewMonitor, frozen=True, kw_only=True):

@@ -17,11 +17,23 @@ from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
 
-from hourbell.model.jobs import WebhookAction
+from hourbell.model.jobs import (
+    NewJob,
+    Notification,
+    SecretsCheck,
+    WebhookAction,
+    holds_credentials,
+)
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SECRET_NAME_IS = "1 to 64 letters, digits or . _ -"
 PLACEHOLDER = re.compile(rf"\{{\{{secret:({SECRET_NAME.pattern})\}}\}}")
+_ALMOST_PLACEHOLDER = re.compile(
+    rf"\{{\{{\s*secrets?\s*[:.]\s*(?:{SECRET_NAME.pattern})\s*\}}\}}", re.IGNORECASE
+)
+MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
+# What may stand beside a secret in the value of a header that is shown: `Bearer `, `session=`.
+_BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
 FEWEST_CHARACTERS = (
     8  # of a value: what is shorter could not be struck out without hurting innocent text
 )
@@ -84,7 +96,64 @@ def signer_of(action: WebhookAction) -> str:
 
 def names_in(value: Any) -> set[str]:
     """The secrets that a text, or a document, asks for."""
-    return {name for text in _texts(value) for name in PLACEHOLDER.findall(text)}
+    return {name for text in texts_in(value) for name in PLACEHOLDER.findall(text)}
+
+
+def may_name_secrets(spec: str) -> bool:
+    """A quick look at the JSON of a job, for the many that name none."""
+    return "{{secret:" in spec or '"signing_secret"' in spec
+
+
+def required_secrets(job: NewJob) -> dict[str, set[str]]:
+    """The secrets that must exist when a job is created or changed, by the path of the field that names them."""
+    found: dict[str, set[str]] = {}
+    action = job.action
+    if isinstance(action, WebhookAction):
+        found |= _required_by("action", action)
+        if action.secrets is SecretsCheck.REQUIRED:
+            found["action.body"] = set() if action.literal else names_in(action.body)
+            if action.signing_secret is not None:
+                found["action.signing_secret"] = {action.signing_secret}
+    for index, notification in enumerate(job.notifications):
+        found |= _required_by(f"notifications[{index}]", notification)
+    return {path: names for path, names in found.items() if names}
+
+
+def required_by_webhook(path: str, url: str, headers: Mapping[str, str]) -> dict[str, set[str]]:
+    """The same of a url and headers under a path."""
+    prefix = f"{path}." if path else ""
+    found = {f"{prefix}url": names_in(url)}
+    found |= {f"{prefix}headers.{name}": names_in(value) for name, value in headers.items()}
+    return {path: names for path, names in found.items() if names}
+
+
+def _required_by(path: str, webhook: WebhookAction | Notification) -> dict[str, set[str]]:
+    if webhook.secrets is SecretsCheck.LAZY:
+        return {}
+    return required_by_webhook(path, webhook.url, webhook.headers)
+
+
+def template_problem(text: str) -> str | None:
+    """Why a text would not be sent as it was meant, or None: it has `{{` in it that begins no `{{secret:name}}`."""
+    if "{{" not in text:
+        return None
+    left = PLACEHOLDER.sub(" ", text)
+    if "{{" not in left:
+        return None
+    almost = _ALMOST_PLACEHOLDER.search(left)
+    if almost is not None:
+        name = SECRET_NAME.search(almost[0].replace(".", ":", 1).partition(":")[2])
+        assert name is not None
+        return f"has a template that is not known; did you mean {{{{secret:{name[0]}}}}}?"
+    return "has {{ that begins no {{secret:name}}, the only template there is"
+
+
+def masked(name: str, value: str) -> str:
+    """The value of a header as users see it: a literal credential is not shown, the name of a secret is."""
+    if not holds_credentials(name):
+        return value
+    beside, found = PLACEHOLDER.subn("", value)
+    return value if found and _BESIDE_SECRET.fullmatch(beside) else MASKED
 
 
 def filled(value: Any, secrets: Mapping[str, str]) -> Any:
@@ -92,7 +161,7 @@ def filled(value: Any, secrets: Mapping[str, str]) -> Any:
     return _map_texts(value, lambda text: PLACEHOLDER.sub(lambda found: secrets[found[1]], text))
 
 
-def _texts(value: Any) -> list[str]:
+def texts_in(value: Any) -> list[str]:
     """In the order in which `_map_texts` changes them."""
     found: list[str] = []
 
@@ -139,7 +208,7 @@ class Redactor:
         """Of what can be written as JSON; all of it goes if a value is there otherwise than in a text."""
         if not self._spellings:
             return document
-        texts = _texts(document)
+        texts = texts_in(document)
         # All at once: a document may have thousands of texts.
         pieces = self.redacted(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS) if texts else []
         if len(pieces) != len(texts):

@@ -25,7 +25,8 @@ CLAIM = f"{EXECUTIONS}/claim"
 WEBHOOK = {
     "type": "WEBHOOK",
     "url": "https://example.com/{{secret:path}}",
-    "headers": {"Authorization": "{{secret:token}}"},
+    "headers": {"Authorization": "{{secret:token}}", "X-Api-Key": "a literal key"},
+    "secrets": "lazy",
 }
 
 
@@ -54,6 +55,7 @@ async def test_a_claim_gives_all_that_is_needed_to_run(api: Client, engine: Engi
 async def test_a_webhook_is_given_as_it_stands_with_its_secrets_not_filled_in(
     api: Client, engine: Engine
 ):
+    """And with its literal credentials, which others do not see."""
     await enqueue(engine, action=WEBHOOK)
     [execution] = await RemoteWorker(api).claim()
     assert execution["action"] == WEBHOOK | {"method": "POST", "body": None}

@@ -200,6 +200,7 @@ async def test_a_job_says_whom_to_tell(api: Client):
         {"on": ["failure", "dead_letter"], "url": "https://a.example/", "headers": {"X-A": "1"}},
         {"on": ["success"], "url": "https://b.example/{{secret:path}}"},
     ]
+    await api.put("/api/v1/secrets/path", {"value": "a path of its own"})
     job = await api.created(recurring(notifications=notifications))
     notifications[1]["headers"] = {}
     assert job["notifications"] == notifications

@@ -20,13 +20,13 @@ def watching(job_id: str, **fields: Any) -> dict[str, Any]:
 
 async def test_a_monitor_is_created_and_can_be_read(api: Client):
     job = await api.created(recurring(tenant_id="acme"))
-    answer = await api.post(MONITORS, watching(job["job_id"], headers={"X-Key": "7"}))
+    answer = await api.post(MONITORS, watching(job["job_id"], headers={"X-Seven": "7"}))
     assert answer.status == 201
     made = answer.body
     assert made["tenant_id"] == "acme"
     assert (made["status"], made["down_since"], made["last_success_at"]) == ("UP", None, None)
     assert made["expected_at"] == job["next_run_at"]
-    assert made["headers"] == {"X-Key": "7"}
+    assert made["headers"] == {"X-Seven": "7"}
     assert answer.headers["Location"] == f"{MONITORS}/{made['monitor_id']}"
     assert (await api.get(answer.headers["Location"])).body == made
 

@@ -31,6 +31,12 @@ from unnest($1::text[], $2::text[]) as asked(tenant, name)
 cross join lateral (select id from hourbell.tenants as t where t.name = asked.tenant offset 0) as t
 cross join lateral (select * from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name offset 0) as s
 
+-- name: existing
+-- Those of the secrets $2[k] of tenants $1[k] that exist.
+select asked.tenant, asked.name from unnest($1::text[], $2::text[]) as asked(tenant, name)
+cross join lateral (select id from hourbell.tenants as t where t.name = asked.tenant offset 0) as t
+where exists (select from hourbell.secrets as s where s.tenant = t.id and s.name = asked.name)
+
 -- name: sealed_by_others
 -- Secrets that another key than $1 seals, of all tenants.
 select s.tenant, s.name, s.sealed, s.sealed_by, s.previous, s.previous_by, t.name as tenant_name
