@@ -145,6 +145,9 @@ async def engine_on(
             lease_seconds=settings.lease_seconds,
             leader_lease_seconds=settings.leader_lease_seconds,
             max_crashes=settings.max_crashes,
+            ledger_days=settings.ledger_days,
+            dead_letter_days=settings.dead_letter_days,
+            audit_days=settings.audit_days,
         )
         yield Engine(database, DatabaseClock(database), times)
     finally:

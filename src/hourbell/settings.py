@@ -16,6 +16,7 @@ from msgspec import Meta
 from hourbell import failpoints
 from hourbell.model.egress import Egress
 from hourbell.model.errors import ConfigurationError
+from hourbell.model.limits import MAX_DAYS
 from hourbell.model.policies import MAX_CRASHES
 from hourbell.model.sealing import KeyRing
 
@@ -27,6 +28,7 @@ HorizonSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds f
 Crashes = Annotated[
     int, Meta(ge=1, le=MAX_CRASHES, description=f"a number from 1 to {MAX_CRASHES}")
 ]
+Days = Annotated[int, Meta(ge=1, le=MAX_DAYS, description=f"whole days from 1 to {MAX_DAYS}")]
 CriticalSlots = Annotated[int, Meta(ge=0, le=10_000, description="a number from 0 to 10000")]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Queues = Annotated[
@@ -58,15 +60,18 @@ Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How this process was told to run."""
 
+    audit_days: Days = 365  # how long entries of the audit trail are kept
     ca_file: CaFile | None = None  # whom webhooks trust besides those whom this machine does
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
+    dead_letter_days: Days = 365  # how long dead letters are kept
     egress_allow: EgressAllow = ""  # where webhooks may go besides the internet
     failpoints: Failpoints = ""
     horizon_seconds: HorizonSeconds = 60  # how far ahead executions are planned
     host: Host = "127.0.0.1"
     leader_lease_seconds: LeaseSeconds = 10
     lease_seconds: LeaseSeconds = 15  # of a worker's session
+    ledger_days: Days = 30  # how long ended executions are kept
     log_level: LogLevel = "info"
     max_crashes: Crashes = 3  # deaths alone with its worker, until an execution is DEAD
     port: Port = 8080

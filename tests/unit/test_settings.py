@@ -17,27 +17,33 @@ def test_without_variables_everything_has_a_default() -> None:
 def test_every_variable_is_read() -> None:
     assert from_environment(
         {
+            "HOURBELL_AUDIT_DAYS": "400",
             "HOURBELL_CA_FILE": "/etc/ours.pem",
             "HOURBELL_DATA_DIR": "/srv/hourbell",
             "HOURBELL_DATABASE_URL": "postgresql://ada:secret@db/hourbell",
+            "HOURBELL_DEAD_LETTER_DAYS": "90",
             "HOURBELL_FAILPOINTS": "plan.after_open=kill",
             "HOURBELL_HORIZON_SECONDS": "120",
             "HOURBELL_HOST": "0.0.0.0",
             "HOURBELL_LEADER_LEASE_SECONDS": "5",
             "HOURBELL_LEASE_SECONDS": "30",
+            "HOURBELL_LEDGER_DAYS": "14",
             "HOURBELL_LOG_LEVEL": "debug",
             "HOURBELL_PORT": "9090",
             "HOURBELL_WORKER_SLOTS": "7",
         }
     ) == Settings(
+        audit_days=400,
         ca_file=Path("/etc/ours.pem"),
         data_dir=Path("/srv/hourbell"),
         database_url="postgresql://ada:secret@db/hourbell",
+        dead_letter_days=90,
         failpoints="plan.after_open=kill",
         horizon_seconds=120,
         host="0.0.0.0",
         leader_lease_seconds=5,
         lease_seconds=30,
+        ledger_days=14,
         log_level="debug",
         port=9090,
         worker_slots=7,
@@ -63,7 +69,7 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_WORKER_SLOTS", "-1", "must be a number from 1 to 10000"),
         ("HOURBELL_WORKER_QUEUES", "default,", "must be names of queues, with commas"),
         ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
-        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_CA_FILE, HOURBELL_DATA_DIR"),
+        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],
 )

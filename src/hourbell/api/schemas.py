@@ -58,6 +58,7 @@ from hourbell.model.jobs import (
 from hourbell.model.limits import (
     MAX_BURST,
     MAX_CONCURRENCY,
+    MAX_DAYS,
     MAX_JOBS,
     MAX_RATE,
     MAX_WEIGHT,
@@ -713,6 +714,13 @@ def _tenant_settings() -> dict[str, Schema]:
     return {
         "weight": {**_number(1 / MAX_WEIGHT, MAX_WEIGHT), "default": 1},
         "max_jobs": _whole(0, MAX_JOBS, "Scheduled, paused or waiting."),
+        "ledger_days": _whole(
+            1,
+            MAX_DAYS,
+            "How long ended executions are kept; at most as long as the cell keeps them.",
+        ),
+        "dead_letter_days": _whole(1, MAX_DAYS, "How long dead letters are kept."),
+        "audit_days": _whole(1, MAX_DAYS, "How long entries of the audit trail are kept."),
     }
 
 

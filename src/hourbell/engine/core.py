@@ -36,8 +36,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 15.0  # of a worker's session
     leader_lease_seconds: float = 10.0
     answers_seconds: float = 48 * 3600.0  # how long an idempotent write is remembered
-    ledger_days: int = 30
     max_crashes: int = 3  # of jobs that do not say it: deaths of the worker while it ran alone
+    ledger_days: int = 30  # how long ended executions are kept,
+    dead_letter_days: int = 365  # dead letters,
+    audit_days: int = 365  # and entries of the audit trail, unless a tenant says otherwise
 
     @property
     def horizon(self) -> timedelta:

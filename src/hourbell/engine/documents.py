@@ -78,6 +78,7 @@ from hourbell.model.jobs import (
 from hourbell.model.limits import (
     MAX_BURST,
     MAX_CONCURRENCY,
+    MAX_DAYS,
     MAX_JOBS,
     MAX_RATE,
     MAX_WEIGHT,
@@ -228,6 +229,9 @@ def parse_tenant_settings(document: object) -> TenantSettings:
         rate_limit=rate,
         weight=reader.number("weight", 1 / MAX_WEIGHT, MAX_WEIGHT, 1.0),
         max_jobs=reader.whole("max_jobs", 0, MAX_JOBS, None),
+        ledger_days=reader.whole("ledger_days", 1, MAX_DAYS, None),
+        dead_letter_days=reader.whole("dead_letter_days", 1, MAX_DAYS, None),
+        audit_days=reader.whole("audit_days", 1, MAX_DAYS, None),
     )
     reader.finish()
     problems.raise_if_any()
@@ -925,7 +929,13 @@ def render_limits(limits: Limits) -> dict[str, Any]:
     }
     match limits:
         case TenantSettings():
-            shown |= {"weight": limits.weight, "max_jobs": limits.max_jobs}
+            shown |= {
+                "weight": limits.weight,
+                "max_jobs": limits.max_jobs,
+                "ledger_days": limits.ledger_days,
+                "dead_letter_days": limits.dead_letter_days,
+                "audit_days": limits.audit_days,
+            }
         case QueueSettings():
             retries = limits.default_retry_policy
             shown |= {

@@ -32,20 +32,38 @@ _POINTS = Points("configure.before_commit", "configure.after_commit")
 
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
-    """Give a tenant its weight, limits and quota; they replace what it had."""
+    """Give a tenant its weight, limits, quota and retention; they replace what it had."""
     if engine.scope is not None:
         raise Forbidden("The limits of a tenant are set by a key of all tenants, not by its own.")
     check_label(name, "tenant_id")
     settings.check()
+    _check_ledger_days(engine, settings)
     now = await engine.clock.now()
     number = await engine.tenant(name, now)
 
     async def effect(connection: Connection) -> None:
-        await connection.execute(_Q["weigh"], number, settings.weight, settings.max_jobs)
+        await connection.execute(
+            _Q["weigh"],
+            number,
+            settings.weight,
+            settings.max_jobs,
+            settings.ledger_days,
+            settings.dead_letter_days,
+            settings.audit_days,
+        )
         await _limit(connection, TENANT, number, settings, now)
         await note(connection, write, now, number, None, "configure_tenant", None, None)
 
     await _configure(engine, write, name, number, now, effect)
+
+
+def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
+    most = engine.times.ledger_days
+    if settings.ledger_days is not None and settings.ledger_days > most:
+        problem = (
+            f"must be at most {most}: the cell drops whole days after that (HOURBELL_LEDGER_DAYS)"
+        )
+        raise InvalidInput([FieldError("ledger_days", "out_of_range", problem)])
 
 
 async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: Write) -> None:

@@ -147,4 +147,7 @@ def _tenant(row: asyncpg.Record) -> TenantSettings:
         rate_limit=limits.rate_limit,
         weight=row["weight"],
         max_jobs=row["max_jobs"],
+        ledger_days=row["ledger_days"],
+        dead_letter_days=row["dead_letter_days"],
+        audit_days=row["audit_days"],
     )

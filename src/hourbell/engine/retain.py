@@ -1,4 +1,8 @@
-"""retain: the ledger's days are made ahead and dropped whole, and what has served its time is forgotten."""
+"""retain: the ledger's days are made ahead and dropped whole; dead letters, audit entries and what else has an age are deleted.
+
+How long is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A tenant can keep less of the ledger than the cell, not
+more, because days are dropped whole; its rows are then deleted in batches.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from hourbell.engine.leader import Term, authority, leading
 
 _DAYS_AHEAD = 7
 _MOST = 10_000
+_TENANTS = 1_000  # whose history one round looks at
 
 
 async def make_partitions(engine: Engine, now: datetime) -> None:
@@ -34,4 +39,14 @@ async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
             timedelta(seconds=times.answers_seconds),
             _MOST,
         )
-    return bool(forgotten >= _MOST)
+        deleted = await engine.database.value(
+            "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)",
+            *authority(term),
+            now,
+            times.ledger_days,
+            times.dead_letter_days,
+            times.audit_days,
+            _TENANTS,
+            _MOST,
+        )
+    return bool(forgotten >= _MOST or deleted >= _MOST)

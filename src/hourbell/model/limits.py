@@ -2,7 +2,7 @@
 
 Limits           of a queue, a tenant, or a target host
 QueueSettings    besides: what holds for its jobs that say nothing about it
-TenantSettings   besides: its weight among the others, and how many jobs it may have
+TenantSettings   besides: its weight among the others, how many jobs it may have, how long its history is kept
 """
 
 import msgspec
@@ -17,6 +17,7 @@ MAX_RATE = 1_000_000.0
 MAX_BURST = 1_000_000
 MAX_WEIGHT = 1_000.0
 MAX_JOBS = 1_000_000_000
+MAX_DAYS = 3_650  # that history is kept
 
 
 class RateLimit(msgspec.Struct, frozen=True):
@@ -64,10 +65,16 @@ class QueueSettings(Limits, frozen=True, kw_only=True):
 class TenantSettings(Limits, frozen=True, kw_only=True):
     weight: float = 1.0  # of its share; twice the weight is twice the share
     max_jobs: int | None = None  # scheduled, paused or waiting
+    # How long its history is kept; None: as long as the cell says.
+    ledger_days: int | None = None  # ended executions; no longer than the cell keeps them
+    dead_letter_days: int | None = None
+    audit_days: int | None = None
 
     def problems(self) -> list[FieldError]:
         found = super().problems()
         found += _wrong("weight", self.weight, 1 / MAX_WEIGHT, MAX_WEIGHT, float)
+        for field in ("ledger_days", "dead_letter_days", "audit_days"):
+            found += _wrong(field, getattr(self, field), 1, MAX_DAYS)
         return found + _wrong("max_jobs", self.max_jobs, 0, MAX_JOBS)
 
 

@@ -25,6 +25,9 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
         "max_jobs": 7,
         "max_concurrency": 3,
         "rate_limit": {"per_second": 0.5, "burst": 4},
+        "ledger_days": 7,
+        "dead_letter_days": 500,
+        "audit_days": 90,
     }
     answer = await api.put(path, settings)
     assert answer.status == 200
@@ -37,6 +40,9 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
         **NO_LIMITS,
         "weight": 1.0,
         "max_jobs": None,
+        "ledger_days": None,
+        "dead_letter_days": None,
+        "audit_days": None,
         "counts": counts,
     }
 
@@ -150,6 +156,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], set[str]]]] = {
         ({"weight": 0}, {"weight"}),
         ({"weight": "1"}, {"weight"}),
         ({"weight": True, "max_jobs": -1}, {"weight", "max_jobs"}),
+        ({"ledger_days": 0, "audit_days": 4000}, {"ledger_days", "audit_days"}),
+        ({"ledger_days": 31, "dead_letter_days": 31}, {"ledger_days"}),  # more than the cell's
         ({"weight": 1e400}, {"weight"}),
         ({"default_timeout_seconds": 1}, {"default_timeout_seconds"}),
     ],

@@ -87,7 +87,9 @@ begin
   delete from hourbell.crowds where ctid = any (array(
     select ctid from hourbell.crowds where at < p_now order by at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
-  delete from hourbell.cancellations as c where not exists (select from hourbell.executions as e where e.id = c.id);
+  delete from hourbell.cancellations where ctid = any (array(
+    select ctid from hourbell.cancellations as c
+    where not exists (select from hourbell.executions as e where e.id = c.id) limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.timetables where ctid = any (array(
     select ctid from hourbell.timetables as t
@@ -103,7 +105,8 @@ begin
     join hourbell.lanes as l on l.space = v.queue and l.priority = v.priority
     where not v.v < any (l.lasts) limit p_limit for update of l skip locked));
   get diagnostics n = row_count; total := total + n;
-  delete from hourbell.generations where id < (select max(id) from hourbell.generations);
+  delete from hourbell.generations where id = any (array(
+    select id from hourbell.generations where id < (select max(id) from hourbell.generations) order by id limit p_limit));
   get diagnostics n = row_count; total := total + n;
   -- Lanes of blockers by whom nothing is parked any more.
   delete from hourbell.lanes where ctid = any (array(
@@ -124,4 +127,88 @@ begin
     where job = any (array(select * from unnest(held) except select * from unnest(living))) for update skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;
+end $$;
+
+-- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit entries, and rows
+-- of the ledger of tenants that keep less than the cell; days that no tenant keeps any longer are dropped whole by `drop_partitions`.
+-- A round looks at the next p_tenants tenants and deletes p_limit rows of each kind at most; the cursor stays until they have no more.
+-- Ledger rows go by whole days, as partitions do. `ledger_rest` has no day, so its rows go by their time.
+create or replace function hourbell.retain(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int, p_tenants int, p_limit int)
+returns int language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  n int;
+  most int := 0;
+  tenants int[];
+  brief int[];  -- those that keep less of the ledger than the partition's age
+  name text;
+  day date;
+  left_over int;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  tenants := array(
+    select id from hourbell.tenants where id > (select last_value from hourbell.retention_cursor) order by id limit p_tenants);
+
+  delete from hourbell.dead_letters where id = any (array(
+    select d.id from unnest(tenants) as w(id)
+    cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+    cross join lateral (
+      select id from hourbell.dead_letters as d
+      where d.tenant = t.id and d.died_at < p_now - make_interval(days => coalesce(t.dead_letter_days, p_letter_days))
+      order by d.tenant, d.died_at, d.id limit p_limit for update skip locked) as d
+    limit p_limit));
+  get diagnostics n = row_count; most := greatest(most, n);
+
+  -- Entries are numbered in the order of their time, or nearly.
+  delete from hourbell.audit where id = any (array(
+    select a.id from unnest(tenants) as w(id)
+    cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+    cross join lateral (
+      select id, at from hourbell.audit as a where a.tenant = t.id order by a.tenant, a.id limit p_limit for update skip locked) as a
+    where a.at < p_now - make_interval(days => coalesce(t.audit_days, p_audit_days))
+    limit p_limit));
+  get diagnostics n = row_count; most := greatest(most, n);
+
+  left_over := p_limit;
+  for name, day in
+    select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+    where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
+      and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
+    order by c.relname
+  loop
+    brief := array(
+      select t.id from unnest(tenants) as w(id)
+      cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+      where day < ((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date);
+    continue when brief = '{}';
+    begin
+      for i in 0..1 loop  -- recurring and one-time: each has an index of its own
+        execute format(
+          'delete from hourbell.%1$I where ctid = any (array(
+             select l.ctid from unnest($1) as w(id)
+             cross join lateral (
+               select ctid from hourbell.%1$I as l where l.tenant = w.id and %2$s order by l.tenant, l.id limit $2 offset 0) as l
+             limit $2))',
+          name, case i when 0 then 'l.job <> l.id' else 'l.job = l.id' end) using brief, left_over;
+        get diagnostics n = row_count; left_over := left_over - n;
+      end loop;
+    exception
+      when undefined_table then null;  -- dropped meanwhile
+    end;
+    exit when left_over <= 0;
+  end loop;
+  most := greatest(most, p_limit - left_over);
+
+  delete from hourbell.ledger_rest where ctid = any (array(
+    select l.ctid from hourbell.ledger_rest as l
+    left join lateral (select ledger_days from hourbell.tenants as t where t.id = l.tenant offset 0) as t on true
+    where l.recorded_at < p_now - make_interval(days => least(t.ledger_days, p_ledger_days) + 1) limit p_limit));
+  get diagnostics n = row_count; most := greatest(most, n);
+
+  if most < p_limit then
+    perform setval('hourbell.retention_cursor', case when cardinality(tenants) < p_tenants then 0 else tenants[p_tenants] end);
+  end if;
+  return most;
 end $$;

@@ -1,8 +1,9 @@
 -- Limits: the statements that set and read them.
 
 -- name: weigh
--- The quota at once, the weight by the gate, which stretches the tags that are already given.
-with quota as (update hourbell.tenants set max_jobs = $3 where id = $1)
+-- Quota and retention at once, the weight by the gate, which stretches the tags that are already given.
+with settings as (
+  update hourbell.tenants set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6 where id = $1)
 insert into hourbell.reweighings (tenant, weight) values ($1, $2)
 
 -- name: lock

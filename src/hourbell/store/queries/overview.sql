@@ -4,13 +4,13 @@
 
 -- name: list_tenants
 -- By name, after $1 and at most $2 of them.
-select t.id, t.name, t.max_jobs, l.max_concurrency, l.rate, l.burst, coalesce(
+select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
 where t.name > $1 order by t.name limit $2
 
 -- name: tenant
-select t.id, t.name, t.max_jobs, l.max_concurrency, l.rate, l.burst, coalesce(
+select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
 where t.name = $1
