@@ -55,7 +55,12 @@ def create_app(
         return engine.within(caller.tenant)
 
     document = msgspec.json.encode(describe(ROUTES))
-    known = {"key_ring": key_ring, "remote": remote, "openapi": document}
+    known = {
+        "key_ring": key_ring,
+        "remote": remote,
+        "openapi": document,
+        "doorkeeper": doorkeeper,
+    }
     return _app(ROUTES, health, known, {"engine": Provide(engine_of)})
 
 

@@ -1,7 +1,9 @@
 """Who calls: an API key in `Authorization: Bearer hb_…`, looked up and remembered for a moment.
 
-A server that only this machine can reach is open until somebody makes the first key; it then still answers only to requests
-that were meant for this machine, so that a page in a browser cannot reach it under a name of its own.
+A server that only this machine can reach needs no key until the first one is created. While it is open it answers only requests
+whose Host header names this machine, so that a page in a browser cannot reach it under another name.
+
+The node that creates the first key closes before it answers. Every other node asks the database again after KEYLESS_SECONDS.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from hourbell.model.access import ANYBODY, Caller, digest_of
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 
 FRESH_SECONDS = 2.0  # how long a revoked key may still open a door
+KEYLESS_SECONDS = 1.0  # how long a node may stay open after another process created the first key
 MOST_FAILURES = 20  # at once, from one address,
 SECONDS_PER_FAILURE = 3  # and then one in so many seconds
 _MOST_REMEMBERED = 10_000
@@ -35,7 +38,7 @@ class Doorkeeper:
 
     def __init__(self, engine: Engine, local: bool) -> None:
         self._engine = engine
-        self._local = local  # only this machine can reach us
+        self._local = local  # only this machine can reach us, and no key is known
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._failures: dict[str, float] = {}  # address → when it will have none
         self._keyless_until = 0.0
@@ -49,6 +52,10 @@ class Doorkeeper:
                 f"A key with the role {caller.role} may not do this; it takes one of: {allowed}."
             )
         return caller
+
+    def close(self) -> None:
+        """Require a key from now on: there is one."""
+        self._local = False
 
     async def _caller(self, request: AnyRequest) -> Caller:
         headers = request.headers.getall("Authorization", [])
@@ -76,15 +83,14 @@ class Doorkeeper:
         return caller
 
     async def _is_open(self) -> bool:
-        if not self._local:
-            return False
+        # The time before the question: a key that was created after the answer is seen KEYLESS_SECONDS later at most.
         at = time.monotonic()
-        if at >= self._keyless_until:
-            if not await is_keyless(self._engine):
-                self._local = False  # for good: there has been a key
-                return False
-            self._keyless_until = at + FRESH_SECONDS
-        return True
+        if self._local and at >= self._keyless_until:
+            if await is_keyless(self._engine):
+                self._keyless_until = at + KEYLESS_SECONDS
+            else:
+                self.close()
+        return self._local
 
     def _refuse_if_often(self, address: str) -> None:
         excess = self._failures.get(address, 0.0) - time.monotonic()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Response
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
 from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.auth import Doorkeeper
 from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
 from hourbell.api.routes import InPath, Route, TheEngine
 from hourbell.engine import keys
@@ -17,10 +20,15 @@ from hourbell.model.instants import format_instant
 KEYS = "/api/v1/keys"
 KEY = "/api/v1/keys/{key_id}"
 
+TheDoorkeeper = NamedDependency[SkipValidation[Doorkeeper]]
 
-async def create_key(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+
+async def create_key(
+    engine: TheEngine, doorkeeper: TheDoorkeeper, request: AnyRequest
+) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     made = await keys.create_key(engine, keys.parse_new_key(document), write)
+    doorkeeper.close()
     location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
     return answer({**_render(made.made), "key": made.key}, 201, location)
 
@@ -56,7 +64,8 @@ ROUTES = (
         summary="Make an API key",
         description=(
             "The key is in this answer and nowhere else; a repeated answer is without it. The first key must be an admin's "
-            "of all tenants. From then on every request needs a key."
+            "of all tenants. From then on every request needs a key: on this node before the answer is sent, on every other node "
+            "within 1 second."
         ),
         body="NewKey",
         media_types=(JSON,),

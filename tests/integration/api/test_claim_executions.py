@@ -137,14 +137,14 @@ async def test_a_long_poll_wakes_soon_after_an_enqueue(
         began = time.monotonic()
         await create(engine, one_time())
         [execution] = await asking
-        assert time.monotonic() - began < 3  # about 10 ms on an idle machine
+        assert time.monotonic() - began < 15  # about 10 ms on an idle machine; unwoken it waits 30 s
         await worker.complete(execution)
 
 
 async def test_a_long_poll_ends_after_its_time(api: Client):
     began = time.monotonic()
     assert await RemoteWorker(api).claim(wait_seconds=1) == []
-    assert 1 <= time.monotonic() - began < 3
+    assert 1 <= time.monotonic() - began < 15
 
 
 async def test_a_long_poll_is_served_without_any_notification(
@@ -156,7 +156,7 @@ async def test_a_long_poll_is_served_without_any_notification(
     began = time.monotonic()
     await create(engine, one_time())
     assert len(await asking) == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # at the next look, not when the 30 s are over
 
 
 async def test_a_session_lives_while_its_worker_waits(
@@ -321,7 +321,7 @@ async def test_stopping_ends_long_polls_at_once(engine: Engine, remote: RemoteWo
         began = time.monotonic()
         await remote.stop()
         await server.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 8  # not DRAIN_SECONDS, and not the 30 s of the poll
         assert (await (await asking).json())["executions"] == []
 
 

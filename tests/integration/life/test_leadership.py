@@ -285,7 +285,7 @@ async def test_a_leader_killed_delays_nothing_in_the_horizon_and_is_replaced_wit
         killed_at = time.monotonic()
         leader.signal(signal.SIGKILL)
         assert int(await standby.says("leads")) == epoch + 1
-        assert time.monotonic() - killed_at < lease + 1
+        assert time.monotonic() - killed_at < 2 * lease  # one lease, and room for a busy machine
         await eventually(lambda: ran(5))
     late = await engine.database.fetch(
         "select lateness_ms from hourbell.ledger where job = $1 and status = 0", job.job_id
