@@ -162,7 +162,7 @@ async def test_an_outage_of_two_leases_with_live_workers_doubles_nothing(
             return (await fates(engine))["SUCCEEDED"] >= 35 + 6
 
         await eventually(caught_up)
-        assert time.monotonic() - back_at < 8
+        assert time.monotonic() - back_at < 15  # 6 on an idle machine
         await check_sound(engine)
         assert (await fates(engine)).keys() == {"SUCCEEDED"}
         planned = [fate.occurrence for fate in await history(engine, steady.job_id)]

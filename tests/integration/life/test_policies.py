@@ -107,15 +107,15 @@ async def fate_of(engine: Engine, handler: Failing, **fields: Any) -> Any:
 
 async def test_retries_wait_as_their_list_says_and_then_it_is_dead(impatient: Engine) -> None:
     handler = Failing(99)
-    policy = {"backoff": "LIST", "delays_seconds": [0, 1]}
+    policy = {"backoff": "LIST", "delays_seconds": [0, 3]}
     execution = await fate_of(impatient, handler, retry_policy=policy)
     assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.RETRIES_EXHAUSTED)
     assert execution.attempt == 3
     assert execution.error == "ValueError: not yet"
     assert [attempt.attempt for attempt in execution.attempts] == [1, 2, 3]
     first, second, third = handler.at
-    assert second - first < timedelta(seconds=0.9)
-    assert timedelta(seconds=1) <= third - second < timedelta(seconds=2)
+    assert second - first < timedelta(seconds=2.9)
+    assert timedelta(seconds=3) <= third - second
     assert len({context.execution_id for context in handler.contexts}) == 1
     fences = [context.fence for context in handler.contexts]
     assert fences == sorted(set(fences))
