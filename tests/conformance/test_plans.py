@@ -461,19 +461,19 @@ def _(s: Scene) -> Case:
 
 @case("one-time jobs of everybody that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, None, None, None, None]
+    args = [NEWEST, 51, LOOK, True, None, None, None]
     return listing(J["list_one_time_ended"], args, rows=300, buffers=1_500)
 
 
 @case("one-time jobs of the biggest tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, None, None, None, None, 1]
+    args = [NEWEST, 51, LOOK, True, None, None, None, 1]
     return listing(J["list_one_time_ended_of_tenant"], args, rows=300, buffers=1_500)
 
 
 @case("one-time jobs of a small tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, None, None, None, None, 5000]
+    args = [NEWEST, 51, LOOK, True, None, None, None, 5000]
     return listing(J["list_one_time_ended_of_tenant"], args, rows=300, buffers=1_500)
 
 

@@ -17,7 +17,7 @@ from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
 from hourbell.api.openapi import describe
 from hourbell.api.problems import on_exception, on_framework_error, on_hourbell_error
-from hourbell.api.requests import AnyRequest
+from hourbell.api.requests import AnyRequest, refuse_two_hosts
 from hourbell.api.routes import Route
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
@@ -93,6 +93,7 @@ def _app(
             HTTPException: on_framework_error,
             Exception: on_exception,
         },
+        before_request=refuse_two_hosts,
         openapi_config=None,  # ours says more than the framework can know
         logging_config=None,
     )

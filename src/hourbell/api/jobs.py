@@ -195,7 +195,8 @@ ROUTES = (
         summary="Make or replace the job of a name",
         description=(
             "Makes the job (201), or makes the one that was put under this name before what the document says "
-            "(200); what it leaves out goes back to its default."
+            "(200); what it leaves out goes back to its default. Concurrent requests for one name wait for each other, for "
+            "5 seconds at most."
         ),
         body="NamedJob",
         media_types=(JSON,),
@@ -209,6 +210,7 @@ ROUTES = (
         access=READ,
         summary="List jobs, newest first",
         description=(
+            "Jobs that were deleted (CANCELLED) are listed only with status=CANCELLED. "
             "A call looks at a bounded number of jobs, so a page may have fewer than page_size and be "
             "followed by others: the last one has no next_page_token."
         ),
@@ -255,8 +257,10 @@ ROUTES = (
         access=PRODUCE,
         summary="End a job",
         description=(
-            "No further run begins, and the history stays. What runs is let finish, or with "
-            "running=cancel asked to stop."
+            "No further run begins. A run that has started finishes, or with running=cancel is asked to stop. Afterwards "
+            "GET still answers 200, with status CANCELLED and next_run_at null; executions and audit trail stay readable. "
+            "Lists of jobs leave the job out unless status=CANCELLED asks for it. A one-time job whose run has ended stays "
+            "COMPLETED; one whose run has started shows the outcome of that run."
         ),
         query=("running",),
         answers={200: "Job"},

@@ -30,7 +30,10 @@ _IN_PATH = re.compile(r"\{(\w+)\}")
 
 _QUERY: dict[str, dict[str, Any]] = {
     "tenant_id": {"type": "string"},
-    "jobs.status": {"enum": [status.value for status in JobStatus]},
+    "jobs.status": {
+        "enum": [status.value for status in JobStatus],
+        "description": "Left out: every status except CANCELLED.",
+    },
     "executions.status": {
         "enum": [each.value for each in ExecutionStatus if each is not ExecutionStatus.FAILED]
     },
@@ -76,7 +79,6 @@ _OF_KEYS = (
     "idempotency_key_reused",
 )
 _OF_BODIES = (
-    "malformed_request",
     "malformed_json",
     "body_too_large",
     "unsupported_media_type",
@@ -165,6 +167,7 @@ def _refusals(route: Route) -> dict[str, Any]:
 
 
 def _codes(route: Route) -> Iterable[str]:
+    yield "malformed_request"
     if route.access is not None:
         yield from _OF_CALLERS
     elif not route.writes:

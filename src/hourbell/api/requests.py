@@ -6,6 +6,7 @@ What comes from here is plain JSON values and a `Write`. Whether they make sense
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from hourbell.engine.pages import MOST_PER_PAGE
 from hourbell.engine.plain import read_plain
 from hourbell.engine.read import ExecutionFilter, JobFilter
 from hourbell.engine.writes import Write, fingerprint
-from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
+from hourbell.model.errors import FieldError, HourbellError, IdempotencyKeyMissing, InvalidInput
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.fields import ObjectReader, Problems, read_object, shown_key, text_problem
 from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
@@ -55,6 +56,7 @@ del _EXECUTION_STATUSES[ExecutionStatus.FAILED]  # no place to rest: nothing is 
 _RUNNING = {"finish": False, "cancel": True}
 
 _MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
+_SLICE = 200  # items of a batch that are spelt before others get their turn
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
@@ -68,12 +70,19 @@ class Part(msgspec.Struct, frozen=True):
     page_token: str | None
 
 
+async def refuse_two_hosts(request: AnyRequest) -> None:
+    """A request with two Host headers may mean different servers to a proxy and to us (RFC 9112, section 3.2)."""
+    if len(request.headers.getall("Host", [])) > 1:
+        raise MalformedRequest("The request has more than one Host header. Send one.")
+
+
 async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Write]:
     """The document of a write, and the write itself."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
-    return _document(request, body, media_types), _write(request, key, body)
+    document = _document(request, body, media_types)
+    return document, _write(request, key, body, _spelt(document))
 
 
 async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
@@ -82,7 +91,9 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     refuse_query(request)
     body = await _body(request)
     _check_type(request, (JSON,))
-    return read_plain(body) or _decode(body), _write(request, key, body)
+    plain = read_plain(body)
+    document = _decode(body) if plain is None else msgspec.json.decode(body)
+    return plain or document, _write(request, key, body, _spelt(document))
 
 
 async def read_batch(
@@ -104,7 +115,7 @@ async def read_batch(
     if not 1 <= len(items) <= MOST_ITEMS:
         message = f"must have from 1 to {MOST_ITEMS} jobs"
         raise InvalidInput([FieldError("", "out_of_range", message)])
-    return items, _write(request, key, body)
+    return items, _write(request, key, body, await _spelt_items(items))
 
 
 def read_item(item: Raw) -> object:
@@ -141,8 +152,10 @@ async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
-    document = _document(request, body, (JSON,)) if body else None
-    return document, _write(request, key, body)
+    if not body:
+        return None, _write(request, key, body, b"")
+    document = _document(request, body, (JSON,))
+    return document, _write(request, key, body, _spelt(document))
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
@@ -248,7 +261,7 @@ async def _bare_write(request: AnyRequest, key: str) -> Write:
         problems = Problems()
         read_object(_document(request, body, (JSON,)), problems).finish()
         problems.raise_if_any()
-    return _write(request, key, body)
+    return _write(request, key, body, b"")
 
 
 def _text(reader: ObjectReader, key: str, longest: int) -> str | None:
@@ -276,13 +289,19 @@ def _key(request: AnyRequest) -> str:
     return key
 
 
-def _write(request: AnyRequest, key: str, body: bytes) -> Write:
+def _write(request: AnyRequest, key: str, body: bytes, value: bytes) -> Write:
+    """The write of a request; `value` is what its body says, however it was spelt."""
     operation = f"{request.method} {request.scope['path_template']}"
     target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
     condition = "".join(f"\n{text}" for text in request.headers.getall(IF_MATCH, []))
     actor = request.scope["state"]["caller"].name
-    digest = fingerprint(operation, target.decode("latin-1") + condition, body)
-    return Write(key, digest, actor)
+    where = target.decode("latin-1") + condition
+    return Write(
+        key,
+        fingerprint(operation, where, value),
+        actor,
+        byte_fingerprint=fingerprint(operation, where, body),
+    )
 
 
 async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) -> bytes:
@@ -325,6 +344,37 @@ def _decode(body: bytes) -> object:
         # Both say where it broke, and neither repeats what it read.
         raise MalformedJson(f"The body cannot be read as JSON in UTF-8: {error}.") from None
     return document
+
+
+def _spelt(document: object) -> bytes:
+    """A JSON value in the one spelling that idempotency compares: keys in order, no space, numbers and text as we write them."""
+    try:
+        return msgspec.json.encode(document, order="sorted")
+    except RecursionError:
+        raise MalformedJson("The body is nested too deeply.") from None
+
+
+async def _spelt_items(items: Sequence[Raw]) -> bytes:
+    """The same of the items of a batch, as a digest. Others get their turn of the loop in between."""
+    digest = hashlib.sha256()
+    for first in range(0, len(items), _SLICE):
+        await asyncio.sleep(0)
+        for item in items[first : first + _SLICE]:
+            text = _spelt_item(bytes(item))
+            digest.update(len(text).to_bytes(8, "big"))
+            digest.update(text)
+    return digest.digest()
+
+
+def _spelt_item(text: bytes) -> bytes:
+    """An item that will be refused, because it is no JSON or has a key twice, is compared by its bytes."""
+    try:
+        spelt = _spelt(msgspec.json.decode(text))
+        if b"\\" in text or spelt.count(b'"') != text.count(b'"'):  # else no key is there twice
+            _decode(text)
+    except (HourbellError, RecursionError, msgspec.MsgspecError, ValueError):
+        return text
+    return spelt
 
 
 def _lines(body: bytes) -> Sequence[Raw]:

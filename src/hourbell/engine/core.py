@@ -8,6 +8,7 @@ import copy
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import asyncpg
 import msgspec
@@ -73,6 +74,8 @@ class Engine:
         self.crowds = Crowds()  # of one-time jobs that this process has created
         self.batches = Turns(2, 32)  # each may be large
         self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # for those that arrive or wait
+        # Names whose job is being put, each with the lock of the requests that put it.
+        self.puts: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.early = Turns(32, 0)  # completions that come before their acceptance is recorded
         self._announcer = _Announcer(database)
 

@@ -436,7 +436,7 @@ class Seen:
         if number not in self._answers:
             return None
         fingerprint, answer = self._answers[number]
-        if fingerprint != write.fingerprint:
+        if not write.is_kept_under(fingerprint):
             assert write.key is not None
             raise IdempotencyKeyReused(write.key)
         return msgspec.json.decode(answer, type=Created)

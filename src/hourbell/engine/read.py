@@ -9,7 +9,14 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.engine.codes import AWAITING_SESSION, FATES, JOB_STATUSES
+from hourbell.engine.codes import (
+    AWAITING_SESSION,
+    COMPLETED,
+    FATES,
+    JOB_STATUSES,
+    PAUSED,
+    SCHEDULED,
+)
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import first_run, timetable_of
 from hourbell.engine.pages import (
@@ -39,6 +46,7 @@ _J = queries("jobs")
 _E = queries("executions")
 
 _FAR = datetime.max.replace(tzinfo=UTC)
+_LISTED = (SCHEDULED, PAUSED, COMPLETED)  # jobs of a list that names no status
 _MOST_OF_A_JOB = 1_000  # runs of one job that are looked at for one page
 
 
@@ -46,7 +54,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list; None: whatever it is."""
 
     tenant_id: str | None = None
-    status: JobStatus | None = None
+    status: JobStatus | None = None  # None: any but CANCELLED
     queue: str | None = None
     type: JobType | None = None
     name_prefix: str | None = None
@@ -112,7 +120,7 @@ async def list_jobs(
     if wanted.type is not JobType.ONE_TIME:
         code = None if status is None else JOB_STATUSES.index(status)
         # The index of a tenant's jobs is by status.
-        codes = range(len(JOB_STATUSES)) if code is None and tenant is not None else [code]
+        codes = _LISTED if code is None and tenant is not None else [code]
         for each in codes:
             rows = await look("list_recurring", "list_recurring_of_tenant", each)
             sources.append(seen(rows, size + 1, _id, lambda row: recurring_job(row, now)))
@@ -123,7 +131,7 @@ async def list_jobs(
             rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
             sources.append(seen(rows, size + 1, _id, _one_time_live))
         if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
-            completed = None if status is None else status is JobStatus.COMPLETED
+            completed = status is not JobStatus.CANCELLED
             rows = await look("list_one_time_ended", "list_one_time_ended_of_tenant", completed)
             sources.append(seen(rows, size + 1, _id, _one_time_ended))
     return page_of(sources, size)

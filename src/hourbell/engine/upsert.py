@@ -1,11 +1,15 @@
 """upsert: the one job of a name, made if it is not there and replaced if it is.
 
 The name is a unique key in a space of its own: jobs that were created otherwise may have the same name and are not meant.
-Two who put the same name at once make one job; the second changes it.
+Requests that put the same name at once make one job: the first creates it, the others change it one after the other. Within a
+process they wait for each other here; between processes a request that finds the job changed since it looked tries again.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -23,12 +27,33 @@ from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-_TRIES = 5
+_TRIES = 64  # each time another process has changed the job of this name
+TURN_SECONDS = 5.0  # that a request waits for others that put the same name
 
 
 async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
     """The job of this name as the document describes it; what that leaves out has its default."""
     asked = asked_by(engine, _named(name, document), write, name)
+    async with _turn(engine, asked.tenant, name):
+        return await _put(engine, name, asked)
+
+
+@asynccontextmanager
+async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
+    """One request at a time for a name; Conflict if the others take too long."""
+    lock = engine.puts.setdefault((tenant, name), asyncio.Lock())
+    try:
+        async with asyncio.timeout(TURN_SECONDS):
+            await lock.acquire()
+    except TimeoutError:
+        raise Conflict(IN_USE) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def _put(engine: Engine, name: str, asked: Asked) -> Created:
     for _ in range(_TRIES):
         holder = await engine.database.value(_Q["holder"], asked.tenant, NAME, name)
         if holder is not None:

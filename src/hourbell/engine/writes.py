@@ -23,7 +23,9 @@ from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_TRIES = 5
+_TRIES = (
+    64  # each time another request has changed the same thing: so many may do so at the same moment
+)
 IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
 
 
@@ -31,10 +33,19 @@ class Write(msgspec.Struct, frozen=True):
     """Who asks for a change, and under which key; without a key it is done each time."""
 
     key: str | None = None
-    fingerprint: bytes = b""  # of the whole request: the same key must mean the same request
+    fingerprint: bytes = (
+        b""  # of the whole request, by value: the same key must mean the same request
+    )
     actor: str = "anonymous"
     if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
+    byte_fingerprint: bytes = (
+        b""  # of the whole request, by its bytes: what the version before compares
+    )
     older_fingerprints: tuple[bytes, ...] = ()  # that the same request may have been kept under
+
+    def is_kept_under(self, fingerprint: bytes) -> bool:
+        """Whether a kept answer with this fingerprint is the answer to this request."""
+        return fingerprint in (self.fingerprint, self.byte_fingerprint, *self.older_fingerprints)
 
 
 def fingerprint(operation: str, target: str, body: bytes) -> bytes:
@@ -89,6 +100,7 @@ async def once(
                         _Q["insert_answer"],
                         prepared.tenant,
                         write.key,
+                        write.byte_fingerprint,
                         write.fingerprint,
                         msgspec.json.encode(answer).decode(),
                         now,
@@ -129,7 +141,7 @@ async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)
     if known is None:
         return None
-    if known["fingerprint"] not in (write.fingerprint, *write.older_fingerprints):
+    if not write.is_kept_under(known["fingerprint"]):
         raise IdempotencyKeyReused(write.key)
     answer: str = known["response"]
     return answer

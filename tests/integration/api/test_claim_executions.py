@@ -137,7 +137,9 @@ async def test_a_long_poll_wakes_soon_after_an_enqueue(
         began = time.monotonic()
         await create(engine, one_time())
         [execution] = await asking
-        assert time.monotonic() - began < 15  # about 10 ms on an idle machine; unwoken it waits 30 s
+        assert (
+            time.monotonic() - began < 15
+        )  # about 10 ms on an idle machine; unwoken it waits 30 s
         await worker.complete(execution)
 
 

@@ -20,6 +20,31 @@ async def test_a_deleted_job_is_cancelled_and_stays_readable(api: Client):
         assert (await api.get(job["path"])).body["status"] == "CANCELLED"
 
 
+async def test_a_list_leaves_deleted_jobs_out_unless_asked(api: Client):
+    kept, deleted = set(), set()
+    for document in (one_time(), recurring()):
+        kept.add((await api.created(document))["job_id"])
+        gone = await api.created(document)
+        await api.delete(gone["path"])
+        deleted.add(gone["job_id"])
+    for tenant in ("", "&tenant_id=default"):
+        listed = await api.pages(f"/api/v1/jobs?page_size=1{tenant}")
+        assert {job["job_id"] for job in listed} == kept
+        asked = await api.pages(f"/api/v1/jobs?page_size=1&status=CANCELLED{tenant}")
+        assert {job["job_id"] for job in asked} == deleted
+
+
+async def test_the_document_says_what_is_read_after_a_delete(api: Client):
+    deletion = api.document["paths"]["/api/v1/jobs/{job_id}"]["delete"]["description"]
+    assert "GET still answers 200, with status CANCELLED" in deletion
+    (status,) = [
+        each
+        for each in api.document["paths"]["/api/v1/jobs"]["get"]["parameters"]
+        if each["name"] == "status"
+    ]
+    assert "except CANCELLED" in status["schema"]["description"]
+
+
 async def test_deleting_twice_is_as_deleting_once(api: Client):
     for document in (one_time(), recurring()):
         job = await api.created(document)

@@ -1,6 +1,7 @@
 """The Idempotency-Key of every write."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -11,6 +12,7 @@ from hourbell.engine.retain import keep_house
 from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
+BATCH = "/api/v1/jobs/batch"
 
 
 async def every_write(api: Client) -> dict[str, tuple[str, str, object]]:
@@ -30,17 +32,17 @@ async def every_write(api: Client) -> dict[str, tuple[str, str, object]]:
 
 
 async def test_every_write_needs_a_key(api: Client):
-    for name, (method, path, json) in (await every_write(api)).items():
+    for name, (method, path, body) in (await every_write(api)).items():
         for key in (None, ""):
-            answer = await api.send(method, path, json, key=key)
+            answer = await api.send(method, path, body, key=key)
             assert answer.is_problem(400, "idempotency_key_missing"), name
 
 
 async def test_every_write_that_is_repeated_gets_its_first_answer(api: Client):
-    for name, (method, path, json) in (await every_write(api)).items():
-        first = await api.send(method, path, json, key=f"once-{name}")
+    for name, (method, path, body) in (await every_write(api)).items():
+        first = await api.send(method, path, body, key=f"once-{name}")
         assert first.status < 300, (name, first.body)
-        again = await api.send(method, path, json, key=f"once-{name}")
+        again = await api.send(method, path, body, key=f"once-{name}")
         assert (again.status, again.body) == (first.status, first.body), name
 
 
@@ -67,6 +69,102 @@ async def test_another_payload_under_the_same_key_is_refused(api: Client):
     answer = await api.post(JOBS, one_time(name="another"), key="mine")
     assert answer.is_problem(422, "idempotency_key_reused")
     assert len((await api.get(JOBS)).body["items"]) == 1
+
+
+def spelt_otherwise(document: dict[str, object]) -> bytes:
+    """The same JSON value: other key order, white space and escapes."""
+
+    def reverse(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: reverse(each) for key, each in reversed(value.items())}
+        return value
+
+    text = json.dumps(reverse(document), indent=3)
+    return text.replace('"name"', '"\\u006eame"').encode()
+
+
+async def test_the_same_value_spelt_otherwise_is_the_same_request(api: Client):
+    path = (await api.created(recurring()))["path"]
+    action = {"type": "TASK", "name": "count", "payload": {"b": 1.50, "a": [1, {"d": 2, "c": 3}]}}
+    writes: dict[str, tuple[str, str, dict[str, object]]] = {
+        "plain": ("POST", JOBS, one_time(action=action)),
+        "full": ("POST", JOBS, recurring(action=action, labels={"b": "1", "a": "2"})),
+        "put": ("PUT", JOBS + "/by-name/nightly", recurring(name="nightly", action=action)),
+        "patch": ("PATCH", path, {"name": "other", "action": action}),
+        "run": ("POST", path + "/run", {"payload": {"b": 1, "a": 2}}),
+    }
+    for name, (method, url, document) in writes.items():
+        first = await api.send(method, url, document, key=name)
+        assert first.status < 300, (name, first.body)
+        again = await api.send(method, url, body=spelt_otherwise(document), key=name)
+        assert (again.status, again.body) == (first.status, first.body), name
+
+
+async def test_the_same_batch_spelt_otherwise_is_the_same_request(api: Client):
+    jobs: list[dict[str, object]] = [one_time(), recurring(labels={"b": "1", "a": "2"})]
+    first = await api.post(BATCH, jobs, key="batch")
+    body = b" [" + b" , ".join(map(spelt_otherwise, jobs)) + b"]"
+    again = await api.send("POST", BATCH, body=body, key="batch")
+    assert (again.status, again.body) == (200, first.body)
+    other = await api.post(BATCH, jobs[::-1], key="batch")
+    assert other.is_problem(422, "idempotency_key_reused")
+    assert len((await api.get(JOBS)).body["items"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("1.5", "1.50", True),
+        ("1.5", "15e-1", True),
+        ("1", "1.0", False),
+        ("[1, 2]", "[2, 1]", False),
+        ("null", "0", False),
+        ('"a"', '"\\u0061"', True),
+        ("123456789012345678901", "123456789012345678902", False),
+    ],
+)
+async def test_what_is_the_same_value(api: Client, first: str, second: str, same: bool):
+    def body(payload: str) -> bytes:
+        return (
+            b'{"name": "n", "type": "ONE_TIME", "schedule": {"delay_seconds": 86400}, "action": '
+            b'{"type": "TASK", "name": "t", "payload": ' + payload.encode() + b"}}"
+        )
+
+    for suffix, wrap in (("", lambda text: text), (" of a batch", lambda text: b"[" + text + b"]")):
+        url = BATCH if suffix else JOBS
+        made = await api.send("POST", url, body=wrap(body(first)), key="k" + suffix)
+        assert made.status < 300, made.body
+        again = await api.send("POST", url, body=wrap(body(second)), key="k" + suffix)
+        if same:
+            assert again.body == made.body
+        else:
+            assert again.is_problem(422, "idempotency_key_reused")
+
+
+async def test_a_repeated_key_in_an_object_is_no_repeat_of_a_request(api: Client):
+    job = one_time()
+    await api.post(JOBS, job, key="one")
+    await api.post(BATCH, [job], key="many")
+    twice = json.dumps(job).encode().replace(b'"name": "once"', b'"name": "x", "name": "once"', 1)
+    answer = await api.send("POST", JOBS, body=twice, key="one")
+    assert answer.is_problem(400, "malformed_json")
+    answer = await api.send("POST", BATCH, body=b"[" + twice + b"]", key="many")
+    assert answer.is_problem(422, "idempotency_key_reused")
+
+
+async def test_an_answer_that_the_version_before_kept_is_given_again(api: Client, engine: Engine):
+    """It knows the bytes of a request only."""
+    document = recurring()
+    path = (await api.created(document))["path"]
+    for method, url, body in (("POST", JOBS, document), ("PATCH", path, {"name": "other"})):
+        first = await api.send(method, url, body, key=method)
+        kept = await engine.database.value(
+            "update hourbell.idempotency set value_fingerprint = null where key = $1 returning 1",
+            method,
+        )
+        assert kept == 1
+        again = await api.send(method, url, body, key=method)
+        assert (again.status, again.body) == (first.status, first.body)
 
 
 async def test_another_operation_under_the_same_key_is_refused(api: Client):

@@ -1,7 +1,17 @@
 """The one job of a name."""
 
 import asyncio
+import copy
+from collections import Counter
+from weakref import WeakValueDictionary
 
+import pytest
+
+from hourbell.engine import upsert
+from hourbell.engine.core import Engine
+from hourbell.engine.groups import Group
+from hourbell.engine.upsert import put_job
+from hourbell.engine.writes import Write
 from integration.api.client import Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -61,13 +71,47 @@ async def test_a_name_is_free_when_its_job_has_ended(api: Client):
     assert again.body["job_id"] != made.body["job_id"]
 
 
-async def test_many_at_once_make_one_job(api: Client):
-    puts = (api.put(NIGHTLY, nightly(timeout_seconds=n + 1)) for n in range(8))
+@pytest.mark.parametrize("exists", [False, True])
+async def test_puts_of_one_name_at_once_wait_for_each_other(api: Client, exists: bool):
+    if exists:
+        await api.put(NIGHTLY, nightly())
+    puts = (api.put(NIGHTLY, nightly(timeout_seconds=n + 1)) for n in range(20))
     answers = await asyncio.gather(*puts)
-    assert {answer.status for answer in answers} <= {200, 201, 409}
-    assert [answer.status for answer in answers].count(201) == 1
+    statuses = Counter(answer.status for answer in answers)
+    assert statuses == ({200: 20} if exists else {201: 1, 200: 19})
     (job,) = (await api.get(JOBS)).body["items"]
-    assert {a.body["job_id"] for a in answers if a.status != 409} == {job["job_id"]}
+    assert {answer.body["job_id"] for answer in answers} == {job["job_id"]}
+    # Each is a version of its own, and the last one is what is there.
+    versions = {answer.body["version"]: answer.body["timeout_seconds"] for answer in answers}
+    assert sorted(versions) == list(range(1 + exists, 21 + exists))
+    assert versions[job["version"]] == job["timeout_seconds"]
+
+
+async def test_puts_of_one_name_through_two_processes_wait_for_each_other(
+    api: Client, engine: Engine
+):
+    other = copy.copy(engine)  # as another process: it shares nothing but the database
+    other.puts = WeakValueDictionary()
+    other.creates = Group()
+    engines = [engine, other] * 10
+    answers = await asyncio.gather(
+        *(
+            put_job(each, "nightly", nightly(timeout_seconds=n + 1), Write())
+            for n, each in enumerate(engines)
+        )
+    )
+    assert sorted(answer.job.version for answer in answers) == list(range(1, 21))
+
+
+async def test_a_put_waits_for_others_of_its_name_for_some_seconds_only(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(upsert, "TURN_SECONDS", 0.05)
+    lock = engine.puts.setdefault(("default", "nightly"), asyncio.Lock())
+    async with lock:  # a request that does not end
+        assert (await api.put(NIGHTLY, nightly())).is_problem(409, "conflict")
+        assert (await api.put("/api/v1/jobs/by-name/other", nightly())).status == 201
+    assert (await api.put(NIGHTLY, nightly())).status == 201
 
 
 async def test_what_contradicts_the_path_is_refused(api: Client):

@@ -157,14 +157,14 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- Lists of jobs, newest first, before the id $1: the first $2 of those that are `wanted`, among the $3 newest, and the last
--- of these if the walk ends there (engine/pages.py). $4 the status; $5 queue, $6 prefix of the name, $7 a label as `name:value`;
--- each may be null.
+-- of these if the walk ends there (engine/pages.py). $4 the status (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a
+-- label as `name:value`; each may be null.
 
 -- name: list_recurring
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
 from (
   select j.*, row_number() over (order by j.id desc) as pos,
-    ($4::smallint is null or j.status = $4) and ($5::smallint is null or j.queue = $5)
+    coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
       and hourbell.is_wanted(j.spec, $6, $7) as wanted
   from (select * from hourbell.jobs where id < $1 order by id desc limit $3) as j) as j
 where j.wanted or j.pos = $3
@@ -214,7 +214,7 @@ order by e.tenant desc, e.id desc limit $2
 select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
 from (
   select l.*, row_number() over (order by l.id desc) as pos,
-    l.origin = 0 and ($4::boolean is null or $4 = (l.status in (0, 1, 4))) and ($5::smallint is null or l.queue = $5)
+    l.origin = 0 and $4::boolean = (l.status in (0, 1, 4)) and ($5::smallint is null or l.queue = $5)
       and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
   from (
     select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
@@ -226,7 +226,7 @@ order by l.id desc limit $2
 select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
 from (
   select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
-    l.origin = 0 and ($4::boolean is null or $4 = (l.status in (0, 1, 4))) and ($5::smallint is null or l.queue = $5)
+    l.origin = 0 and $4::boolean = (l.status in (0, 1, 4)) and ($5::smallint is null or l.queue = $5)
       and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
   from (
     select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
@@ -249,11 +249,12 @@ insert into hourbell.audit (at, tenant, job, actor, operation, before, after) va
 
 -- name: answer
 -- The first answer to an idempotent write, if there was one.
-select fingerprint, response from hourbell.idempotency
+select coalesce(value_fingerprint, fingerprint) as fingerprint, response from hourbell.idempotency
 where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
 -- name: insert_answer
-insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at) values ($1, $2, $3, 0, $4, $5)
+insert into hourbell.idempotency (tenant, key, fingerprint, value_fingerprint, status, response, created_at)
+values ($1, $2, $3, $4, 0, $5, $6)
 
 -- name: abandoned
 -- Jobs that their target wants no more of, in no order.
