@@ -37,14 +37,14 @@ from hourbell.engine.retain import make_partitions
 from hourbell.engine.scheduler import Scheduler
 from hourbell.engine.secrets import StoredSecrets
 from hourbell.model.egress import LOOPBACK, Egress
-from hourbell.model.errors import ConfigurationError
+from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
 from hourbell.model.jobs import TaskAction, WebhookAction
 from hourbell.model.sealing import KeyRing
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
 from hourbell.settings import Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
-from hourbell.store.embedded import EmbeddedServer
+from hourbell.store.embedded import EmbeddedServer, embedded_dsn
 from hourbell.store.migrations import MARK_SECONDS, is_migrated, mark_used, migrate
 from hourbell.worker.runtime import Worker, WorkerSettings
 
@@ -156,14 +156,25 @@ async def engine_on(
 
 @asynccontextmanager
 async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
-    """An engine for a command that does one thing and ends: on the shared database, or on the embedded one if nobody uses it."""
-    async with database_of(settings) as dsn:
-        if settings.database_url is None:
+    """An engine for a command that does one thing and ends: on the shared database, or on the embedded one.
+
+    The embedded server may run already, in a process such as `hourbell up`: then it is used as it is.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            dsn = await stack.enter_async_context(database_of(settings))
+            is_ours = settings.database_url is None
+        except DataFolderBusy as busy:
+            dsn, is_ours = embedded_dsn(settings.data_dir), False
+            try:
+                await is_migrated(dsn)
+            except StoreUnavailable:
+                raise busy from None  # it is just starting or stopping, or belongs to another user
+        if is_ours:
             await migrate(dsn)
         elif not await is_migrated(dsn):
             raise ConfigurationError(_NOT_MIGRATED)
-        async with engine_on(dsn, settings) as engine:
-            yield engine
+        yield await stack.enter_async_context(engine_on(dsn, settings))
 
 
 @asynccontextmanager

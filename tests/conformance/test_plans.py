@@ -1078,7 +1078,14 @@ def creating(
     wishes: list[Any] = [[], [], [], [], [], []]
     if unique:
         wishes = [ids, numbers, tenants, [0] * count, unique, [replaces] * count]
-    asked = [tenants, ["somebody"] * count, kept, [r"\x00"] * count, ["{}"] * count]
+    asked = [
+        tenants,
+        ["somebody"] * count,
+        kept,
+        [r"\x00"] * count,
+        [r"\x01"] * count,
+        ["{}"] * count,
+    ]
     return [s.now, 50, *asked, *one_time, *terms, None, *wishes, [1], [count // 2]]
 
 

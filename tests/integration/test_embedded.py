@@ -319,3 +319,41 @@ async def notes(server: EmbeddedServer) -> list[str]:
     rows = await connection.fetch("select text from note")
     await connection.close()
     return [row["text"] for row in rows]
+
+
+@pytest.mark.parametrize("what", ["a folder with other files", "a file"])
+def test_what_is_no_cluster_is_refused_and_left_as_it_is(folder: Path, what: str) -> None:
+    (folder / "data").mkdir()
+    cluster = folder / "data" / "postgres"
+    if what == "a file":
+        cluster.write_text("not a cluster")
+    else:
+        cluster.mkdir()
+        (cluster / "notes.txt").write_text("not a cluster")
+    with pytest.raises(ConfigurationError) as refused:
+        EmbeddedServer(folder / "data", owner="tests").start()
+    assert f"{cluster} is there and is no PostgreSQL cluster" in refused.value.message
+    assert "HOURBELL_DATA_DIR" in refused.value.message
+    kept = cluster if what == "a file" else cluster / "notes.txt"
+    assert kept.read_text() == "not a cluster"
+    assert not [*(folder / "data").glob("postgres.new-*")]
+
+
+@pytest.mark.parametrize("content", [b"", b"eighteen\n", b"\xff\xfe"])
+def test_a_cluster_of_no_known_version_is_refused(folder: Path, content: bytes) -> None:
+    cluster = folder / "data" / "postgres"
+    cluster.mkdir(parents=True)
+    (cluster / "PG_VERSION").write_bytes(content)
+    with pytest.raises(ConfigurationError) as refused:
+        EmbeddedServer(folder / "data", owner="tests").start()
+    assert "HOURBELL_DATA_DIR" in refused.value.message
+
+
+def test_a_cluster_without_its_files_is_told_with_the_words_of_postgresql(folder: Path) -> None:
+    cluster = folder / "data" / "postgres"
+    cluster.mkdir(parents=True)
+    (cluster / "PG_VERSION").write_text(f"{embedded.POSTGRES_MAJOR}\n")
+    (cluster / "postmaster.pid").write_text("nonsense\n")
+    with pytest.raises(EmbeddedServerFailed) as refused:
+        EmbeddedServer(folder / "data", owner="tests").start()
+    assert "did not start" in refused.value.message

@@ -205,13 +205,22 @@ async def test_keys_are_made_listed_and_revoked_at_the_terminal(
         code, said = await run("keys create --role viewer --name reader --tenant acme")
         assert code == 0
         _, listed = await run("keys list")
-        (line,) = [line for line in listed.splitlines() if "reader" in line]
+        head, *lines = listed.splitlines()
+        assert head.split() == ["KEY", "ROLE", "TENANT", "CREATED", "REVOKED", "NAME"]
+        assert {line.index("viewer" if "viewer" in line else "admin") for line in lines} == {
+            head.index("ROLE")
+        }
+        (line,) = [line for line in lines if "reader" in line]
         assert line.split()[1:3] == ["viewer", "acme"]
         assert said.splitlines()[-1] not in listed
         assert await run(f"keys revoke {line.split()[0]}") == (
             0,
             f"{line.split()[0]} is revoked.\n",
         )
+        _, listed = await run("keys list --output json")
+        reader, root = json.loads(listed)
+        assert (reader["tenant_id"], root["tenant_id"]) == ("acme", None)
+        assert (reader["revoked_at"] is None, root["revoked_at"] is None) == (False, True)
         code, said = await run("keys revoke key_nonsense")
         assert (code, "is not the id of any key" in said) == (2, True)
         code, said = await run("secrets rotate")

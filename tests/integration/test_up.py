@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import services
+from hourbell.store import embedded
 
 PATIENCE_SECONDS = 60.0
 
@@ -298,4 +299,56 @@ def test_a_database_that_does_not_exist_is_named(folder: Path, postgres: str) ->
     assert up.process.returncode == 2
     assert "HOURBELL_DATABASE_URL" in said
     assert 'database "nowhere" does not exist' in said
+    assert "Traceback" not in said
+
+
+def command(folder: Path, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hourbell", *arguments],
+        env=os.environ | {"HOURBELL_DATA_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    return done.returncode, done.stdout
+
+
+def test_keys_are_created_listed_and_revoked_beside_a_running_up(
+    folder: Path, started: list[Up]
+) -> None:
+    up = Up(folder)
+    started.append(up)
+    up.until_ready()
+    up.ask("GET", "/api/v1/jobs")  # it is open
+    code, said = command(folder, "keys", "create", "--role", "admin", "--name", "me")
+    assert code == 0, said
+    with pytest.raises(urllib.error.HTTPError, match="401"):  # by the time that the key is shown
+        up.ask("GET", "/api/v1/jobs")
+    code, listed = command(folder, "keys", "list", "--output", "json")
+    (key,) = json.loads(listed)
+    assert (code, key["role"], key["name"], key["revoked_at"]) == (0, "admin", "me", None)
+    assert said.splitlines()[-1] not in listed
+    code, said = command(folder, "keys", "revoke", key["key_id"])
+    assert (code, "last key of an administrator" in said) == (2, True)
+    assert up.process.poll() is None
+
+
+def test_a_command_beside_a_server_that_does_not_answer_says_who_has_the_folder(
+    folder: Path,
+) -> None:
+    holder = embedded._lock_folder(folder.resolve(), "http://127.0.0.1:1")
+    code, said = command(folder, "keys", "list")
+    os.close(holder)
+    assert code == 2
+    assert f"process {os.getpid()}, http://127.0.0.1:1" in said
+    assert "Traceback" not in said
+
+
+def test_a_data_folder_that_is_no_cluster_gets_a_sentence(folder: Path) -> None:
+    (folder / "postgres").mkdir()
+    (folder / "postgres" / "notes.txt").write_text("not a cluster")
+    code, said = command(folder, "up")
+    assert code == 2
+    assert "is no PostgreSQL cluster" in said
     assert "Traceback" not in said

@@ -10,7 +10,12 @@ from litestar import Response
 
 from hourbell.engine.audit import Entry
 from hourbell.engine.batch import Refused
-from hourbell.engine.documents import render_attempt, render_limits, shown_definition
+from hourbell.engine.documents import (
+    render_attempt,
+    render_limits,
+    render_warnings,
+    shown_definition,
+)
 from hourbell.engine.explain import Explanation
 from hourbell.engine.forecast import Forecast
 from hourbell.engine.letters import Letter, Purged, Replayed
@@ -63,7 +68,8 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
         "items": [
             {"scheduled_for": format_instant(run.utc, zone), "note": run.note or None}
             for run in runs
-        ]
+        ],
+        "warnings": render_warnings(job),
     }
 
 

@@ -17,12 +17,11 @@ from hourbell.api.errors import Misdirected
 from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
-from hourbell.engine.keys import caller_of, is_keyless
+from hourbell.engine.keys import KEYLESS_SECONDS, caller_of, is_keyless
 from hourbell.model.access import ANYBODY, Caller, digest_of
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 
 FRESH_SECONDS = 2.0  # how long a revoked key may still open a door
-KEYLESS_SECONDS = 1.0  # how long a node may stay open after another process created the first key
 MOST_FAILURES = 20  # at once, from one address,
 SECONDS_PER_FAILURE = 3  # and then one in so many seconds
 _MOST_REMEMBERED = 10_000

@@ -96,7 +96,4 @@ class Unexpected(HourbellError):
     title = "Something went wrong here"
 
     def __init__(self) -> None:
-        super().__init__(
-            "The request met an error that nobody expected; the log of the server tells more. "
-            "Whether a write took effect is not known; repeat it with the same idempotency key."
-        )
+        super().__init__("The request met an unexpected error; the log of the server tells more.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from litestar import Response
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
@@ -13,9 +11,8 @@ from hourbell.api.auth import Doorkeeper
 from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
 from hourbell.api.routes import InPath, Route, TheEngine
 from hourbell.engine import keys
-from hourbell.model.access import ADMINISTER, ApiKey
+from hourbell.model.access import ADMINISTER
 from hourbell.model.ids import key_text, parse_key_id
-from hourbell.model.instants import format_instant
 
 KEYS = "/api/v1/keys"
 KEY = "/api/v1/keys/{key_id}"
@@ -30,29 +27,18 @@ async def create_key(
     made = await keys.create_key(engine, keys.parse_new_key(document), write)
     doorkeeper.close()
     location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
-    return answer({**_render(made.made), "key": made.key}, 201, location)
+    return answer({**keys.render_key(made.made), "key": made.key}, 201, location)
 
 
 async def list_keys(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     part = read_part(request)
     page = await keys.list_keys(engine, part.page_size, part.page_token)
-    return answer(render_page(page, _render))
+    return answer(render_page(page, keys.render_key))
 
 
 async def revoke_key(engine: TheEngine, request: AnyRequest, key_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
-    return answer(_render(await keys.revoke_key(engine, parse_key_id(key_id), write)))
-
-
-def _render(key: ApiKey) -> dict[str, Any]:
-    return {
-        "key_id": key_text(key.key_id),
-        "name": key.name,
-        "role": key.role,
-        "tenant_id": key.tenant_id,
-        "created_at": format_instant(key.created_at),
-        "revoked_at": None if key.revoked_at is None else format_instant(key.revoked_at),
-    }
+    return answer(keys.render_key(await keys.revoke_key(engine, parse_key_id(key_id), write)))
 
 
 ROUTES = (

@@ -15,6 +15,7 @@ from hourbell.api.errors import (
     Unexpected,
     UnknownRoute,
 )
+from hourbell.api.routes import Route
 from hourbell.model.errors import (
     HourbellError,
     InvalidInput,
@@ -27,6 +28,7 @@ from hourbell.model.errors import (
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
+_READING = ("GET", "HEAD", "OPTIONS")
 
 # Every error that a request may end in. One that is not here is a mistake of ours.
 STATUSES = {
@@ -58,10 +60,7 @@ STATUSES = {
     "store_unavailable": 503,
 }
 
-_AWAY = (
-    "The database does not answer at the moment. Whether a write took effect is not known; "
-    "repeat it with the same idempotency key."
-)
+_AWAY = "The database does not answer at the moment."
 
 _log = structlog.get_logger(__name__)
 
@@ -71,10 +70,13 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
     if error.code not in STATUSES:
         return on_exception(request, error)
     detail, headers = error.message, {}
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, Unexpected):
+        detail = f"{error.message} {_what_to_do(request)}"
+    elif isinstance(error, StoreUnavailable):
         # Its message tells addresses of ours.
         _log.warning("store_unavailable", path=_path(request), why=error.message)
-        detail, headers = _AWAY, {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        detail = f"{_AWAY} {_what_to_do(request)}"
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, Overloaded):
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, MethodNotAllowed):
@@ -113,6 +115,16 @@ def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[
     """The answer to what nobody expected; what it was goes to the log only."""
     _log.error("unexpected_error", method=request.method, path=_path(request), exc_info=error)
     return on_hourbell_error(request, Unexpected())
+
+
+def _what_to_do(request: Request[Any, Any, Any]) -> str:
+    """After an error that may have come before or after the effect."""
+    if request.method in _READING:
+        return "Try again."
+    route: Route | None = request.scope["route_handler"].opt.get("route")
+    if route is not None and not route.needs_key:
+        return "Whether this call took effect is not known; repeat it as it is."
+    return "Whether this write took effect is not known; repeat it with the same Idempotency-Key."
 
 
 def _path(request: Request[Any, Any, Any]) -> str:

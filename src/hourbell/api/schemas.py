@@ -156,7 +156,8 @@ def schemas() -> dict[str, Schema]:
                             "note": _or_null(_text("What a change of the clocks does to it.")),
                         }
                     )
-                )
+                ),
+                "warnings": _warnings(),
             }
         ),
         "AuditEntry": _audit_entry(),
@@ -572,8 +573,21 @@ def _job() -> Schema:
         **_recurring_options(),
         "created_at": _instant(),
         "updated_at": _instant(),
+        "warnings": _warnings(),
     }
     return _answered(fields, optional=tuple(_recurring_options()))
+
+
+def _warnings() -> Schema:
+    warning = {
+        "path": _text("The field that it is about."),
+        "code": {"enum": ["seconds_first"]},
+        "message": _text(),
+    }
+    return {
+        **_array(_answered(warning)),
+        "description": "What was accepted and was probably not meant.",
+    }
 
 
 def _shown_action(headers: Schema) -> Schema:
@@ -792,6 +806,12 @@ def _worker_calls() -> dict[str, Schema]:
         ),
     }
     worker_id = {"type": "string", "minLength": 1, "maxLength": MAX_WORKER_ID}
+    whose = {
+        "worker_id": {
+            **worker_id,
+            "description": "Not needed. If it is given, it must be the worker_id of the claim that began the session.",
+        }
+    }
     execution = {
         "execution_id": _execution_id(),
         "job_id": _job_id(),
@@ -868,7 +888,7 @@ def _worker_calls() -> dict[str, Schema]:
                 **lease,
             }
         ),
-        "Outcome": _sent(session | ending, said),
+        "Outcome": _sent(session | ending, said | whose),
         "Outcomes": _sent(
             session
             | {
@@ -878,16 +898,16 @@ def _worker_calls() -> dict[str, Schema]:
                     "maxItems": MAX_OUTCOMES,
                 }
             },
-            {},
+            whose,
         ),
         "Completed": _answered({"refused": _array(_execution_id())}),
         "Progress": _sent(
             session
             | fence
             | {"progress": {"description": f"Any JSON value of up to {MAX_PROGRESS_BYTES} bytes."}},
-            {},
+            whose,
         ),
-        "Release": _sent(session | fence, {}),
+        "Release": _sent(session | fence, whose),
         "Close": _sent(session, {}),
         "ExecutionRef": _answered({"execution_id": _execution_id()}),
         "Closed": _answered({"status": {"const": "closed"}}),

@@ -17,12 +17,12 @@ from hourbell.api.answers import JSON, answer
 from hourbell.api.requests import AnyRequest, read_call
 from hourbell.api.routes import InPath, Route, TheEngine, TheWorkers
 from hourbell.dispatch import Session
-from hourbell.dispatch.remote import Ended, Wish
+from hourbell.dispatch.remote import Ended, RemoteWorkers, Wish
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import render_action
 from hourbell.engine.outcomes import MOST_RESULT_BYTES
 from hourbell.model.access import WORK
-from hourbell.model.errors import Forbidden, StaleFence, UnknownId
+from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFence, UnknownId
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
 from hourbell.model.fields import LABEL, LABEL_IS, ObjectReader, Problems, read_object
 from hourbell.model.ids import MAX_ID, execution_text, job_text, parse_execution_id
@@ -101,10 +101,11 @@ async def complete_execution(
     number = parse_execution_id(execution_id)
     problems = Problems()
     reader = read_object(await read_call(request), problems)
-    session = _read_session(reader, required=True)
+    session, worker = _read_session(reader, required=True), _read_worker(reader)
     ended = _read_ended(reader, number)
     problems.raise_if_any()
     assert session is not None
+    await _check_worker(remote, session, worker)
     if await remote.end(session, [ended]):
         raise StaleFence(execution_id, ended.fence)
     return answer({"execution_id": execution_id})
@@ -116,7 +117,7 @@ async def complete_executions(
     _require_all_tenants(engine)
     problems = Problems()
     reader = read_object(await read_call(request), problems)
-    session = _read_session(reader, required=True)
+    session, worker = _read_session(reader, required=True), _read_worker(reader)
     ended: dict[int, Ended] = {}
     if reader.require("outcomes"):
         for one in reader.inners("outcomes", MAX_OUTCOMES):
@@ -127,6 +128,7 @@ async def complete_executions(
     reader.finish()
     problems.raise_if_any()
     assert session is not None
+    await _check_worker(remote, session, worker)
     refused = await remote.end(session, [*ended.values()])
     return answer({"refused": [execution_text(number) for number in ended if number in refused]})
 
@@ -138,12 +140,14 @@ async def report_progress(
     number = parse_execution_id(execution_id)
     problems = Problems()
     reader = read_object(await read_call(request), problems)
-    session, fence = _read_session(reader, required=True), _read_fence(reader)
+    session, worker = _read_session(reader, required=True), _read_worker(reader)
+    fence = _read_fence(reader)
     reader.require("progress")
     progress = reader.json("progress", MAX_PROGRESS_BYTES)
     reader.finish()
     problems.raise_if_any()
     assert session is not None
+    await _check_worker(remote, session, worker)
     text = msgspec.json.encode(progress).decode()
     if not await remote.note_progress(session, number, fence, text):
         raise StaleFence(execution_id, fence)
@@ -157,10 +161,12 @@ async def release_execution(
     number = parse_execution_id(execution_id)
     problems = Problems()
     reader = read_object(await read_call(request), problems)
-    session, fence = _read_session(reader, required=True), _read_fence(reader)
+    session, worker = _read_session(reader, required=True), _read_worker(reader)
+    fence = _read_fence(reader)
     reader.finish()
     problems.raise_if_any()
     assert session is not None
+    await _check_worker(remote, session, worker)
     if await remote.end(session, [Ended(number, fence, Released())]):
         raise StaleFence(execution_id, fence)
     return answer({"execution_id": execution_id})
@@ -248,6 +254,17 @@ def _read_session(reader: ObjectReader, required: bool) -> Session | None:
         return None
     _, number, token = text.split("_")
     return Session(int(number), UUID(hex=token))
+
+
+def _read_worker(reader: ObjectReader) -> str | None:
+    return reader.printable("worker_id", MAX_WORKER_ID)
+
+
+async def _check_worker(remote: RemoteWorkers, session: Session, worker: str | None) -> None:
+    """InvalidInput if a worker is named and the session is another's. One that is over is found by the call itself."""
+    if worker is not None and await remote.worker_of(session) not in (worker, None):
+        message = "is not the worker_id of the claim that began this session; send that one, or leave it out"
+        raise InvalidInput([FieldError("worker_id", "conflict", message)])
 
 
 def _read_fence(reader: ObjectReader) -> int:

@@ -1,15 +1,28 @@
-"""`hourbell keys`: API keys, made and revoked at the database itself. Whoever can reach that needs no key."""
+"""`hourbell keys`: API keys, created and revoked at the database itself. A user that can reach it needs no key."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import click
+import msgspec
 
 from hourbell.cli.process import at_database
 from hourbell.engine.core import Engine
-from hourbell.engine.keys import NewKey, create_key, list_keys, parse_new_key, revoke_key
+from hourbell.engine.keys import (
+    KEYLESS_SECONDS,
+    NewKey,
+    create_key,
+    is_keyless,
+    list_keys,
+    parse_new_key,
+    render_key,
+    revoke_key,
+)
 from hourbell.engine.pages import MOST_PER_PAGE
 from hourbell.engine.writes import Write
-from hourbell.model.access import KeyRole
+from hourbell.model.access import ApiKey, KeyRole
 from hourbell.model.ids import key_text, parse_key_id
 from hourbell.model.instants import format_instant
 
@@ -31,7 +44,11 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
 
     async def create(engine: Engine) -> None:
         new: NewKey = parse_new_key(document)
+        is_first = await is_keyless(engine)
         made = await create_key(engine, new, _BY_CLI)
+        if is_first:
+            # Nodes that were open require a key by then: before the key is shown.
+            await asyncio.sleep(KEYLESS_SECONDS)
         click.echo(f"{key_text(made.made.key_id)} is made; it is shown only now:", err=True)
         click.echo(made.key)
 
@@ -39,30 +56,53 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
 
 
 @keys_command.command("list")
-def list_command() -> None:
-    """Show the keys, newest first, without what opens doors."""
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def list_command(output: str) -> None:
+    """Show the keys, newest first, without their secret part."""
 
     async def show(engine: Engine) -> None:
+        keys: list[ApiKey] = []
         token = None
         while True:
             page = await list_keys(engine, MOST_PER_PAGE, token)
-            for key in page.items:
-                until = (
-                    "" if key.revoked_at is None else f"  revoked {format_instant(key.revoked_at)}"
-                )
-                whose = key.tenant_id or "all tenants"
-                click.echo(f"{key_text(key.key_id)}  {key.role:8}  {whose}  {key.name}{until}")
+            keys += page.items
             token = page.next_token
             if token is None:
-                return
+                break
+        click.echo(_json(keys) if output == "json" else _table(keys))
 
     at_database(show)
+
+
+def _json(keys: Sequence[ApiKey]) -> str:
+    rows = [render_key(key) for key in keys]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+
+
+def _table(keys: Sequence[ApiKey]) -> str:
+    rows = [("KEY", "ROLE", "TENANT", "CREATED", "REVOKED", "NAME"), *map(_cells, keys)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _cells(key: ApiKey) -> tuple[str, ...]:
+    return (
+        key_text(key.key_id),
+        key.role.value,
+        "all" if key.tenant_id is None else key.tenant_id,
+        format_instant(key.created_at),
+        "-" if key.revoked_at is None else format_instant(key.revoked_at),
+        key.name,
+    )
 
 
 @keys_command.command("revoke")
 @click.argument("key_id")
 def revoke_command(key_id: str) -> None:
-    """Let a key open nothing any more; nodes that run notice within 5 seconds."""
+    """Revoke a key; running nodes refuse it within 5 seconds."""
 
     async def revoke(engine: Engine) -> None:
         await revoke_key(engine, parse_key_id(key_id), _BY_CLI)

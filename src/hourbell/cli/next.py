@@ -6,10 +6,16 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from hourbell.model.errors import UnknownId
+from hourbell.model.ids import parse_job_id
 from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
 from hourbell.model.schedules import DstGap, DstOverlap
+from hourbell.timing.cron import caution_about, resolve_hash
 from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
+from hourbell.timing.intervals import is_interval
+
+_EXAMPLE_JOB = 0  # whose values H stands for if no job is named
 
 
 class _Instant(click.ParamType[datetime]):
@@ -24,6 +30,20 @@ class _Instant(click.ParamType[datetime]):
             return parse_instant(value)
         except InvalidInstant as error:
             self.fail(str(error), param, ctx)
+
+
+class _JobId(click.ParamType[int]):
+    name = "job_id"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_job_id(value)
+        except UnknownId as error:
+            self.fail(error.message, param, ctx)
 
 
 def _now() -> datetime:
@@ -50,6 +70,12 @@ def _now() -> datetime:
     show_default=True,
     help="A fixed time that comes twice: run once, at the first, or twice.",
 )
+@click.option(
+    "--job",
+    "job_id",
+    type=_JobId(),
+    help="The id of the job whose values H stands for. [an example]",
+)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def next_command(
     rule: str,
@@ -58,13 +84,20 @@ def next_command(
     count: int,
     dst_gap: DstGap,
     dst_overlap: DstOverlap,
+    job_id: int | None,
     output: str,
 ) -> None:
     """Show the next runs of RULE: a cron rule of 5 or 6 fields, or a macro such as @daily."""
     try:
-        runs = next_runs(rule, timezone, from_ or _now(), count, dst_gap, dst_overlap)
+        resolved = rule if is_interval(rule) else resolve_hash(rule, job_id or _EXAMPLE_JOB)
+        runs = next_runs(resolved, timezone, from_ or _now(), count, dst_gap, dst_overlap)
     except TimingError as error:
         raise click.UsageError(str(error)) from None
+    if resolved != rule and job_id is None:
+        click.echo(f"H depends on the job; for this example the rule is {resolved}", err=True)
+    caution = caution_about(rule)
+    if caution is not None:
+        click.echo(f"Warning: {caution}", err=True)
     click.echo(_json(runs) if output == "json" else _table(runs))
 
 

@@ -83,6 +83,9 @@ class Dispatch(Protocol):
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         """Those of these executions that the session holds, as they were claimed."""
 
+    async def worker_of(self, session: Session) -> str | None:
+        """The name of the worker that opened the session; None if there is no such session (any more)."""
+
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str
     ) -> bool:

@@ -23,6 +23,7 @@ _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _HELD = "select * from hourbell.held_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
+_WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
@@ -110,6 +111,12 @@ class PostgresDispatch:
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)
         return await self._claimed(row)
+
+    async def worker_of(self, session: Session) -> str | None:
+        worker: str | None = await self._engine.database.value(
+            _WORKER_OF, session.id, session.token
+        )
+        return worker
 
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str

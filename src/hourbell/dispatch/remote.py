@@ -223,6 +223,10 @@ class RemoteWorkers:
         """Extend the session; SessionLost if it is over. `resolved` as in `Dispatch.heartbeat`."""
         return await self._dispatch.heartbeat(session, running, resolved)
 
+    async def worker_of(self, session: Session) -> str | None:
+        """The worker that a session belongs to; None: the session is over."""
+        return await self._dispatch.worker_of(session)
+
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str
     ) -> bool:

@@ -126,7 +126,7 @@ from hourbell.model.secrets import (
     template_problem,
     texts_in,
 )
-from hourbell.timing.cron import canonical, resolve_hash
+from hourbell.timing.cron import canonical, caution_about, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
 from hourbell.timing.rules import compile_rule
@@ -894,7 +894,16 @@ def render_job(job: Job) -> dict[str, Any]:
         **shown_definition(job),
         "created_at": format_instant(job.created_at),
         "updated_at": format_instant(job.updated_at),
+        "warnings": render_warnings(job),
     }
+
+
+def render_warnings(job: NewJob) -> list[dict[str, str]]:
+    """What a job says that was probably not meant; nothing is refused for it."""
+    caution = caution_about(job.schedule.cron) if isinstance(job.schedule, Cron) else None
+    if caution is None:
+        return []
+    return [{"path": "schedule.cron", "code": "seconds_first", "message": caution}]
 
 
 def render_execution(execution: Execution) -> dict[str, Any]:

@@ -6,6 +6,8 @@ another one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import asyncpg
 import msgspec
 
@@ -16,9 +18,12 @@ from hourbell.model.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.fields import Problems, read_object
 from hourbell.model.ids import key_text
+from hourbell.model.instants import format_instant
 from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
+
+KEYLESS_SECONDS = 1.0  # how long a node may go by an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
@@ -180,6 +185,18 @@ async def caller_of(engine: Engine, digest: bytes) -> Caller | None:
     return Caller(
         f"{row['name']} ({key_text(row['id'])})", KeyRole(row["role"]), row["tenant_name"]
     )
+
+
+def render_key(key: ApiKey) -> dict[str, Any]:
+    """A key as users see it."""
+    return {
+        "key_id": key_text(key.key_id),
+        "name": key.name,
+        "role": key.role,
+        "tenant_id": key.tenant_id,
+        "created_at": format_instant(key.created_at),
+        "revoked_at": None if key.revoked_at is None else format_instant(key.revoked_at),
+    }
 
 
 def _noted(number: int, new: NewKey) -> str:

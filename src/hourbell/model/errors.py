@@ -86,7 +86,7 @@ class InvalidInput(HourbellError):
         self.errors = tuple(errors)
         count = "One field is" if len(errors) == 1 else f"{len(errors)} fields are"
         lines = "; ".join(f"{error.path or 'document'}: {error.message}" for error in errors)
-        super().__init__(f"{count} wrong, so nothing was changed. {lines}")
+        super().__init__(f"{count} wrong, so the request was refused. {lines}")
 
 
 class IdempotencyKeyMissing(HourbellError):
@@ -97,8 +97,8 @@ class IdempotencyKeyMissing(HourbellError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This write came without an idempotency key, so a repeat after a lost answer would "
-            "do it twice. Send a key of your own making, and the same one when you repeat."
+            "This write came without the header Idempotency-Key, so a repeat after a lost answer would "
+            "do it twice. Send `Idempotency-Key:` with a value of your own making, and the same value when you repeat."
         )
 
 
@@ -293,7 +293,7 @@ class Overloaded(HourbellError):
     def __init__(self) -> None:
         super().__init__(
             "More requests are waiting here than can be carried out soon, so this one was not begun. "
-            "Nothing was changed; try again a little later."
+            "Try again a little later."
         )
 
 

@@ -27,6 +27,8 @@ MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is dear
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: what a double can span
 
+_ALIKE = 0.65  # of two words: one in three letters may differ
+
 LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 LABEL_IS = "1 to 64 letters, digits or . _ : -"
 
@@ -373,5 +375,22 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
     if len(word) > 64:
         return ""
     by_folded = {name.casefold(): name for name in sorted(known)}
-    close = difflib.get_close_matches(word.casefold(), by_folded, n=1)
-    return f"; did you mean {by_folded[close[0]]}?" if close else ""
+    for close in difflib.get_close_matches(word.casefold(), by_folded):
+        if _own_parts_are_alike(word.casefold(), close):
+            return f"; did you mean {by_folded[close]}?"
+    return ""
+
+
+def _own_parts_are_alike(one: str, other: str) -> bool:
+    """Whether two names are alike apart from the words that both begin or end with: `jitter_seconds` is not `every_seconds`."""
+    ones, others = one.split("_"), other.split("_")
+    while ones and others and ones[-1] == others[-1]:
+        ones.pop()
+        others.pop()
+    while ones and others and ones[0] == others[0]:
+        ones.pop(0)
+        others.pop(0)
+    if not ones or not others:
+        return True  # the one is part of the other, as `timeout` of `timeout_seconds`
+    matcher = difflib.SequenceMatcher(None, "_".join(ones), "_".join(others))
+    return matcher.ratio() >= _ALIKE

@@ -129,7 +129,7 @@ class EmbeddedServer:
     @property
     def dsn(self) -> str:
         """Where the server is, or will be once it is started; the same over restarts."""
-        return f"postgresql://postgres@/postgres?host={quote(str(self._socket_dir))}"
+        return embedded_dsn(self._data_dir)
 
     @property
     def pid(self) -> int | None:
@@ -210,6 +210,11 @@ class EmbeddedServer:
                     f"choose another one with HOURBELL_DATA_DIR."
                 )
             return
+        if self._cluster.exists() and not _is_empty_folder(self._cluster):
+            raise ConfigurationError(
+                f"{self._cluster} is there and is no PostgreSQL cluster: it has no file PG_VERSION. Move it away, or "
+                f"choose another data folder with HOURBELL_DATA_DIR."
+            )
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
         account.own_private_folder(new)
         initdb = [
@@ -281,6 +286,12 @@ class EmbeddedServer:
         assert self._process is not None
         lines = _postmaster_pid_file(self._cluster)
         return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7] == "ready"
+
+
+def embedded_dsn(data_dir: Path) -> str:
+    """Where the server of a data folder is, or will be once it is started."""
+    sockets = _socket_dir(data_dir.expanduser().resolve())
+    return f"postgresql://postgres@/postgres?host={quote(str(sockets))}"
 
 
 def stop_at_once(data_dir: Path) -> None:
@@ -493,6 +504,10 @@ def _cluster_name(cluster: Path) -> str:
 
 def _short_hash(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _postmaster_pid_file(cluster: Path) -> list[str]:

@@ -19,6 +19,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -89,6 +90,14 @@ class DispatchConformance:
         assert claimed.attempt == 1
         assert claimed.fence > 0
         assert await status(stage, execution_id) is ExecutionStatus.RUNNING
+
+    async def test_a_session_knows_its_worker_until_it_is_closed(self, stage: Stage) -> None:
+        session = await stage.dispatch.open("reporter", ["default"], 1)
+        assert await stage.dispatch.worker_of(session) == "reporter"
+        stranger = Session(session.id, UUID(int=0))
+        assert await stage.dispatch.worker_of(stranger) is None
+        await stage.dispatch.close(session)
+        assert await stage.dispatch.worker_of(session) is None
 
     async def test_a_claim_gives_nothing_when_nothing_is_ready(self, stage: Stage) -> None:
         session = await opened(stage)

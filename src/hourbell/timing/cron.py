@@ -18,7 +18,15 @@ import msgspec
 
 from hourbell.timing.days import DayTable, day_table, ever_matches, month_shape
 from hourbell.timing.errors import InvalidRule
-from hourbell.timing.fields import DAY_OF_MONTH, FIELDS, Field, canonical_field, parse_field
+from hourbell.timing.fields import (
+    DAY_OF_MONTH,
+    FIELDS,
+    SECOND,
+    Field,
+    canonical_field,
+    parse_field,
+)
+from hourbell.timing.foreign import refusal_of
 
 MAX_EXPRESSION_CHARS = 256
 
@@ -34,6 +42,9 @@ MACROS = {
 
 _HASH_ITEM = re.compile(r"H(?:\(([0-9]{1,2})-([0-9]{1,2})\))?(?:/([0-9]{1,3}))?")
 _HASH_DAY_OF_MONTH = (1, 28)  # the days that every month has
+
+_ANY = {"*", "?"}
+_EVERY_SECOND = ("*", "*/1", "0-59", "0/1")
 
 NextTable = tuple[int, ...]  # [v] is the smallest value of the field that is >= v, or -1
 
@@ -127,6 +138,32 @@ def canonical(expression: str) -> str:
     return parse_cron(expression).text
 
 
+@lru_cache(maxsize=4096)
+def caution_about(expression: str) -> str | None:
+    """What a rule of six fields may have been meant to say; None: it says what it seems to.
+
+    Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds, so it runs every second of
+    each minute that matches, which few rules mean: with one exception, `* * * * * *`, which is every second in both readings.
+    """
+    fields = expression.split()
+    if len(fields) != 6 or set(fields) <= _ANY or fields[0] not in _EVERY_SECOND:
+        return None
+    says = "The first of six fields is seconds, so this runs every second while the others match."
+    if fields[5] in _ANY or not _is_of_seconds(fields[5]):
+        minutely = " ".join(["0", *fields[1:]])
+        return f"{says} For once a minute write 0 in the place of the first field: {minutely}"
+    moved = " ".join([fields[5], *fields[:5]])
+    return f"{says} If the last field was meant as seconds, put it first: {moved}"
+
+
+def _is_of_seconds(text: str) -> bool:
+    try:
+        parse_field(SECOND, text.upper())
+    except InvalidRule:
+        return False
+    return True
+
+
 def resolve_hash(expression: str, job_id: int) -> str:
     """Put a value of the job's own in the place of every H; all else keeps its meaning.
 
@@ -188,6 +225,9 @@ def _split(expression: str) -> list[str]:
         raise InvalidRule(
             "expression", "has a character that no rule has; use plain letters, digits and spaces"
         )
+    foreign = refusal_of(expression.strip())
+    if foreign is not None:
+        raise InvalidRule("expression", foreign)
     text = expression.strip().upper()
     if text.startswith("@"):
         if text not in MACROS:

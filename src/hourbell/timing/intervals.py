@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from hourbell.timing.errors import InvalidRule
+from hourbell.timing.foreign import refusal_of
 
 MAX_EVERY_SECONDS = 31_536_000  # 365 days; what is rarer is better said by a cron rule
 
@@ -50,7 +51,10 @@ def parse_interval(rule: str) -> Interval:
     """Read `@every N+offset`; leading zeros are refused, so that one interval has one text."""
     match = _EVERY.fullmatch(rule)
     if match is None:
-        raise InvalidRule("expression", "must be an interval like @every 300+0, in whole seconds")
+        ours = "an interval like @every 300+0, in whole seconds"
+        foreign = refusal_of(rule)
+        reason = f"must be {ours}" if foreign is None else f"{foreign}, or here {ours}"
+        raise InvalidRule("expression", reason)
     every_seconds, offset_seconds = int(match[1]), int(match[2])
     if not 1 <= every_seconds <= MAX_EVERY_SECONDS:
         raise _out_of_range(every_seconds)

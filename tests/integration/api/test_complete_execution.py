@@ -401,3 +401,43 @@ async def test_bad_outcomes_are_named(api: Client, outcomes: Any, path: str):
     answer = await complete_many(worker, outcomes)
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {path}
+
+
+async def test_the_calls_about_an_execution_take_the_worker_id_of_its_session(
+    api: Client, engine: Engine
+):
+    await enqueue(engine, 4)
+    worker = RemoteWorker(api, "one")
+    first, second, third, fourth = await worker.claim()
+    calls = {
+        "complete": lambda who: worker.complete(first, worker_id=who),
+        "progress": lambda who: worker.tell(second, "progress", progress=1, worker_id=who),
+        "release": lambda who: worker.tell(third, "release", worker_id=who),
+        "complete many": lambda who: worker.call(
+            f"{EXECUTIONS}/complete",
+            {
+                "worker_id": who,
+                "session_token": worker.token,
+                "outcomes": [
+                    {
+                        "execution_id": fourth["execution_id"],
+                        "fence_token": fourth["fence_token"],
+                        "status": "SUCCEEDED",
+                        "duration_ms": 1,
+                    }
+                ],
+            },
+        ),
+    }
+    for name, call in calls.items():
+        other = await call("two")
+        assert other.is_problem(422, "invalid_input"), name
+        assert other.paths == {"worker_id"}
+        assert "claim that began this session" in other.body["detail"]
+    assert {(await worker.status(each))["status"] for each in (first, second, third, fourth)} == {
+        "RUNNING"
+    }
+    for name, call in calls.items():
+        assert (await call("one")).status == 200, name
+    worker.token = NOBODY
+    assert (await calls["complete"]("one")).is_problem(409, "stale_fence")  # as without a worker_id

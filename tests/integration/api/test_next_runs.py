@@ -39,9 +39,9 @@ async def test_a_job_that_is_paused_or_has_ended_has_none(api: Client):
     for document in (recurring(), one_time()):
         job = await api.created(document)
         await api.post(job["path"] + "/pause")
-        assert (await api.get(job["path"] + "/next-runs")).body == {"items": []}
+        assert (await api.get(job["path"] + "/next-runs")).body == {"items": [], "warnings": []}
         await api.delete(job["path"])
-        assert (await api.get(job["path"] + "/next-runs")).body == {"items": []}
+        assert (await api.get(job["path"] + "/next-runs")).body == {"items": [], "warnings": []}
 
 
 async def test_a_count_out_of_bounds_is_refused(api: Client):
@@ -55,3 +55,23 @@ async def test_a_count_out_of_bounds_is_refused(api: Client):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.get("/api/v1/jobs/job_0ahr000000000/next-runs")
     assert answer.is_problem(404, "not_found")
+
+
+async def test_seconds_that_were_probably_meant_last_are_warned_about(api: Client):
+    path = "/api/v1/jobs/by-name/often"
+    doubtful = recurring(name="often", schedule={"cron": "* * * * * 5"})
+    job = await api.created(doubtful)
+    (warning,) = job["warnings"]
+    assert (warning["path"], warning["code"]) == ("schedule.cron", "seconds_first")
+    assert "5 * * * * *" in warning["message"]
+    for answer in (
+        await api.get(job["path"]),
+        await api.get(job["path"] + "/next-runs"),
+        await api.put(path, doubtful),
+        await api.patch(job["path"], {"priority": "LOW"}),
+    ):
+        assert answer.body["warnings"] == [warning]
+    mended = await api.patch(job["path"], {"schedule": {"cron": "5 * * * * *"}})
+    assert mended.body["warnings"] == []
+    for document in (one_time(), recurring(), recurring(schedule={"every_seconds": 70})):
+        assert (await api.created(document))["warnings"] == []

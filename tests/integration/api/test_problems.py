@@ -5,23 +5,56 @@ import pytest
 import structlog
 
 from hourbell import failpoints
+from hourbell.api.app import ROUTES
 from hourbell.engine.core import Engine
+from hourbell.model.errors import StoreUnavailable
 from integration.api.client import Client, one_time
+from integration.api.test_auth import of_nobody
 
 
 async def test_a_database_that_is_away_is_a_503_that_tells_no_addresses(
     api: Client, engine: Engine
 ):
     await engine.database.close()
-    for answer in (
-        await api.post("/api/v1/jobs", one_time()),
-        await api.get("/api/v1/jobs"),
+    claim = {"worker_id": "w", "capacity": 1}
+    for answer, advice in (
+        (await api.post("/api/v1/jobs", one_time()), "repeat it with the same Idempotency-Key."),
+        (await api.post("/internal/v1/executions/claim", claim, key=None), "repeat it as it is."),
+        (await api.get("/api/v1/jobs"), "at the moment. Try again."),
     ):
         assert answer.is_problem(503, "store_unavailable")
         assert answer.headers["Retry-After"] == "1"
-        assert "repeat it with the same idempotency key" in answer.body["detail"]
+        assert answer.body["detail"].endswith(advice)
         assert "pool" not in answer.body["detail"]
     assert (await api.get("/livez")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"), [(None, 422), (StoreUnavailable("x"), 503), (RuntimeError("x"), 500)]
+)
+async def test_no_read_speaks_of_changes(
+    api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch, failure: Exception, status: int
+):
+    async def fails(*_: object) -> None:
+        raise failure
+
+    if failure is not None:
+        for name in ("connection", "fetch", "row", "row_or_none", "value", "transaction"):
+            monkeypatch.setattr(engine.database, name, fails)
+    paths = [route.path for route in ROUTES if route.method == "GET" and route.access]
+    assert len(paths) > 10
+    for path in paths:
+        with structlog.testing.capture_logs():
+            answer = await api.get(of_nobody(path) + ("?nonsense=1" if failure is None else ""))
+        assert answer.status == status, path
+        detail = answer.body["detail"].lower()
+        assert not [word for word in ("change", "write", "idempotency") if word in detail], detail
+
+
+async def test_the_missing_idempotency_key_is_named_by_its_header(api: Client):
+    answer = await api.post("/api/v1/jobs", one_time(), key=None)
+    assert answer.is_problem(400, "idempotency_key_missing")
+    assert "the header Idempotency-Key" in answer.body["detail"]
 
 
 async def test_a_create_whose_answer_was_lost_is_repeated_without_a_double(api: Client):

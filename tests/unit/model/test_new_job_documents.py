@@ -587,6 +587,8 @@ def test_a_header_is_never_null():
         ("shedule", {}, "did you mean schedule?"),
         ("Priority", "HIGH", "did you mean priority?"),
         ("schedule.time_zone", "UTC", "did you mean timezone?"),
+        ("schedule.evry_seconds", 5, "did you mean every_seconds?"),
+        ("timeout", 5, "did you mean timeout_seconds?"),
         ("retry_policy.max_retry", 1, "did you mean max_retries?"),
         ("priority", "high", "did you mean HIGH?"),
         ("type", "RECURING", "did you mean RECURRING?"),
@@ -595,6 +597,29 @@ def test_a_header_is_never_null():
 )
 def test_a_mistyped_word_is_answered_with_the_right_one(path: str, value: Any, hint: str):
     assert hint in message(with_field(CONTRACT, path, value))
+
+
+@pytest.mark.parametrize(
+    "key", ["jitter_seconds", "retry_seconds", "interval_seconds", "max_jitter_seconds"]
+)
+def test_a_unit_in_common_is_no_likeness(key: str):
+    document = CONTRACT | {"schedule": CONTRACT["schedule"] | {key: 5}}
+    assert wrong(document) == {f"schedule.{key}": "unknown_field"}
+    assert "did you mean" not in message(document)
+
+
+@pytest.mark.parametrize(
+    ("cron", "instead"),
+    [
+        ("@every 5m", "give every_seconds: 300 in the place of cron"),
+        ("rate(5 minutes)", "give every_seconds: 300 in the place of cron"),
+        ("cron(0 12 * * ? *)", "write 0 12 * * *"),
+    ],
+)
+def test_a_rule_of_another_scheduler_is_refused_with_our_spelling(cron: str, instead: str):
+    document = CONTRACT | {"schedule": {"cron": cron}}
+    assert wrong(document) == {"schedule.cron": "invalid_cron"}
+    assert instead in message(document)
 
 
 def test_an_unknown_field_is_told_even_when_it_is_null():

@@ -85,4 +85,4 @@ def test_a_macro_means_what_the_page_says(macro: str, rule: str) -> None:
 def test_there_are_examples() -> None:
     assert len(BLOCKS) >= 9
     assert len(first_cells("rule")) >= 25
-    assert len(first_cells("refused")) == 5
+    assert len(first_cells("refused")) == 8

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hourbell.timing.cron import canonical, parse_cron
+from hourbell.timing.cron import canonical, caution_about, parse_cron
 from hourbell.timing.errors import InvalidRule
 from hourbell.timing.fields import DAY_OF_WEEK, FIELDS, Field, parse_field
 from hourbell.timing.rules import between, compile_rule
@@ -213,3 +213,62 @@ def test_what_is_offered_for_a_backward_range_is_a_field_that_means_it(
             length = (last - start) % size + 1
             meant = {(start - field.low + n) % size + field.low for n in range(0, length, step)}
             assert parse_field(field, offered).values() == meant, body
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        ("* * * * * 5", "put it first: 5 * * * * *"),
+        ("* 0 12 * * MON", "0 0 12 * * MON"),
+        ("* */5 * * * *", "0 */5 * * * *"),
+        ("*/1 * 9-17 * * ?", "0 * 9-17 * * ?"),
+    ],
+)
+def test_six_fields_that_begin_with_every_second_are_cautioned_about(
+    rule: str, advice: str
+) -> None:
+    caution = caution_about(rule)
+    assert caution is not None
+    assert caution.endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "* * * * *",
+        "5 * * * *",
+        "* * * * * *",
+        "0 * * * * *",
+        "*/5 * * * * 1",
+        "@daily",
+        "0 0 12 * * 5",
+    ],
+)
+def test_other_rules_say_what_they_seem_to(rule: str) -> None:
+    assert caution_about(rule) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        ("@every 5m", "every_seconds: 300 "),
+        ("@every 1h30m", "every_seconds: 5400 "),
+        ("@EVERY 90s", "every_seconds: 90 "),
+        ("@every 1500ms", "every_seconds, a whole number"),
+        ("@every 0s", "every_seconds, a whole number"),
+        ("@every", "every_seconds, a whole number"),
+        ("rate(1 minute)", "every_seconds: 60 "),
+        ("rate( 2  days )", "every_seconds: 172800 "),
+        ("Rate(5 fortnights)", "every_seconds, a whole number"),
+        ("cron(0 12 * * ? *)", "; write 0 12 * * *"),
+        ("cron(15 10 ? * * *)", "; write 15 10 * * *"),
+        ("cron(0 12 ? * MON-FRI *)", "Sunday is 0"),
+        ("cron(0 12 * * ? 2027)", "without a year"),
+        ("cron(", "without cron( )"),
+    ],
+)
+def test_rules_of_other_schedulers_are_refused_with_our_spelling(rule: str, advice: str) -> None:
+    for read in (parse_cron, lambda text: compile_rule(text, "UTC")):
+        with pytest.raises(InvalidRule) as refused:
+            read(rule)
+        assert advice in str(refused.value)

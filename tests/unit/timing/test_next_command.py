@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 
 from hourbell.cli import next as next_module
 from hourbell.cli.next import next_command
+from hourbell.model.ids import job_text
+from hourbell.timing.cron import resolve_hash
 
 
 def run(*arguments: str) -> Result:
@@ -50,7 +52,10 @@ def test_without_a_moment_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["30 26 * * *"], ["hour", "0 to 23"]),
         (["0 0 30 2 *"], ["expression", "never matches"]),
-        (["H 2 * * *"], ["minute", "job's id"]),
+        (["H 2 * * *", "--job", "nonsense"], ["--job", "is not the id of any job"]),
+        (["@every 5m"], ["every_seconds: 300"]),
+        (["rate(1 hour)"], ["every_seconds: 3600"]),
+        (["cron(0 12 * * ? *)"], ["0 12 * * *"]),
         (["* * * * *", "--timezone", "Europe/Berln"], ["timezone", "Europe/Berlin"]),
         (["* * * * *", "--from", "yesterday"], ["--from", "date and time"]),
         (["* * * * *", "--from", "2027-01-01T00:00:00"], ["--from", "offset"]),
@@ -66,3 +71,28 @@ def test_what_is_wrong_is_told_on_stderr(arguments: list[str], words: list[str])
     assert result.stdout == ""
     for word in words:
         assert word in result.stderr
+
+
+def test_h_is_shown_for_the_job_that_is_named() -> None:
+    for number in (0, 1, 77):
+        job = job_text(number)
+        result = run("H H * * *", "--job", job, "--from", "2027-01-01T00:00:00Z", "--count", "1")
+        assert result.stderr == ""
+        minute, hour, *_ = resolve_hash("H H * * *", number).split()
+        assert f"2027-01-01T{int(hour):02}:{int(minute):02}:00Z" in result.stdout
+
+
+def test_h_without_a_job_is_shown_for_an_example_and_says_so() -> None:
+    result = run("H 2 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--output", "json")
+    assert result.exit_code == 0
+    rule = resolve_hash("H 2 * * *", 0)
+    assert f"for this example the rule is {rule}" in result.stderr
+    assert len(json.loads(result.stdout)) == 1
+
+
+def test_a_rule_that_probably_has_its_seconds_last_is_warned_about() -> None:
+    result = run("* * * * * 5", "--count", "1", "--output", "json")
+    assert result.exit_code == 0
+    assert "put it first: 5 * * * * *" in result.stderr
+    assert len(json.loads(result.stdout)) == 1
+    assert run("0 * * * * 5", "--count", "1").stderr == ""
