@@ -346,7 +346,7 @@ def test_a_command_beside_a_server_that_does_not_answer_says_who_has_the_folder(
 
 
 def test_a_data_folder_that_is_no_cluster_gets_a_sentence(folder: Path) -> None:
-    (folder / "postgres").mkdir()
+    (folder / "postgres").mkdir(parents=True)
     (folder / "postgres" / "notes.txt").write_text("not a cluster")
     code, said = command(folder, "up")
     assert code == 2

@@ -200,20 +200,20 @@ class EmbeddedServer:
     def _make_cluster(self, account: "Account") -> None:
         for leftover in self._data_dir.glob("postgres.new-*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        version = self._cluster / "PG_VERSION"
-        if version.exists():
-            if version.read_text().strip() != str(POSTGRES_MAJOR):
-                raise ConfigurationError(
-                    f"The data folder {self._data_dir} was made by PostgreSQL "
-                    f"{version.read_text().strip()}, and this Hourbell brings {POSTGRES_MAJOR}. "
-                    f"Dump it with the Hourbell that made it and load it into a new folder, or "
-                    f"choose another one with HOURBELL_DATA_DIR."
-                )
+        made_by = _version_of(self._cluster)
+        if made_by == str(POSTGRES_MAJOR):
             return
+        if made_by.isdecimal():
+            raise ConfigurationError(
+                f"The data folder {self._data_dir} was made by PostgreSQL "
+                f"{made_by}, and this Hourbell brings {POSTGRES_MAJOR}. "
+                f"Dump it with the Hourbell that made it and load it into a new folder, or "
+                f"choose another one with HOURBELL_DATA_DIR."
+            )
         if self._cluster.exists() and not _is_empty_folder(self._cluster):
             raise ConfigurationError(
-                f"{self._cluster} is there and is no PostgreSQL cluster: it has no file PG_VERSION. Move it away, or "
-                f"choose another data folder with HOURBELL_DATA_DIR."
+                f"{self._cluster} is there and is no PostgreSQL cluster: no file PG_VERSION in it says a version. Move it "
+                f"away, or choose another data folder with HOURBELL_DATA_DIR."
             )
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
         account.own_private_folder(new)
@@ -453,8 +453,8 @@ def _stop_leftover_server(cluster: Path) -> None:
     said = _postmaster_pid_file(cluster)
     if not said:
         return  # the last server ended in an orderly way
-    of_cluster = [process.pid for process in _processes_of(cluster)]
-    _stop_server(cluster, int(said[0]) if int(said[0]) in of_cluster else None)
+    of_cluster = {str(process.pid): process.pid for process in _processes_of(cluster)}
+    _stop_server(cluster, of_cluster.get(said[0]))
 
 
 def _stop_server(cluster: Path, postmaster: int | None) -> None:
@@ -504,6 +504,14 @@ def _cluster_name(cluster: Path) -> str:
 
 def _short_hash(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+def _version_of(cluster: Path) -> str:
+    """The major version of the PostgreSQL that made a cluster; empty if there is none."""
+    try:
+        return (cluster / "PG_VERSION").read_text(errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
 
 
 def _is_empty_folder(path: Path) -> bool:
