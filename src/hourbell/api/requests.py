@@ -82,7 +82,7 @@ async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Wr
     refuse_query(request)
     body = await _body(request)
     document = _document(request, body, media_types)
-    return document, _write(request, key, body, _spelt(document))
+    return document, _write(request, key, _spelt(document))
 
 
 async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
@@ -93,7 +93,7 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     _check_type(request, (JSON,))
     plain = read_plain(body)
     document = _decode(body) if plain is None else msgspec.json.decode(body)
-    return plain or document, _write(request, key, body, _spelt(document))
+    return plain or document, _write(request, key, _spelt(document))
 
 
 async def read_batch(
@@ -115,7 +115,7 @@ async def read_batch(
     if not 1 <= len(items) <= MOST_ITEMS:
         message = f"must have from 1 to {MOST_ITEMS} jobs"
         raise InvalidInput([FieldError("", "out_of_range", message)])
-    return items, _write(request, key, body, await _spelt_items(items))
+    return items, _write(request, key, await _spelt_items(items))
 
 
 def read_item(item: Raw) -> object:
@@ -153,9 +153,9 @@ async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write
     refuse_query(request)
     body = await _body(request)
     if not body:
-        return None, _write(request, key, body, b"")
+        return None, _write(request, key, b"")
     document = _document(request, body, (JSON,))
-    return document, _write(request, key, body, _spelt(document))
+    return document, _write(request, key, _spelt(document))
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
@@ -261,7 +261,7 @@ async def _bare_write(request: AnyRequest, key: str) -> Write:
         problems = Problems()
         read_object(_document(request, body, (JSON,)), problems).finish()
         problems.raise_if_any()
-    return _write(request, key, body, b"")
+    return _write(request, key, b"")
 
 
 def _text(reader: ObjectReader, key: str, longest: int) -> str | None:
@@ -289,19 +289,14 @@ def _key(request: AnyRequest) -> str:
     return key
 
 
-def _write(request: AnyRequest, key: str, body: bytes, value: bytes) -> Write:
+def _write(request: AnyRequest, key: str, value: bytes) -> Write:
     """The write of a request; `value` is what its body says, however it was spelt."""
     operation = f"{request.method} {request.scope['path_template']}"
     target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
     condition = "".join(f"\n{text}" for text in request.headers.getall(IF_MATCH, []))
     actor = request.scope["state"]["caller"].name
     where = target.decode("latin-1") + condition
-    return Write(
-        key,
-        fingerprint(operation, where, value),
-        actor,
-        byte_fingerprint=fingerprint(operation, where, body),
-    )
+    return Write(key, fingerprint(operation, where, value), actor)
 
 
 async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) -> bytes:

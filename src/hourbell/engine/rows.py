@@ -91,8 +91,7 @@ class Entries(msgspec.Struct, frozen=True):
     entries: Sequence[Entry]
     actor: str
     key: str | None = None
-    fingerprint: bytes = b""  # of the bytes
-    value_fingerprint: bytes = b""
+    fingerprint: bytes = b""
     answer: str | None = None
 
 
@@ -192,7 +191,6 @@ def arguments(
         [request.actor for request in requests],
         [request.key for request in requests],
         [request.fingerprint for request in requests],
-        [request.value_fingerprint for request in requests],
         [request.answer for request in requests],
         *_columns(once, 7),
         *_columns([_numbered(each, numbers) for each in terms], 9),

@@ -107,14 +107,8 @@ async def set_secret(
     value = new_signing_secret() if new.value is None else new.value
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
     # The request has the value in it, and some values are easily tried out. What an older key has digested is still known.
-    of_value, *older = ring.macs(write.fingerprint)
-    of_bytes, *older_of_bytes = ring.macs(write.byte_fingerprint)
-    write = msgspec.structs.replace(
-        write,
-        fingerprint=of_value,
-        byte_fingerprint=of_bytes,
-        older_fingerprints=(*older, *older_of_bytes),
-    )
+    newest, *older = ring.macs(write.fingerprint)
+    write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
     made = False
 
     async def prepare() -> Prepared[StoredSecret]:

@@ -23,9 +23,7 @@ from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_TRIES = (
-    64  # each time another request has changed the same thing: so many may do so at the same moment
-)
+_TRIES = 64  # each time another request has changed the same thing
 IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
 
 
@@ -33,19 +31,15 @@ class Write(msgspec.Struct, frozen=True):
     """Who asks for a change, and under which key; without a key it is done each time."""
 
     key: str | None = None
-    fingerprint: bytes = (
-        b""  # of the whole request, by value: the same key must mean the same request
-    )
+    # Of the whole request, by value: the same key must mean the same request.
+    fingerprint: bytes = b""
     actor: str = "anonymous"
     if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
-    byte_fingerprint: bytes = (
-        b""  # of the whole request, by its bytes: what the version before compares
-    )
     older_fingerprints: tuple[bytes, ...] = ()  # that the same request may have been kept under
 
     def is_kept_under(self, fingerprint: bytes) -> bool:
         """Whether a kept answer with this fingerprint is the answer to this request."""
-        return fingerprint in (self.fingerprint, self.byte_fingerprint, *self.older_fingerprints)
+        return fingerprint in (self.fingerprint, *self.older_fingerprints)
 
 
 def fingerprint(operation: str, target: str, body: bytes) -> bytes:
@@ -100,7 +94,6 @@ async def once(
                         _Q["insert_answer"],
                         prepared.tenant,
                         write.key,
-                        write.byte_fingerprint,
                         write.fingerprint,
                         msgspec.json.encode(answer).decode(),
                         now,

@@ -152,21 +152,6 @@ async def test_a_repeated_key_in_an_object_is_no_repeat_of_a_request(api: Client
     assert answer.is_problem(422, "idempotency_key_reused")
 
 
-async def test_an_answer_that_the_version_before_kept_is_given_again(api: Client, engine: Engine):
-    """It knows the bytes of a request only."""
-    document = recurring()
-    path = (await api.created(document))["path"]
-    for method, url, body in (("POST", JOBS, document), ("PATCH", path, {"name": "other"})):
-        first = await api.send(method, url, body, key=method)
-        kept = await engine.database.value(
-            "update hourbell.idempotency set value_fingerprint = null where key = $1 returning 1",
-            method,
-        )
-        assert kept == 1
-        again = await api.send(method, url, body, key=method)
-        assert (again.status, again.body) == (first.status, first.body)
-
-
 async def test_another_operation_under_the_same_key_is_refused(api: Client):
     job = await api.created(recurring())
     await api.post(job["path"] + "/pause", key="mine")

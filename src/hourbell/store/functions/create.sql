@@ -30,7 +30,7 @@ begin
         select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time) as n
     ) as have;
   if p_keys <> '{}' then
-    select array_agg(asked.k), array_agg(coalesce(i.value_fingerprint, i.fingerprint)), array_agg(i.response::text)
+    select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text)
     into answered, fingerprints, answers
     from unnest(p_key_tenants, p_keys) with ordinality as asked(tenant, key, k)
     join hourbell.tenants as t on t.name = asked.tenant
@@ -180,8 +180,7 @@ end $$;
 -- jobs that have no room (excessive). Who comes in the place of another needs none, and is told as well (replacing).
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int,
-  p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_value_fingerprints bytea[],
-  p_answers text[],
+  p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
   p_ids bigint[], p_requests int[], p_instants timestamptz[], p_job_tenants int[], p_terms int[], p_specs text[],
   p_nths int[],
   p_queues smallint[], p_targets int[], p_priorities smallint[], p_at_most_once boolean[], p_start_seconds int[],
@@ -202,12 +201,12 @@ begin
   if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
 
   with asked as (
-    select * from unnest(p_tenants, p_keys, p_fingerprints, p_value_fingerprints, p_answers) with ordinality
-      as r(tenant, key, fingerprint, value_fingerprint, answer, k)
+    select * from unnest(p_tenants, p_keys, p_fingerprints, p_answers) with ordinality
+      as r(tenant, key, fingerprint, answer, k)
     where key is not null),
   kept as (
-    insert into hourbell.idempotency (tenant, key, fingerprint, value_fingerprint, status, response, created_at)
-    select tenant, key, fingerprint, value_fingerprint, 0, answer::json, p_now from asked order by tenant, key
+    insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+    select tenant, key, fingerprint, 0, answer::json, p_now from asked order by tenant, key
     on conflict do nothing returning tenant, key)
   select coalesce(array_agg(k), '{}') into repeated from asked
   where (tenant, key) not in (select tenant, key from kept);

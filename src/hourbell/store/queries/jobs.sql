@@ -249,12 +249,12 @@ insert into hourbell.audit (at, tenant, job, actor, operation, before, after) va
 
 -- name: answer
 -- The first answer to an idempotent write, if there was one.
-select coalesce(value_fingerprint, fingerprint) as fingerprint, response from hourbell.idempotency
+select fingerprint, response from hourbell.idempotency
 where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
 -- name: insert_answer
-insert into hourbell.idempotency (tenant, key, fingerprint, value_fingerprint, status, response, created_at)
-values ($1, $2, $3, $4, 0, $5, $6)
+insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+values ($1, $2, $3, 0, $4, $5)
 
 -- name: abandoned
 -- Jobs that their target wants no more of, in no order.
