@@ -36,10 +36,6 @@ def leases_exclude_each_other(case: Case) -> Iterator[Violation]:
         fences = [attempt.fence for attempt in attempts]
         if len(set(fences)) < len(fences):
             yield Violation("I5", f"{case.what(row)}: two attempts under one fence: {fences}")
-        if ended.reason == "deadline":
-            attempts = attempts[
-                :-1
-            ]  # of what was taken from its worker, only the first start is kept
         for one, other in pairwise(attempts):
             over = one.finished_at - other.started_at
             if over > case.promise.stamp_seconds:
@@ -324,6 +320,12 @@ def attempts_are_as_promised(case: Case) -> Iterator[Violation]:
         numbers = [attempt.attempt for attempt in attempts]
         if numbers != list(range(1, len(numbers) + 1)):
             yield Violation("I8", f"{case.what(row)} has the attempts {numbers}")
+        if ended.counted is not None and ended.counted != len(numbers):
+            yield Violation(
+                "I8",
+                f"{case.what(row)} has had {ended.counted} attempts by the ledger's count, which"
+                f" tells of {numbers}",
+            )
         yield from _deliveries_are_recorded(case, row, ended)
         story = case.stories.get(row.job_id)
         if story is not None:
@@ -386,8 +388,6 @@ def _are_as_many_as_promised(
 def _come_after_their_delays(
     case: Case, story: Story, row: Row, attempts: list[Attempt]
 ) -> Iterator[Violation]:
-    if row.ended is not None and row.ended.reason == "deadline":
-        attempts = attempts[:-1]  # of what was taken from its worker, only the first start is kept
     lost = 0
     for one, other in pairwise(attempts):
         lost += one.reason in LOST

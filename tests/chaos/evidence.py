@@ -234,7 +234,7 @@ def _ended(
         )
         for one in json.loads(row["history"] or "[]")
     ]
-    if row["attempt"] > len(attempts):
+    if row["session"] is not None:  # the session that the last attempt ended with
         attempts.append(
             Attempt(
                 attempt=row["attempt"],
@@ -258,6 +258,7 @@ def _ended(
         recorded_at=row["recorded_at"].timestamp(),
         started_at=attempts[0].started_at if attempts else None,
         attempts=attempts,
+        counted=row["attempt"],
         missed=row["missed"],
         missed_through=_seconds(row["missed_through"]),
         claimed_at=claimed_at.get(row["id"]),

@@ -1403,6 +1403,23 @@ def a_delivered_attempt_is_not_in_the_ledger(history: History) -> None:
 
 
 @breaks("I8")
+def the_attempt_that_the_deadline_ended_is_left_out(history: History) -> None:
+    say(history, "listed", deadline_seconds=8)
+    alter(history.dump.ended, of("listed"), reason="deadline")
+    ended = the(history.dump.ended, of("listed"))
+    alter(history.dump.ended, of("listed"), counted=len(ended.attempts) + 1)
+
+
+@breaks("I5")
+def the_attempt_that_the_deadline_ended_began_with_the_one_before(history: History) -> None:
+    say(history, "listed", deadline_seconds=8)
+    alter(history.dump.ended, of("listed"), reason="deadline")
+    ended = the(history.dump.ended, of("listed"))
+    first, last = ended.attempts[0], ended.attempts[-1]
+    alter_attempt(history, "listed", last.attempt, started_at=first.started_at)
+
+
+@breaks("I8")
 def one_attempt_too_many(history: History) -> None:
     document = the(history.calls, calls("create", "later")).document
     fewer = document | {"retry_policy": document["retry_policy"] | {"max_retries": 1}}

@@ -157,6 +157,7 @@ class Fate:
     missed: int | None = None
     missed_through: datetime | None = None
     history: tuple[tuple[int, int], ...] = ()  # of ended attempts: number, fence
+    session: int | None = None  # of the last attempt, if that is not in the history
 
 
 @dataclass(frozen=True)

@@ -652,4 +652,5 @@ def _fate(row: Any) -> Fate:
         missed=row["missed"],
         missed_through=row["missed_through"],
         history=tuple((one["attempt"], one["fence"]) for one in ended),
+        session=row["session"],
     )

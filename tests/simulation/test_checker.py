@@ -91,6 +91,7 @@ class Builder:
         **rest: Any,
     ) -> None:
         rest = {"attempt": 0, "fence": 0, "origin": 0} | rest
+        rest.setdefault("session", 1 if rest["attempt"] else None)
         self.history.fates.append(
             Fate(
                 execution,
@@ -566,7 +567,7 @@ def cancelled_without_a_wish(history: History) -> None:
 
 @breaks("wrong_fate")
 def skipped_for_company_that_was_not_there(history: History) -> None:
-    alter(history, ONCE, status="SKIPPED", reason="overlap", attempt=0)
+    alter(history, ONCE, status="SKIPPED", reason="overlap", attempt=0, session=None)
 
 
 @breaks("wrong_fate")

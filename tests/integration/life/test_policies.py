@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from hourbell.actions.task import Context
+from hourbell.dispatch import RETRY, Settlement
 from hourbell.engine.change import pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
+from hourbell.engine.letters import get_letter
 from hourbell.engine.plan import end_memberships
 from hourbell.engine.read import get_execution, get_job
 from hourbell.engine.reap import expire, reap
@@ -228,6 +231,32 @@ async def test_a_handler_is_stopped_at_the_total_deadline(impatient: Engine) -> 
         await eventually(has_ended)
     execution = await get_execution(impatient, job.job_id)
     assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.DEADLINE)
+
+
+async def test_an_attempt_that_the_total_deadline_ends_is_among_the_attempts(
+    still: Engine,
+) -> None:
+    job = await create(still, one_time(deadline_seconds=40))
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    await hand.fail(await hand.claim(), 5)
+    started = await travel(still, at("10:00:40"))
+    await admit_all(still)
+    [claimed] = await hand.claim()
+    ended = await travel(still, at("10:01:11"))
+    await expire(still, None, ended)
+    execution = await get_execution(still, job.job_id)
+    assert execution.attempt == len(execution.attempts) == 2
+    last = execution.attempts[-1]
+    assert (last.attempt, last.status, last.kind) == (2, ExecutionStatus.FAILED, "deadline")
+    assert (last.started_at, last.finished_at) == (started, ended)
+    assert (await get_letter(still, job.job_id)).attempts == execution.attempts
+    recorded = await still.database.value("select history -> 1 from hourbell.ledger")
+    stored = msgspec.json.decode(recorded)
+    assert (stored["fence"], stored["taken_from"]) == (claimed.fence, hand.session.id)
+    # The worker did not settle it: an outcome that it brings later is refused, also as a repetition.
+    late = [Settlement(job.job_id, claimed.fence, RETRY, 0, 1, 5, "Bad", "bad")]
+    assert list(await hand.dispatch.brought_before(hand.session, late)) == []
 
 
 # Windows and numbers of runs.

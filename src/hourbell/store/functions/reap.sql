@@ -45,7 +45,7 @@ begin
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
         select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
-          hourbell.letter(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost')
+          hourbell.letter(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
         from gone as e join judged as j using (id) where j.fate = 1),
       granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
       recorded as (
@@ -62,7 +62,7 @@ begin
         set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
             first_started_at = coalesce(e.first_started_at, j.claimed_at),
             history = hourbell.add_attempt(
-              e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost')
+              e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost', expired)
         from judged as j
         where e.id = j.id and e.id = any (array(select id from judged where fate is null))
         returning e.id, e.notifies)
@@ -135,7 +135,7 @@ begin
       select l.row from over as o cross join hourbell.sessions as s cross join lateral (
         select ctid as row from hourbell.leased as l where l.session = s.id and l.id = o.id for update skip locked) as l
       where o.last_kind = 1))
-    returning id, fence, claimed_at),
+    returning session, id, fence, claimed_at),
   missing as materialized (
     select o.* from over as o where not o.id = any (taken || array(
       select id from from_held union all select id from from_leased))),
@@ -161,7 +161,9 @@ begin
     returning id),
   fenced as (
     update hourbell.executions as e
-    set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at)
+    set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at),
+        history = hourbell.add_attempt(history, null, attempt + 1, l.claimed_at, p_now, l.fence, 'deadline',
+          'the total deadline passed while it ran', l.session)
     from from_leased as l where e.id = l.id and e.id = any (array(select id from from_leased))),
   owned as (
     select o.id, o.kind from over as o where o.id = any (taken || array(

@@ -60,7 +60,7 @@ begin
           waits_for = case when t.kind = 4 then t.reason end,
           first_started_at = case when t.kind = 1 then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
           history = case when t.kind = 1 then hourbell.add_attempt(
-            e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error) else e.history end
+            e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null) else e.history end
       from taken as t
       where e.id = t.id and e.id = any (array(select id from taken))
       returning e.id, e.notifies & 2 <> 0 and t.kind = 1 as notes)
@@ -113,7 +113,7 @@ begin
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select e.id, e.job, e.tenant, p_now, t.reason, t.error,
-        hourbell.letter(e, p_session, t.fence, t.started_at, t.finished_at, t.reason, t.error)
+        hourbell.letter(e, p_session, t.fence, t.started_at, t.finished_at, t.reason, t.error, null)
       from ended as e join taken as t using (id) where t.kind in (2, 6)),
     abandoned as (
       insert into hourbell.gone (job, version)
@@ -193,14 +193,16 @@ create or replace function hourbell.lateness_ms(p_due timestamptz, p_started tim
 language sql immutable
 return (extract(epoch from p_started - p_due)::float8 * 1000)::bigint;
 
--- The history of an execution: one object per ended attempt. p_session: who brought it; null: nobody did, the worker was lost.
+-- The history of an execution: one object per ended attempt. p_session: the session that settled it. Null: no session did, the
+-- attempt was taken from the session p_taken_from, because its worker was lost or the total deadline passed.
 create or replace function hourbell.add_attempt(
-  p_history jsonb, p_session bigint, p_attempt int, p_started timestamptz, p_finished timestamptz, p_fence bigint, p_reason text, p_error text
+  p_history jsonb, p_session bigint, p_attempt int, p_started timestamptz, p_finished timestamptz, p_fence bigint,
+  p_reason text, p_error text, p_taken_from bigint
 ) returns jsonb
 language sql immutable
 return coalesce(p_history, '[]') || jsonb_build_array(jsonb_build_object(
   'attempt', p_attempt, 'started_at', p_started, 'finished_at', p_finished, 'fence', p_fence, 'reason', p_reason,
-  'error', p_error, 'session', p_session));
+  'error', p_error, 'session', p_session, 'taken_from', p_taken_from));
 
 -- What an execution is to run by.
 create or replace function hourbell.job_spec(p_job bigint, p_own text) returns text
@@ -209,10 +211,11 @@ return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job
 
 -- An execution whose last attempt has failed, as a dead letter keeps it: with every attempt, and the job as it was.
 create or replace function hourbell.letter(
-  e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text, p_error text
+  e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text,
+  p_error text, p_taken_from bigint
 ) returns jsonb
 language sql stable
 return to_jsonb(e) || jsonb_build_object(
   'attempt', e.attempt + 1, 'fence', p_fence, 'job_spec', hourbell.job_spec(e.job, e.spec),
   'history', hourbell.add_attempt(
-    e.history, p_session, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error));
+    e.history, p_session, e.attempt + 1, p_started, p_finished, p_fence, p_reason, p_error, p_taken_from));
