@@ -30,7 +30,7 @@ LEASES = (
     "insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)"
     " select 1, n * 64, 1, $2::timestamptz, 1, 1, false from generate_series(1, $1::int) as n"
 )
-SETTLE = "select hourbell.settle(1, $1, $2, $3, $4::bigint[], $5::int[], $5::int[], '{}', '{}', '{}', '{}', '{}', '{}')"
+SETTLE = "select hourbell.settle(1, $1, $2, $3, $4::bigint[], $5::int[], $5::int[], '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 
 
 async def settle_all(connection: asyncpg.Connection, token: uuid.UUID) -> float:

@@ -23,7 +23,7 @@ from hourbell.engine.admit import admit
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.create import create_job
-from hourbell.engine.explain import explain_execution, explain_job
+from hourbell.engine.explain import Holder, explain_execution, explain_job
 from hourbell.engine.join import join_left_over
 from hourbell.engine.leader import Leadership, Term
 from hourbell.engine.plan import end_memberships, plan, retime
@@ -643,7 +643,9 @@ async def test_explain_names_the_earlier_run_that_is_in_the_way(world: World) ->
     await world.pass_time(minute(2))
     parked = (await list_executions(world.engine, job.job_id)).items[0]
     assert parked.scheduled_for == minute(2)
-    assert (await explain_execution(world.engine, parked.execution_id)).code == "overlap"
+    explained = await explain_execution(world.engine, parked.execution_id)
+    assert (explained.code, explained.execution_id) == ("overlap", parked.execution_id)
+    assert explained.blocked_by == Holder(running.execution_id, job.job_id)
     assert (await explain_job(world.engine, job.job_id)).execution_id == running.execution_id
 
 

@@ -143,9 +143,16 @@ def render_forecast(forecast: Forecast) -> dict[str, Any]:
 def render_explanation(explanation: Explanation) -> dict[str, Any]:
     """The one thing that is waited for."""
     until, execution_id = explanation.until, explanation.execution_id
+    holder = explanation.blocked_by
     return {
         "code": explanation.code,
         "message": explanation.message,
         "until": None if until is None else format_instant(until),
         "execution_id": None if execution_id is None else execution_text(execution_id),
+        "blocked_by": None
+        if holder is None
+        else {
+            "execution_id": execution_text(holder.execution_id),
+            "job_id": job_text(holder.job_id),
+        },
     }

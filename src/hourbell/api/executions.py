@@ -85,7 +85,18 @@ ROUTES = (
             "created_at. Of one job, the latest scheduled_for comes first. A call looks at a bounded number "
             "of executions, so a page may have fewer than page_size and be followed by others."
         ),
-        query=("tenant_id", "job_id", "executions.status", "from", "to", "page_size", "page_token"),
+        query=(
+            "tenant_id",
+            "job_id",
+            "executions.status",
+            "executions.reason",
+            "queue",
+            "label",
+            "from",
+            "to",
+            "page_size",
+            "page_token",
+        ),
         answers={200: "ExecutionPage"},
     ),
     Route(

@@ -27,6 +27,7 @@ from hourbell.api.requests import (
     read_count,
     read_deletion,
     read_item,
+    read_job_execution_filter,
     read_job_filter,
     read_new_job,
     read_optional_write,
@@ -149,8 +150,9 @@ async def list_job_audit(engine: TheEngine, request: AnyRequest, job_id: InPath)
 async def list_executions(
     engine: TheEngine, request: AnyRequest, job_id: InPath
 ) -> Response[bytes]:
-    part = read_part(request)
-    page = await read.list_executions(engine, parse_job_id(job_id), part.page_size, part.page_token)
+    wanted, part = read_job_execution_filter(request)
+    number = parse_job_id(job_id)
+    page = await read.list_executions(engine, number, part.page_size, part.page_token, wanted)
     return answer(render_page(page, render_execution))
 
 
@@ -350,7 +352,19 @@ ROUTES = (
         handler=list_executions,
         access=READ,
         summary="List the executions of a job whose time has come, the latest first",
-        query=("page_size", "page_token"),
+        description=(
+            "`from` and `to` are about created_at. A call looks at a bounded number of executions, so a page "
+            "may have fewer than page_size and be followed by others."
+        ),
+        query=(
+            "executions.status",
+            "executions.reason",
+            "queue",
+            "from",
+            "to",
+            "page_size",
+            "page_token",
+        ),
         answers={200: "ExecutionPage"},
     ),
 )

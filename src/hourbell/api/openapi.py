@@ -16,7 +16,7 @@ from hourbell.api.routes import Route
 from hourbell.api.schemas import schemas
 from hourbell.engine.forecast import MOST_HOURS, USUAL_HOURS
 from hourbell.engine.pages import MOST_PER_PAGE
-from hourbell.model.executions import REASONS, ExecutionStatus
+from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 from hourbell.model.jobs import JobStatus, JobType
 
 _ABOUT = (
@@ -35,7 +35,16 @@ _QUERY: dict[str, dict[str, Any]] = {
         "description": "Left out: every status except CANCELLED.",
     },
     "executions.status": {
-        "enum": [each.value for each in ExecutionStatus if each is not ExecutionStatus.FAILED]
+        "type": "array",
+        "items": {"enum": [status.value for status in ExecutionStatus]},
+        "description": (
+            "Any of these; several by repeating the parameter, or between commas. FAILED stands for RETRYING "
+            "and DEAD: the latest attempt failed."
+        ),
+    },
+    "executions.reason": {
+        "enum": [reason.value for reason in Reason],
+        "description": "Of what has ended. The kind of failure of an attempt is not one of these.",
     },
     "queue": {"type": "string"},
     "type": {"enum": [kind.value for kind in JobType]},

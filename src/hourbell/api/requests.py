@@ -30,7 +30,7 @@ from hourbell.engine.plain import read_plain
 from hourbell.engine.read import ExecutionFilter, JobFilter
 from hourbell.engine.writes import Write, fingerprint
 from hourbell.model.errors import FieldError, HourbellError, IdempotencyKeyMissing, InvalidInput
-from hourbell.model.executions import ExecutionStatus
+from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.fields import ObjectReader, Problems, read_object, shown_key, text_problem
 from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
 
@@ -51,8 +51,12 @@ _VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak one (`W/"3"`) equal
 _NUMBERS = ("page_size", "count", "hours")
 _JOB_STATUSES = {status.value: status for status in JobStatus}
 _JOB_TYPES = {kind.value: kind for kind in JobType}
-_EXECUTION_STATUSES = {status.value: status for status in ExecutionStatus}
-del _EXECUTION_STATUSES[ExecutionStatus.FAILED]  # no place to rest: nothing is ever found there
+_EXECUTION_STATUSES = {status.value: frozenset({status}) for status in ExecutionStatus}
+# No execution rests there: it is one whose latest attempt failed, and that is retried or dead.
+_EXECUTION_STATUSES[ExecutionStatus.FAILED] = frozenset(
+    {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
+)
+_REASONS = {reason.value: reason for reason in Reason}
 _RUNNING = {"finish": False, "cancel": True}
 
 _MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
@@ -173,27 +177,40 @@ def conditional(request: AnyRequest, write: Write) -> Write:
 def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
     """The query parameters of the list of jobs."""
     reader, problems = _query(request)
-    label = _text(reader, "label", MAX_LABEL)
-    if label is not None and ":" not in label:
-        reader.wrong("label", "bad_format", "must be name:value, as team:billing")
     wanted = JobFilter(
         tenant_id=reader.label("tenant_id"),
         status=reader.choice("status", _JOB_STATUSES, None),
         queue=reader.label("queue"),
         type=reader.choice("type", _JOB_TYPES, None),
         name_prefix=_text(reader, "name_prefix", MAX_NAME),
-        label=label,
+        label=_label(reader),
     )
     return wanted, _part(reader, problems)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
     """The query parameters of the list of executions."""
-    reader, problems = _query(request)
+    reader, problems = _query(request, several="status")
     wanted = ExecutionFilter(
         tenant_id=reader.label("tenant_id"),
         job_id=read_job_id(reader),
-        status=reader.choice("status", _EXECUTION_STATUSES, None),
+        statuses=_statuses(reader),
+        reason=reader.choice("reason", _REASONS, None),
+        queue=reader.label("queue"),
+        label=_label(reader),
+        created_from=reader.instant("from"),
+        created_to=reader.instant("to"),
+    )
+    return wanted, _part(reader, problems)
+
+
+def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
+    """The query parameters of the list of a job's executions."""
+    reader, problems = _query(request, several="status")
+    wanted = ExecutionFilter(
+        statuses=_statuses(reader),
+        reason=reader.choice("reason", _REASONS, None),
+        queue=reader.label("queue"),
         created_from=reader.instant("from"),
         created_to=reader.instant("to"),
     )
@@ -408,10 +425,27 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
         keys.remove(key)
 
 
-def _query(request: AnyRequest) -> tuple[ObjectReader, Problems]:
+def _label(reader: ObjectReader) -> str | None:
+    label = _text(reader, "label", MAX_LABEL)
+    if label is not None and ":" not in label:
+        reader.wrong("label", "bad_format", "must be name:value, as team:billing")
+    return label
+
+
+def _statuses(reader: ObjectReader) -> frozenset[ExecutionStatus] | None:
+    """The statuses that any of several words stands for."""
+    found = reader.words("status", _EXECUTION_STATUSES)
+    return None if found is None else frozenset().union(*found)
+
+
+def _query(request: AnyRequest, several: str | None = None) -> tuple[ObjectReader, Problems]:
+    """The query parameters. `several`: one that may be repeated, or have several values between commas."""
     problems = Problems()
     fields: dict[str, object] = {}
     for name, text in request.query_params.multi_items():
+        if name in fields and name == several:
+            fields[name] = f"{fields[name]},{text}"
+            continue
         if name in fields:
             problems.add(shown_key(name), "conflict", "is given twice")
         fields[name] = int(text) if name in _NUMBERS and _WHOLE.fullmatch(text) else text

@@ -30,7 +30,7 @@ from hourbell.engine.overview import MOST_COUNTED
 from hourbell.engine.secrets import MAX_CHARACTERS, MAX_KEEP_SECONDS
 from hourbell.model.access import MAX_KEY_NAME, KeyRole
 from hourbell.model.errors import FieldCode
-from hourbell.model.executions import REASONS, ExecutionStatus, Reason
+from hourbell.model.executions import REASONS, ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
 from hourbell.model.jobs import (
     DEFAULT_QUEUE,
@@ -617,7 +617,9 @@ def _attempts() -> Schema:
         "started_at": _instant(),
         "finished_at": _or_null(_instant()),
         "error": _or_null(_text()),
-        "kind": _or_null(_text()),
+        "kind": _or_null(_text("Of its failure: timeout, http_503, the name of an exception.")),
+        "fence_token": _or_null(_whole(0, MAX_ID)),
+        "worker_id": _or_null(_text()),
     }
     return {**_array(_answered(attempt)), "description": "Oldest first; left empty in lists."}
 
@@ -627,17 +629,45 @@ def _execution() -> Schema:
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
+            "job_name": _or_null(_text("Null if the job is not known any more.")),
             "tenant_id": _text(),
+            "queue": _or_null(_text()),
+            "origin": {
+                **_choice(Origin),
+                "description": (
+                    "Why it exists. A replayed execution says replay, whatever its origin was before."
+                ),
+            },
             "created_at": _instant(
                 "When it was planned, asked for or, of a one-time job, created."
             ),
-            "status": _choice(ExecutionStatus),
+            "status": {
+                **_choice(ExecutionStatus),
+                "description": (
+                    "SCHEDULED: its time has not come, or its job is paused. QUEUED: its time has come, and it "
+                    "waits for a limit or a worker. RETRYING: the time of its next attempt has not come. No "
+                    "execution is FAILED, only an attempt."
+                ),
+            },
             "reason": _or_null(_choice(Reason)),
             "scheduled_for": _instant("The nominal time."),
             "started_at": _or_null(_instant("Of the latest attempt.")),
             "finished_at": _or_null(_instant()),
+            "duration_ms": _or_null(
+                _whole(description="Of the latest attempt, once it has ended.")
+            ),
             "attempt": _whole(0, description="0 until it first runs."),
-            "lateness_ms": _or_null(_whole(description="Of the start of the first attempt.")),
+            "fence_token": _or_null(_whole(0, MAX_ID, "Of the latest claim.")),
+            "worker_id": _or_null(
+                _text("Of the latest attempt. Null: none yet, or its name is not kept any more.")
+            ),
+            "lateness_ms": _or_null(
+                _whole(
+                    description=(
+                        "From scheduled_for to the start of the first attempt; of a backfill, from the request."
+                    )
+                )
+            ),
             "error": _or_null(_text()),
             "result": {},
             "progress": {"description": "What its worker last said, while it runs."},
@@ -920,7 +950,15 @@ def _explanation() -> Schema:
             "code": _text("Stable, for programs."),
             "message": _text(),
             "until": _or_null(_instant("When that changes by itself.")),
-            "execution_id": _or_null(_execution_id()),
+            "execution_id": _or_null(
+                {**_execution_id(), "description": "The execution that is explained."}
+            ),
+            "blocked_by": _or_null(
+                {
+                    **_answered({"execution_id": _execution_id(), "job_id": _job_id()}),
+                    "description": "An execution that has what this one waits for.",
+                }
+            ),
         }
     )
 

@@ -18,7 +18,14 @@ from functools import partial
 import msgspec
 
 from hourbell.engine.broken import unusable
-from hourbell.engine.codes import FATE_CANCELLED, JOB_STATUSES, MISFIRES, OVERLAPS, notifies
+from hourbell.engine.codes import (
+    FATE_CANCELLED,
+    JOB_STATUSES,
+    MISFIRES,
+    OVERLAPS,
+    TARGET_GONE,
+    notifies,
+)
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import parse_changes, timetable_of
 from hourbell.engine.join import join_timetable
@@ -114,7 +121,7 @@ async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
 
 async def _pause_abandoned(engine: Engine, term: Term | None, job_id: int, version: int) -> None:
     """Pause one of them, if it still exists and has this version, and forget that it was to be paused."""
-    write = Write(actor="target answered 410")
+    write = Write(actor=TARGET_GONE)
     now = await engine.clock.now()
 
     def decide(job: Job, now: datetime) -> Target | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourbell.model.executions import ExecutionStatus
+from hourbell.model.executions import ExecutionStatus, Origin
 from hourbell.model.jobs import Event, JobStatus, NewJob
 from hourbell.model.policies import Misfire, Overlap
 
@@ -22,7 +22,10 @@ FATE_CANCELLED = 2  # of ledger.status
 
 AWAITING_SESSION = 0  # of leased.session: what was accepted by its target
 
-ORIGIN_SCHEDULE, ORIGIN_RUN_NOW, ORIGIN_BACKFILL = range(3)  # 3 is a notification
+TARGET_GONE = "target answered 410"  # the actor of a pause, in the audit
+
+ORIGINS = (Origin.SCHEDULE, Origin.RUN_NOW, Origin.BACKFILL, Origin.NOTIFICATION)
+ORIGIN_SCHEDULE, ORIGIN_RUN_NOW, ORIGIN_BACKFILL = range(3)
 
 EVENTS = {Event.SUCCESS: 1, Event.FAILURE: 2, Event.DEAD_LETTER: 4}  # bits of `notifies`
 

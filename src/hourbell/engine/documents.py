@@ -911,14 +911,20 @@ def render_execution(execution: Execution) -> dict[str, Any]:
     return {
         "execution_id": execution_text(execution.execution_id),
         "job_id": job_text(execution.job_id),
+        "job_name": execution.job_name,
         "tenant_id": execution.tenant_id,
+        "queue": execution.queue,
+        "origin": execution.origin.value,
         "created_at": format_instant(created_at(execution.execution_id)),
         "status": execution.status.value,
         "reason": execution.reason.value if execution.reason else None,
         "scheduled_for": format_instant(execution.scheduled_for),
         "started_at": _instant(execution.started_at),
         "finished_at": _instant(execution.finished_at),
+        "duration_ms": execution.duration_ms,
         "attempt": execution.attempt,
+        "fence_token": execution.fence,
+        "worker_id": execution.worker,
         "lateness_ms": execution.lateness_ms,
         "error": execution.error,
         "result": execution.result,
@@ -963,6 +969,8 @@ def render_attempt(attempt: Attempt) -> dict[str, Any]:
         "finished_at": _instant(attempt.finished_at),
         "error": attempt.error,
         "kind": attempt.kind,
+        "fence_token": attempt.fence,
+        "worker_id": attempt.worker,
     }
 
 

@@ -1,4 +1,7 @@
-"""explain: for an execution or a job, the one thing that it now waits for, and until when (R32)."""
+"""explain: for an execution or a job, the one thing that it now waits for, and until when.
+
+`until` is when that changes by itself: its time comes, a token comes, a lease ends, or a deadline ends the waiting.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,30 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.broken import UNKNOWN_TIMEZONE
-from hourbell.engine.codes import AWAITING_SESSION
+from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
-from hourbell.engine.read import get_execution, get_job, list_executions
+from hourbell.engine.pages import walk
+from hourbell.engine.read import get_execution, get_job, list_executions, live_execution
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import CIRCUIT_OPEN, FATES, NO_SECRET_KEYS
+from hourbell.model.executions import (
+    CIRCUIT_OPEN,
+    FATES,
+    NO_SECRET_KEYS,
+    Execution,
+    ExecutionStatus,
+)
 from hourbell.model.ids import execution_text
-from hourbell.model.jobs import JobStatus
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import Job, JobStatus, decode_spec
+from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
 
 _E = queries("executions")
 _L = queries("limits")
 _A = queries("awaiting")
+_D = queries("letters")
+_T = queries("audit")
 _P = queries("planning")
 
 _PUT_OFF = {
@@ -30,126 +44,217 @@ _PUT_OFF = {
 }
 
 
-class Explanation(msgspec.Struct, frozen=True, omit_defaults=True):
+class Holder(msgspec.Struct, frozen=True):
+    """An execution that has what another one waits for."""
+
+    execution_id: int
+    job_id: int
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why something has not run, or not ended."""
 
     code: str  # stable, for programs
     message: str
     until: datetime | None = None  # when that changes by itself
-    execution_id: int | None = None  # whom it is about, or who is in the way
+    execution_id: int | None = None  # the execution that is explained
+    blocked_by: Holder | None = None  # one that has what it waits for, if the caller may see it
 
 
 async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     """What an execution waits for."""
-    row = await engine.database.row_or_none(_E["live"], execution_id)
+    now = await engine.clock.now()
+    row = await engine.database.row_or_none(_E["live"], execution_id, now)
     if row is None or not engine.sees(row["tenant_name"]):
         ended = await get_execution(engine, execution_id)
         if ended.status not in FATES:  # it came back between the two reads
             raise NotFound("execution", execution_text(execution_id))
-        reason = f" ({ended.reason})" if ended.reason else ""
-        return Explanation("ended", f"It has ended: {ended.status}{reason}.", None, execution_id)
-    now = await engine.clock.now()
+        explained = await _ended(engine, ended)
+    else:
+        explained = await _live(engine, row, now)
+        if row["claimed_at"] is None:
+            explained = _within_deadline(explained, row)
+    return msgspec.structs.replace(explained, execution_id=execution_id)
+
+
+async def _ended(engine: Engine, execution: Execution) -> Explanation:
+    reason = f" ({execution.reason})" if execution.reason else ""
+    if execution.status is not ExecutionStatus.DEAD:
+        return Explanation(code="ended", message=f"It has ended: {execution.status}{reason}.")
+    last = execution.attempts[-1] if execution.attempts else None
+    error = execution.error or (None if last is None else last.error)
+    kind = None if last is None or last.kind == execution.reason else last.kind
+    kept = await engine.database.row_or_none(_D["letter"], execution.execution_id)
+    replay = f"POST /api/v1/dead-letters/{execution_text(execution.execution_id)}/replay"
+    sentences = [
+        f"It is DEAD{reason} after {_count(execution.attempt, 'attempt')}, and will not be tried again.",
+        f"Last error{f' ({kind})' if kind else ''}: {error}" if error else "",
+        f"Replay it with {replay}."
+        if kept
+        else "Its dead letter was purged, so it cannot be replayed.",
+    ]
+    return Explanation(code="dead", message=_said(sentences))
+
+
+async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
     if row["session"] == AWAITING_SESSION:
         return Explanation(
-            "awaiting_completion",
-            "Its target has accepted it, and will say how it ended.",
-            await engine.database.value(_A["until"], execution_id),
-            execution_id,
+            code="awaiting_completion",
+            message="Its target has accepted it, and will say how it ended.",
+            until=await engine.database.value(_A["until"], row["id"]),
         )
     if row["claimed_at"] is not None:
         if row["unwanted"]:
             return Explanation(
-                "cancelling", f"Worker {row['worker']} was asked to stop it.", None, execution_id
+                code="cancelling", message=f"Worker {row['worker']} was asked to stop it."
             )
         return Explanation(
-            "running",
-            f"It runs on worker {row['worker']}, which must renew its lease.",
-            row["expires_at"],
-            execution_id,
+            code="running",
+            message=f"It runs on worker {row['worker']}, which must renew its lease.",
+            until=row["expires_at"],
         )
     if row["in_held"]:
-        return Explanation("paused", "The job is paused.", None, execution_id)
-    if row["in_parked"]:
-        return await _blocked(engine, execution_id, now)
+        return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
-        if row["waits_for"] in _PUT_OFF:
-            code = row["waits_for"]
-            return Explanation(code, _PUT_OFF[code], row["run_at"], execution_id)
-        if row["attempt"]:
-            return Explanation(
-                "retrying", "An attempt failed; the next one waits.", row["run_at"], execution_id
-            )
-        return Explanation("not_due", "Its time has not come.", row["run_at"], execution_id)
+        return await _not_yet(engine, row)
+    # Without a worker nothing goes on, whatever else it waits for.
+    if not await engine.database.value(_E["queue_served"], row["queue"], now):
+        return Explanation(
+            code="no_worker",
+            message=f"No live worker serves its queue {row['queue_name']}. Start one that does.",
+        )
+    if row["in_parked"]:
+        return await _blocked(engine, row["id"], now)
     if row["in_due"]:
-        return Explanation("admission", "It is due and waits for the gate.", None, execution_id)
+        return Explanation(code="admission", message="It is due and waits for the gate.")
     if row["in_suspects"]:
         return Explanation(
-            "quarantine",
-            "Its workers died twice; it waits for one that runs nothing beside it.",
-            None,
-            execution_id,
+            code="quarantine",
+            message="Its workers died twice; it waits for one that runs nothing beside it.",
         )
-    served = await engine.database.value(_E["queue_served"], row["queue"], now)
-    if not served:
-        return Explanation(
-            "no_worker", "It is ready, and no living worker serves its queue.", None, execution_id
-        )
+    return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
+
+
+async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
+    """It waits for a time."""
+    if row["waits_for"] in _PUT_OFF:
+        code = row["waits_for"]
+        return Explanation(code=code, message=_PUT_OFF[code], until=row["run_at"])
+    counted = row["attempt"] - (row["replayed_attempt"] or 0)
+    if not counted:
+        return Explanation(code="not_due", message="Its time has not come.", until=row["run_at"])
+    stored = await engine.database.value(_E["job_spec"], row["id"])
+    most = None if stored is None else decode_spec(stored).retry_policy.max_retries + 1
+    last = live_execution(row, with_attempts=True).attempts[-1]
+    of_most = "" if most is None else f" of {most}"
     return Explanation(
-        "worker_slot", "It is ready and waits for a free worker.", None, execution_id
+        code="retrying",
+        message=_said(
+            [
+                f"Attempt {counted}{of_most} failed ({last.kind}): {last.error}",
+                f"Attempt {counted + 1} waits for its time.",
+            ]
+        ),
+        until=row["run_at"],
     )
 
 
-async def _if_seen(engine: Engine, execution_id: int | None) -> int | None:
-    """An execution that is shown to the caller only if it is there for him."""
-    if execution_id is None or engine.scope is None:
-        return execution_id
+def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation:
+    """What waits ends by itself when its deadline passes, if that comes first."""
+    deadline, fate = row["finish_by"], "DEAD (deadline)"
+    if row["start_by"] is not None and not row["attempt"]:
+        deadline, fate = row["start_by"], "SKIPPED (start_deadline)"
+    if deadline is None or (explained.until is not None and explained.until <= deadline):
+        return explained
+    verb = "started" if fate.startswith("SKIPPED") else "ended"
+    return msgspec.structs.replace(
+        explained,
+        message=_said(
+            [
+                explained.message,
+                f"If it has not {verb} by {format_instant(deadline)}, it is {fate}.",
+            ]
+        ),
+        until=deadline,
+    )
+
+
+async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
+    """An execution in the way, if the caller may see it."""
+    if execution_id is None:
+        return None
     try:
-        return (await get_execution(engine, execution_id)).execution_id
+        found = await get_execution(engine, execution_id)
     except NotFound:
         return None
+    return Holder(found.execution_id, found.job_id)
 
 
 async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
-    """What the gate has parked it by. `execution_id` is then one that has what it waits for."""
+    """What the gate has parked it by."""
     row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
+    admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
-        return Explanation("admission", "It is about to be let on.", None, execution_id)
-    kind, holder = row["kind"], await _if_seen(engine, row["holder"])
+        return admission
+    kind, holder = row["kind"], await _holder(engine, row["holder"])
     if kind == JOB:
-        return Explanation("overlap", "An earlier run of the job has not ended yet.", None, holder)
+        message = "An earlier run of the job has not ended yet."
+        return Explanation(code="overlap", message=message, blocked_by=holder)
     if kind == KEY:
         message = "Another execution with the same concurrency key has not ended yet."
-        return Explanation("concurrency_key", message, None, holder)
+        return Explanation(code="concurrency_key", message=message, blocked_by=holder)
     name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
-    if kind == QUEUE and not row["served"]:
-        return Explanation("no_worker", "No living worker serves its queue.", None, execution_id)
     if row["full"]:
         message = f"Its {name} has as many executions at once as it may."
-        return Explanation(f"{name}_concurrency", message, None, holder)
+        return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)
     if row["next_token"] is not None:
         message = f"Its {name} may start no more for now."
-        return Explanation(f"{name}_rate", message, row["next_token"], execution_id)
-    return Explanation("admission", "It is about to be let on.", None, execution_id)
+        return Explanation(code=f"{name}_rate", message=message, until=row["next_token"])
+    return admission
+
+
+async def _paused(engine: Engine, job_id: int) -> Explanation:
+    """Who paused a job, when, and what to do."""
+    rows = await walk(engine, _T["last_pause"], job_id)
+    if not rows:  # its trail is not kept any more
+        return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
+    (row,) = rows
+    since = format_instant(row["at"])
+    if row["actor"] == TARGET_GONE:
+        message = (
+            f"Its target answered 410 (gone), and that paused the job at {since}. Resume it only if the target"
+            " is there again, or give it another one; a job that is not needed any more can be deleted."
+        )
+    else:
+        message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
+    return Explanation(code="paused", message=message)
 
 
 async def explain_job(engine: Engine, job_id: int) -> Explanation:
     """What a job waits for: its oldest run that has not ended, or its next one."""
     job = await get_job(engine, job_id)
+    if isinstance(job.schedule, Once):
+        return await explain_execution(engine, job_id)  # it is its execution
     if job.status is JobStatus.PAUSED:
-        return Explanation("paused", "The job is paused: resume it.")
+        return await _paused(engine, job_id)
+    return await _recurring(engine, job)
+
+
+async def _recurring(engine: Engine, job: Job) -> Explanation:
     live = [
         execution
-        for execution in (await list_executions(engine, job_id)).items
+        for execution in (await list_executions(engine, job.job_id)).items
         if execution.status not in FATES
     ]
     if live:
         return await explain_execution(engine, live[-1].execution_id)
     if job.status is not JobStatus.SCHEDULED:
-        return Explanation("ended", f"The job is {job.status}: it has no further run.")
-    broken = await engine.database.row_or_none(_P["broken"], job_id)
+        message = f"The job is {job.status}: it has no further run."
+        return Explanation(code="ended", message=message)
+    broken = await engine.database.row_or_none(_P["broken"], job.job_id)
     if broken is not None:
         return _not_planned(broken)
-    return Explanation("not_due", "Its next run has not come.", job.next_run_at)
+    return Explanation(code="not_due", message="Its next run has not come.", until=job.next_run_at)
 
 
 def _not_planned(row: asyncpg.Record) -> Explanation:
@@ -165,4 +270,17 @@ def _not_planned(row: asyncpg.Record) -> Explanation:
             "The scheduler cannot compute the schedule, so no run is planned. Its log says why."
             " Update the schedule, or upgrade every node."
         )
-    return Explanation(row["broken"], message, row["look_at"])
+    return Explanation(code=row["broken"], message=message, until=row["look_at"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _said(sentences: list[str]) -> str:
+    """Sentences side by side, each with its full stop."""
+    return " ".join(
+        sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+        for sentence in sentences
+        if sentence
+    )

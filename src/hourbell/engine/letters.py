@@ -206,7 +206,7 @@ def _letter(row: asyncpg.Record) -> Letter:
         error=row["error"],
         scheduled_for=row["occurrence"],
         attempt=row["attempt"],
-        attempts=attempts_of(row["history"]),
+        attempts=attempts_of(row["history"], row.get("workers")),
         job=None if spec is None else decode_job(spec),
     )
 
@@ -266,9 +266,7 @@ async def _replay_one(
     if not await connection.fetchval(_Q["replay"], [number], [now], now):
         raise await _why_not(connection, letter)
     await note(connection, write, now, tenant, letter.job_id, "replay", None, None)
-    live = await connection.fetchrow(_E["live"], number)
-    assert live is not None
-    return live_execution(live, with_attempts=True)
+    return await _as_it_lives(connection, number, now)
 
 
 async def _why_not(connection: Connection, letter: Letter) -> Exception:
@@ -299,7 +297,13 @@ async def _try_now(
         )
     await connection.execute(_J["insert_due"], number)
     await note(connection, write, now, tenant, execution.job_id, "retry", None, None)
-    return execution
+    return await _as_it_lives(connection, number, now)
+
+
+async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Execution:
+    live = await connection.fetchrow(_E["live"], number, now)
+    assert live is not None
+    return live_execution(live, with_attempts=True)
 
 
 async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:

@@ -35,9 +35,10 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     begun_ms: int | None = 0  # from the claim to the start of the action; None: it has just ended
     took_ms: int = 0  # from its start to its end
     delay_seconds: float | None = None  # RETRY, RELEASED: after this; AWAITING: no longer than this
-    reason: str | None = None
+    reason: str | None = None  # DEAD, GONE: why; RETRY: the kind of failure
     error: str | None = None
     result: str | None = None  # JSON; AWAITING: the digest of the token, in hexadecimal
+    failure: str | None = None  # DEAD, GONE: the kind of failure of the last attempt
 
     @property
     def is_plain(self) -> bool:
@@ -130,13 +131,16 @@ def _failure(
     took_ms: int,
     remaining_seconds: float | None,
 ) -> Settlement:
-    number, fence, error = claimed.execution_id, claimed.fence, clean(failure.error)
+    number, fence = claimed.execution_id, claimed.fence
+    error, kind = clean(failure.error), clean(failure.kind)
     dead = DEAD
     if failure.gone and spec is not None and is_final(spec.retry_policy, failure):
         dead = GONE
     if spec is None or spec.delivery is Delivery.AT_MOST_ONCE:
         reason = Reason.NON_RETRYABLE if spec is None else Reason.RETRIES_EXHAUSTED
-        return Settlement(number, fence, dead, begun_ms, took_ms, None, reason.value, error)
+        return Settlement(
+            number, fence, dead, begun_ms, took_ms, None, reason.value, error, failure=kind
+        )
     verdict = decide(
         spec.retry_policy,
         claimed.attempt - spec.attempts_before,
@@ -146,6 +150,6 @@ def _failure(
     )
     if isinstance(verdict, Retry):
         delay = verdict.delay_seconds
-        kind = clean(failure.kind)
         return Settlement(number, fence, RETRY, begun_ms, took_ms, delay, kind, error)
-    return Settlement(number, fence, dead, begun_ms, took_ms, None, verdict.reason.value, error)
+    why = verdict.reason.value
+    return Settlement(number, fence, dead, begun_ms, took_ms, None, why, error, failure=kind)

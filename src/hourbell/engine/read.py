@@ -9,14 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.engine.codes import (
-    AWAITING_SESSION,
-    COMPLETED,
-    FATES,
-    JOB_STATUSES,
-    PAUSED,
-    SCHEDULED,
-)
+from hourbell.engine.codes import COMPLETED, FATES, JOB_STATUSES, ORIGINS, PAUSED, SCHEDULED
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import first_run, timetable_of
 from hourbell.engine.pages import (
@@ -33,7 +26,7 @@ from hourbell.engine.pages import (
     walk,
 )
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
 from hourbell.model.ids import created_at, execution_text, first_id_at, job_text
 from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
 from hourbell.model.schedules import Once
@@ -66,7 +59,10 @@ class ExecutionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant_id: str | None = None
     job_id: int | None = None
-    status: ExecutionStatus | None = None
+    statuses: frozenset[ExecutionStatus] | None = None  # any of these; FAILED is one of none
+    reason: Reason | None = None
+    queue: str | None = None
+    label: str | None = None  # of the job, as `team:billing`
     created_from: datetime | None = None  # the moment that is in its id
     created_to: datetime | None = None  # before this
 
@@ -190,7 +186,8 @@ async def get_execution(engine: Engine, execution_id: int) -> Execution:
 
 
 async def _find_execution(engine: Engine, execution_id: int) -> Execution | None:
-    row = await engine.database.row_or_none(_E["live"], execution_id)
+    now = await engine.clock.now()
+    row = await engine.database.row_or_none(_E["live"], execution_id, now)
     if row is not None:
         return live_execution(row, with_attempts=True)
     row = await engine.database.row_or_none(_E["recorded"], execution_id)
@@ -198,10 +195,15 @@ async def _find_execution(engine: Engine, execution_id: int) -> Execution | None
 
 
 async def list_executions(
-    engine: Engine, job_id: int, page_size: int = 50, token: str | None = None
+    engine: Engine,
+    job_id: int,
+    page_size: int = 50,
+    token: str | None = None,
+    wanted: ExecutionFilter = ExecutionFilter(),  # noqa: B008 - frozen
 ) -> Page:
     """The executions of a job whose time has come, the latest first, live and recorded together."""
-    return await _list_of_job(engine, ExecutionFilter(job_id=job_id), page_size, token)
+    of_job = msgspec.structs.replace(wanted, job_id=job_id)
+    return await _list_of_job(engine, of_job, page_size, token)
 
 
 async def search_executions(
@@ -215,7 +217,10 @@ async def search_executions(
             return Page([], None)
     before = NEWEST if token is None else read_token(token, Id)
     tenant = await tenant_wanted(engine, wanted.tenant_id)
-    if tenant == NOBODY:
+    queue = None
+    if wanted.queue is not None:
+        queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
+    if tenant == NOBODY or (wanted.queue is not None and queue is None):
         return Page([], None)
     if wanted.created_to is not None:
         before = min(before, first_id_at(wanted.created_to))
@@ -223,25 +228,43 @@ async def search_executions(
     size = min(page_size, MOST_PER_PAGE)
     sources = []
 
-    async def look(statement: str, *rest: object) -> None:
-        args = (before, size + 1, MOST_LOOKED_AT, first, tenant, *rest)
-        rows = await walk(engine, _E[statement], *args)
+    async def look(statement: str, statuses: Sequence[object] | None, *rest: object) -> None:
+        args = (before, size + 1, MOST_LOOKED_AT, first, tenant, statuses, queue, wanted.label)
+        rows = await walk(engine, _E[statement], *args, *rest)
         recorded = statement.startswith("list_recorded")
         sources.append(seen(rows, size + 1, _id, _recorded if recorded else live_execution))
 
     # What is live first: one may end between the reads, and is listed once, as it was.
-    status = wanted.status
-    if status in (ExecutionStatus.RUNNING, ExecutionStatus.AWAITING):
-        await look("list_running", status)
-    elif status not in FATES:
+    live, fates = _split(wanted)
+    if live is not None and live <= _LEASED:
+        if live:
+            await look("list_running", sorted(live))
+    else:
         now = await engine.clock.now()
-        await look("list_live", status, tenant is not None, now)
+        statuses = None if live is None else sorted(live)
+        await look("list_live", statuses, tenant is not None, now)
         if tenant is not None:
-            await look("list_live_one_time", status)
-    if status is None or status in FATES:
-        code = None if status is None else FATES.index(status)
-        await look("list_recorded" if tenant is None else "list_recorded_of_tenant", code)
+            await look("list_live_one_time", statuses, now)
+    if fates is None or fates:
+        codes = None if fates is None else sorted(FATES.index(fate) for fate in fates)
+        name = "list_recorded" if tenant is None else "list_recorded_of_tenant"
+        await look(name, codes, wanted.reason)
     return page_of(sources, size)
+
+
+_LEASED = {ExecutionStatus.RUNNING, ExecutionStatus.AWAITING}
+
+
+def _split(
+    wanted: ExecutionFilter,
+) -> tuple[frozenset[ExecutionStatus] | None, frozenset[ExecutionStatus] | None]:
+    """The statuses that are asked for of what lives, and of what has ended; None: all of them."""
+    none: frozenset[ExecutionStatus] = frozenset()
+    if wanted.statuses is None:
+        return (None if wanted.reason is None else none), None
+    fates = wanted.statuses & frozenset(FATES)
+    # Only what has ended has a reason.
+    return (wanted.statuses - fates if wanted.reason is None else none), fates
 
 
 async def _list_of_job(
@@ -250,13 +273,15 @@ async def _list_of_job(
     assert wanted.job_id is not None
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
     job = await get_job(engine, wanted.job_id)
+    if wanted.label is not None and not _has_label(job, wanted.label):
+        return Page([], None)
     now = await engine.clock.now()
     if isinstance(job.schedule, Once):
         only = await get_execution(engine, wanted.job_id)
         items = [msgspec.structs.replace(only, attempts=())]
         return Page([item for item in items if _is_wanted(item, wanted)], None)
     size = min(page_size, MOST_PER_PAGE)
-    plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id)
+    plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id, label=wanted.label)
     most = size + 1 if wanted == plain else _MOST_OF_A_JOB
     args = (wanted.job_id, before, before_id, most)
     live = [
@@ -271,11 +296,17 @@ async def _list_of_job(
     return page_of([source(live), source(ended)], size)
 
 
+def _has_label(job: Job, label: str) -> bool:
+    return label in (f"{name}:{value}" for name, value in job.labels.items())
+
+
 def _is_wanted(execution: Execution, wanted: ExecutionFilter) -> bool:
     created = created_at(execution.execution_id)
     return (
         (wanted.tenant_id is None or wanted.tenant_id == execution.tenant_id)
-        and (wanted.status is None or wanted.status is execution.status)
+        and (wanted.statuses is None or execution.status in wanted.statuses)
+        and (wanted.reason is None or wanted.reason is execution.reason)
+        and (wanted.queue is None or wanted.queue == execution.queue)
         and (wanted.created_from is None or created >= wanted.created_from)
         and (wanted.created_to is None or created < wanted.created_to)
     )
@@ -346,28 +377,26 @@ def _job(new: NewJob, row: asyncpg.Record, **rest: Any) -> Job:
 
 def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
     """A row of `executions`, with where it is, as an execution."""
+    status = ExecutionStatus(row["status"])
     running = row["claimed_at"] is not None
+    attempts = attempts_of(row["history"], row["workers"])
     if running:
-        awaiting = row["session"] == AWAITING_SESSION
-        status = ExecutionStatus.AWAITING if awaiting else ExecutionStatus.RUNNING
-    elif row["in_due"] or row["in_parked"] or row["in_held"]:
-        status = ExecutionStatus.RETRYING if row["attempt"] else ExecutionStatus.SCHEDULED
-    else:
-        status = ExecutionStatus.QUEUED
-    started = row["claimed_at"] or row["first_started_at"]
-    first = row["first_started_at"] or row["claimed_at"]
-    attempts = attempts_of(row["history"])
-    if running:
-        attempts += (Attempt(attempt=row["attempt"] + 1, status=status, started_at=started),)
+        attempts += (
+            Attempt(
+                attempt=row["attempt"] + 1,
+                status=status,
+                started_at=row["claimed_at"],
+                fence=row["lease_fence"],
+                worker=row["worker"] if row["session"] else None,
+            ),
+        )
     return Execution(
-        execution_id=row["id"],
+        **_common(row, attempts),
         job_id=row["job"] or row["id"],
-        tenant_id=row["tenant_name"],
         status=status,
         scheduled_for=row["occurrence"],
-        started_at=started,
         attempt=row["attempt"] + running,
-        lateness_ms=None if first is None else _milliseconds(first - row["occurrence"]),
+        fence=(row["lease_fence"] if running else row["fence"]) or None,
         error=attempts[-1].error if attempts else None,
         progress=msgspec.json.decode(row["progress"]) if row["progress"] else None,
         attempts=attempts if with_attempts else (),
@@ -376,7 +405,7 @@ def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Executio
 
 def _recorded(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
     status = FATES[row["status"]]
-    attempts = attempts_of(row["history"])
+    attempts = attempts_of(row["history"], row["workers"])
     if row["session"] is not None:
         attempts += (
             Attempt(
@@ -385,26 +414,45 @@ def _recorded(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
                 error=row["error"],
-                kind=row["reason"],
+                kind=row["failure_kind"] or row["reason"],
+                fence=row["fence"],
+                worker=_workers(row["workers"]).get(str(row["session"])),
             ),
         )
     return Execution(
-        execution_id=row["id"],
+        **_common(row, attempts),
         job_id=row["job"],
-        tenant_id=row["tenant_name"],
         status=status,
         reason=None if row["reason"] is None else Reason(row["reason"]),
         scheduled_for=row["scheduled_for"],
-        started_at=row["started_at"],
         finished_at=row["finished_at"],
         attempt=row["attempt"],
-        lateness_ms=row["lateness_ms"],
+        fence=row["fence"] or None,
         error=row["error"],
         result=None if row["result"] is None else msgspec.json.decode(row["result"]),
         missed=row["missed"],
         missed_through=row["missed_through"],
         attempts=attempts if with_attempts else (),
     )
+
+
+def _common(row: asyncpg.Record, attempts: tuple[Attempt, ...]) -> dict[str, Any]:
+    """What an execution says of itself whether it lives or has ended."""
+    last = attempts[-1] if attempts else None
+    duration = None
+    if last is not None and last.finished_at is not None:
+        duration = _milliseconds(last.finished_at - last.started_at)
+    return {
+        "execution_id": row["id"],
+        "tenant_id": row["tenant_name"],
+        "job_name": row["job_name"],
+        "queue": row["queue_name"],
+        "origin": Origin.REPLAY if row["replayed"] else ORIGINS[row["origin"]],
+        "started_at": None if last is None else last.started_at,
+        "duration_ms": duration,
+        "worker": None if last is None else last.worker,
+        "lateness_ms": row["lateness_ms"],
+    }
 
 
 class _Ended(msgspec.Struct):
@@ -415,12 +463,16 @@ class _Ended(msgspec.Struct):
     finished_at: datetime
     reason: str | None
     error: str | None
+    fence: int
+    session: int | None = None
+    taken_from: int | None = None
 
 
-def attempts_of(history: str | None) -> tuple[Attempt, ...]:
-    """The attempts in a history, as the database keeps it."""
+def attempts_of(history: str | None, workers: str | None) -> tuple[Attempt, ...]:
+    """The attempts in a history, as the database keeps it, with their workers, as hourbell.workers_of gives them."""
     if history is None:
         return ()
+    names = _workers(workers)
     return tuple(
         Attempt(
             attempt=ended.attempt,
@@ -429,9 +481,16 @@ def attempts_of(history: str | None) -> tuple[Attempt, ...]:
             finished_at=ended.finished_at,
             error=ended.error,
             kind=ended.reason,
+            fence=ended.fence,
+            worker=names.get(str(ended.session or ended.taken_from)),
         )
         for ended in msgspec.json.decode(history, type=list[_Ended])
     )
+
+
+def _workers(stored: str | None) -> dict[str, str | None]:
+    """The names of workers by the numbers of their sessions."""
+    return {} if stored is None else msgspec.json.decode(stored)
 
 
 def _milliseconds(delta: Any) -> int:

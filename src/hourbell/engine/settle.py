@@ -13,7 +13,7 @@ from hourbell.store.database import committing
 # Without a time it is that of the statement: one way to the database, not two.
 SETTLE = (
     "select * from hourbell.settle($1, $2, coalesce($3, hourbell.clock()),"
-    " $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+    " $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 )
 
 
@@ -44,4 +44,5 @@ def columns(batch: Sequence[Settlement]) -> list[Any]:
         [s.reason for s in said],
         [s.error for s in said],
         [s.result for s in said],
+        [s.failure for s in said],
     ]

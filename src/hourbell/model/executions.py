@@ -1,12 +1,15 @@
 """One occurrence of a job on its way to its fate.
 
     (planned) ─▶ SCHEDULED ─▶ QUEUED ─▶ RUNNING ─▶ SUCCEEDED
-                     ▲                     │  └─▶ AWAITING ─▶ SUCCEEDED, or FAILED as below
-                     ├─── given back ◀─────┤
-                     │                     ▼
-                     │                   FAILED ─▶ DEAD
-                     │                     │
-                  RETRYING ◀───────────────┘          (RETRYING ─▶ QUEUED again)
+                                ▲          │  └─▶ AWAITING ─▶ SUCCEEDED, or FAILED as below
+                                ├──────────┤
+                                │ released ▼
+                                │        FAILED ─▶ DEAD
+                                │          │
+                             RETRYING ◀────┘
+
+SCHEDULED and RETRYING wait for a time: the execution's own, or that of its next attempt. QUEUED waits for
+anything else: the gate, a limit, a circuit, a worker. `hourbell.live_status` decides which it is.
 
 From wherever it waits it may also end as CANCELLED, SKIPPED or SUPERSEDED. FAILED is the end of
 one attempt, not a place to rest: the transaction that records it also moves the execution on to
@@ -26,10 +29,10 @@ TIMEOUT = "timeout"  # the kind of failure of an attempt that was stopped by its
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution is (R20)."""
+    """Where an execution is."""
 
-    SCHEDULED = "SCHEDULED"  # planned, not yet due or not yet admitted
-    QUEUED = "QUEUED"  # admitted, any worker may claim it
+    SCHEDULED = "SCHEDULED"  # its time has not come, or its job is paused
+    QUEUED = "QUEUED"  # its time has come; it waits for admission, a limit or a worker
     RUNNING = "RUNNING"  # held by a lease
     AWAITING = "AWAITING"  # its target has accepted it, and will say how it ended
     FAILED = "FAILED"  # an attempt ended badly; see the drawing above
@@ -39,6 +42,16 @@ class ExecutionStatus(StrEnum):
     CANCELLED = "CANCELLED"  # somebody, or a later run, took it back
     SUPERSEDED = "SUPERSEDED"  # the job is not the same any more
     SKIPPED = "SKIPPED"  # decided not to run
+
+
+class Origin(StrEnum):
+    """Why an execution exists."""
+
+    SCHEDULE = "schedule"
+    RUN_NOW = "run_now"
+    BACKFILL = "backfill"
+    NOTIFICATION = "notification"  # it tells what became of another execution, or of a monitor
+    REPLAY = "replay"  # a dead letter that was replayed, whatever its origin was before
 
 
 class Reason(StrEnum):
@@ -92,10 +105,20 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
     _S.QUEUED: frozenset({_S.RUNNING, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
-    # To SCHEDULED: given back unstarted, no attempt burnt. To RETRYING and DEAD without FAILED:
-    # the lease was lost, so the attempt has no outcome of its own.
+    # To QUEUED: released before it started, no attempt burnt; to SCHEDULED and RETRYING if it was released
+    # for later. To QUEUED and DEAD without FAILED also when the lease was lost: the attempt has no outcome
+    # of its own.
     _S.RUNNING: frozenset(
-        {_S.SUCCEEDED, _S.AWAITING, _S.FAILED, _S.SCHEDULED, _S.RETRYING, _S.DEAD, _S.CANCELLED}
+        {
+            _S.SUCCEEDED,
+            _S.AWAITING,
+            _S.FAILED,
+            _S.SCHEDULED,
+            _S.QUEUED,
+            _S.RETRYING,
+            _S.DEAD,
+            _S.CANCELLED,
+        }
     ),
     _S.AWAITING: frozenset({_S.SUCCEEDED, _S.FAILED, _S.DEAD, _S.CANCELLED}),
     _S.FAILED: frozenset({_S.RETRYING, _S.DEAD}),
@@ -166,7 +189,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
     finished_at: datetime | None = None
     error: str | None = None
-    kind: str | None = None
+    kind: str | None = None  # of its failure: `timeout`, `http_503`, an exception's name
+    fence: int | None = None
+    worker: str | None = None  # the name of the worker; None: it is not known any more
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,14 +199,21 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
 
     execution_id: int
     job_id: int
+    job_name: str | None = None
     tenant_id: str
+    queue: str | None = None
+    origin: Origin = Origin.SCHEDULE
     status: ExecutionStatus
     reason: Reason | None = None
     scheduled_for: datetime
     started_at: datetime | None = None  # of the latest attempt
     finished_at: datetime | None = None
+    duration_ms: int | None = None  # of the latest attempt, once it has ended
     attempt: int = 0  # 0 until it first runs
-    lateness_ms: int | None = None  # from scheduled_for to the start of the first attempt
+    fence: int | None = None  # of the latest claim
+    worker: str | None = None  # of the latest attempt; None: none yet, or not known any more
+    # From scheduled_for, or of a backfill from its request, to the start of the first attempt.
+    lateness_ms: int | None = None
     error: str | None = None
     result: Any = None
     progress: Any = None  # what its worker last said, while it runs

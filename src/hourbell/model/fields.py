@@ -190,6 +190,19 @@ class ObjectReader:
             return default
         return choices[value]
 
+    def words(self, key: str, choices: Mapping[str, T]) -> list[T] | None:
+        """Some of a few words, between commas, and what they stand for."""
+        value = self.string(key)
+        if value is None:
+            return None
+        words = set(value.split(","))
+        for word in words:
+            if word not in choices:
+                hint = _suggestion(word, choices) or f"; it is one of {', '.join(choices)}"
+                self.wrong(key, "not_a_choice", f"has a word that is not a choice here{hint}")
+                return None
+        return [choices[word] for word in words]
+
     def instant(self, key: str) -> datetime | None:
         """An RFC 3339 date and time with an offset."""
         value = self.string(key)

@@ -108,7 +108,7 @@ async def test_a_replay_goes_on_under_the_same_id(api: Client, hand: Hand, docum
     path = f"/api/v1/executions/{job['execution_id']}"
     answer = await api.post(f"{LETTERS}/{job['execution_id']}/replay")
     assert answer.status == 202
-    assert (answer.body["status"], answer.body["attempt"]) == ("RETRYING", 1)
+    assert (answer.body["status"], answer.body["attempt"]) == ("QUEUED", 1)
     assert (await api.get(f"{LETTERS}/{job['execution_id']}")).status == 404
     (claimed,) = await hand.claim()
     assert claimed.attempt == 2

@@ -92,9 +92,9 @@ async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
 
 async def test_a_parameter_that_means_nothing_is_refused(api: Client):
     job = await api.created(recurring())
-    answer = await api.get(job["path"] + "/executions?status=DEAD&page_size=0")
+    answer = await api.get(job["path"] + "/executions?statsu=DEAD&page_size=0")
     assert answer.is_problem(422, "invalid_input")
-    assert answer.paths == {"status", "page_size"}
+    assert answer.paths == {"statsu", "page_size"}
 
 
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):

@@ -22,7 +22,7 @@ async def test_what_waits_for_its_next_attempt_is_tried_now(api: Client, hand: H
     await hand.settle(claimed, RETRY, "timeout")
     assert await hand.claim() == []
     answer = await api.post(f"{EXECUTIONS}/{number}/retry")
-    assert (answer.status, answer.body["status"]) == (202, "RETRYING")
+    assert (answer.status, answer.body["status"]) == (202, "QUEUED")
     (again,) = await hand.claim()
     assert again.attempt == 2
     assert again.fence > claimed.fence
@@ -31,7 +31,7 @@ async def test_what_waits_for_its_next_attempt_is_tried_now(api: Client, hand: H
 async def test_what_is_dead_is_replayed(api: Client, hand: Hand):
     job = await dead(api, hand, one_time())
     answer = await api.post(f"{EXECUTIONS}/{job['execution_id']}/retry")
-    assert (answer.status, answer.body["status"]) == (202, "RETRYING")
+    assert (answer.status, answer.body["status"]) == (202, "QUEUED")
     (again,) = await hand.claim()
     await hand.settle(again, SUCCEEDED)
     ended = (await api.get(f"{EXECUTIONS}/{job['execution_id']}")).body

@@ -4,19 +4,20 @@ from typing import Any
 
 import pytest
 
-from hourbell.dispatch import RETRY, SUCCEEDED
+from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine import pages, read
 from hourbell.engine.core import Engine
 from hourbell.engine.plan import plan
 from hourbell.engine.read import ExecutionFilter, search_executions
 from hourbell.model.errors import Forbidden
+from hourbell.model.ids import execution_text
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
-from integration.api.working import Hand
+from integration.api.working import Hand, dead
 
 EXECUTIONS = "/api/v1/executions"
-STATUSES = ["SCHEDULED", "QUEUED", "RUNNING", "RETRYING", "SUCCEEDED", "DEAD", "CANCELLED"]
+STATUSES = ["QUEUED", "RUNNING", "RETRYING", "SUCCEEDED", "DEAD", "CANCELLED"]
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def one_of_each(
 ) -> dict[str, str]:
     """An execution in each status."""
     found = {}
-    for status in STATUSES[2:]:
+    for status in STATUSES[1:]:
         found[status] = await run(api, document(tenant_id=tenant))
         if status == "CANCELLED":
             await api.post(f"{EXECUTIONS}/{found[status]}/cancel")
@@ -51,7 +52,6 @@ async def one_of_each(
             await hand.settle(claimed, SUCCEEDED)
     found["QUEUED"] = await run(api, document(tenant_id=tenant))
     await dispatch.admit()
-    found["SCHEDULED"] = await run(api, document(tenant_id=tenant))
     return found
 
 
@@ -70,6 +70,91 @@ async def test_executions_are_found_by_status_and_tenant(
             found = await api.pages(f"{EXECUTIONS}?{query}")
             assert [each["execution_id"] for each in found] == [number], query
         assert await api.pages(f"{EXECUTIONS}?status={status}&tenant_id=other") == []
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+async def test_executions_are_found_by_several_statuses(
+    api: Client, hand: Hand, dispatch: PostgresDispatch, document: Any
+):
+    mine = await one_of_each(api, hand, dispatch, document, "mine")
+
+    async def found(query: str) -> set[str]:
+        items = await api.pages(f"{EXECUTIONS}?{query}&page_size=2")
+        return {each["status"] for each in items}
+
+    for rest in ("", "&tenant_id=mine"):
+        assert await found("status=RUNNING,DEAD" + rest) == {"RUNNING", "DEAD"}
+        assert await found("status=RUNNING&status=DEAD" + rest) == {"RUNNING", "DEAD"}
+        assert await found("status=QUEUED,RUNNING&status=DEAD,DEAD" + rest) == {
+            "QUEUED",
+            "RUNNING",
+            "DEAD",
+        }
+        assert await found("status=FAILED" + rest) == {"RETRYING", "DEAD"}
+        assert await found("status=FAILED,SUCCEEDED" + rest) == {"RETRYING", "DEAD", "SUCCEEDED"}
+        assert await found(f"status={','.join(mine)}" + rest) == set(mine)
+    for query in ("status=", "status=DEAD,", "status=DEAD&status=dead", "status=DEAD, QUEUED"):
+        answer = await api.get(f"{EXECUTIONS}?{query}")
+        assert answer.is_problem(422, "invalid_input"), query
+        assert answer.paths == {"status"}
+
+
+async def test_executions_of_a_job_are_found_by_status_reason_and_queue(api: Client, hand: Hand):
+    job = await api.created(recurring())
+    numbers = [(await api.post(job["path"] + "/run")).body["execution_ids"][0] for _ in range(3)]
+    done, killed, _ = await hand.claim()
+    await hand.settle(done, SUCCEEDED)
+    await hand.settle(killed, DEAD, "retries_exhausted")
+    path = job["path"] + "/executions"
+
+    async def found(query: str) -> list[str]:
+        return [each["execution_id"] for each in await api.pages(f"{path}?{query}")]
+
+    assert await found("status=DEAD,SUCCEEDED") == numbers[1::-1]
+    assert await found("status=FAILED") == numbers[1:2]
+    assert await found("reason=retries_exhausted") == numbers[1:2]
+    assert await found("reason=deadline") == []
+    assert await found("queue=default&status=RUNNING") == numbers[2:]
+    assert await found("queue=other") == []
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+async def test_executions_are_found_by_reason_queue_and_label(
+    api: Client, hand: Hand, document: Any
+):
+    red = await dead(api, hand, document(labels={"team": "red"}))
+    blue = await dead(api, hand, document(labels={"team": "blue"}), "non_retryable")
+    slow = await run(api, document(queue="slow", labels={"team": "red", "on": "call"}))
+    plain = await run(api, document())
+    (claimed,) = await hand.claim()  # of the queue that it serves
+    assert execution_text(claimed.execution_id) == plain
+
+    async def found(query: str) -> list[str]:
+        lists = [
+            [each["execution_id"] for each in await api.pages(f"{EXECUTIONS}?{query}{rest}")]
+            for rest in ("", "&tenant_id=default", "&page_size=1")
+        ]
+        assert lists[0] == lists[1] == lists[2]
+        return lists[0]
+
+    assert await found("reason=non_retryable") == [blue["execution_id"]]
+    assert await found("reason=retries_exhausted&label=team:red") == [red["execution_id"]]
+    assert await found("reason=retries_exhausted&label=team:blue") == []
+    assert await found("reason=retries_exhausted&status=QUEUED,RUNNING") == []
+    assert await found("queue=slow") == [slow]
+    assert await found("queue=default") == [plain, blue["execution_id"], red["execution_id"]]
+    assert await found("queue=nowhere") == []
+    assert await found("label=team:red") == [slow, red["execution_id"]]
+    assert await found("label=team:red&status=DEAD") == [red["execution_id"]]
+    assert await found("label=on:call&status=QUEUED") == [slow]
+    assert await found("status=RUNNING&label=team:red") == []
+    assert await found("status=RUNNING&queue=default") == [plain]
+    assert await found("status=RUNNING&queue=slow") == []
+    of_job = f"job_id={red['job_id']}"
+    assert await found(f"{of_job}&label=team:red") == [red["execution_id"]]
+    assert await found(f"{of_job}&label=team:blue") == []
+    answer = await api.get(f"{EXECUTIONS}?label=team&reason=none&queue=%00")
+    assert answer.paths == {"label", "reason", "queue"}
 
 
 async def test_executions_are_found_by_the_time_of_their_creation(api: Client):
@@ -119,7 +204,7 @@ async def test_what_is_only_planned_ahead_is_not_listed(api: Client, engine: Eng
 async def test_a_call_looks_at_a_bounded_number_of_executions(
     api: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ):
-    rare = await run(api, one_time(tenant_id="rare"))
+    rare = await run(api, one_time(tenant_id="rare", labels={"kind": "rare"}))
     (claimed,) = await hand.claim()
     await hand.settle(claimed, SUCCEEDED)
     for number in range(12):
@@ -129,7 +214,11 @@ async def test_a_call_looks_at_a_bounded_number_of_executions(
         await hand.settle(claimed, SUCCEEDED)
     for module in (pages, read):
         monkeypatch.setattr(module, "MOST_LOOKED_AT", 3)
-    for query in ("tenant_id=rare", "status=SUCCEEDED&tenant_id=rare"):
+    for query in (
+        "tenant_id=rare",
+        "status=SUCCEEDED&tenant_id=rare",
+        "label=kind:rare",
+    ):
         (found,) = await api.pages(f"{EXECUTIONS}?{query}")
         assert found["execution_id"] == rare
     assert len(await api.pages(EXECUTIONS)) == 13
@@ -138,7 +227,7 @@ async def test_a_call_looks_at_a_bounded_number_of_executions(
 
 async def test_strange_queries_are_refused(api: Client):
     answer = await api.get(
-        f"{EXECUTIONS}?tenant_id=%00&job_id=1&status=FAILED&from=x&to=&page_size=x"
+        f"{EXECUTIONS}?tenant_id=%00&job_id=1&status=FALLED&from=x&to=&page_size=x"
     )
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {"tenant_id", "job_id", "status", "from", "to", "page_size"}

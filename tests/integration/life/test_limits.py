@@ -9,7 +9,7 @@ import pytest
 
 from hourbell.dispatch import CANCELLED, RELEASED, Settlement
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution
+from hourbell.engine.explain import Holder, explain_execution
 from hourbell.engine.limits import set_queue, set_target, set_tenant
 from hourbell.engine.overview import get_queue, get_tenant
 from hourbell.engine.read import get_job
@@ -344,9 +344,11 @@ async def test_explain_names_what_blocks_and_who_has_it(still: Engine) -> None:
     hand = await Hand.opened(still)
     await claimed(still, hand)
     blocked = await explain_execution(still, second)
-    assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", first)
+    assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", second)
+    assert blocked.blocked_by == Holder(first, first)
     blocked = await explain_execution(still, follower)
-    assert (blocked.code, blocked.execution_id) == ("concurrency_key", head)
+    assert (blocked.code, blocked.execution_id) == ("concurrency_key", follower)
+    assert blocked.blocked_by == Holder(head, head)
     blocked = await explain_execution(still, slow)
     assert (blocked.code, blocked.until) == ("tenant_rate", START + 10 * SECOND)
 
@@ -372,7 +374,7 @@ async def test_explain_has_a_code_for_every_limit(
     if code == "rate":
         assert blocked.until == START + 10 * SECOND
     else:
-        assert blocked.execution_id == first
+        assert blocked.blocked_by == Holder(first, first)
 
 
 # Quotas and bounds.

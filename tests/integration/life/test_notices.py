@@ -265,7 +265,7 @@ async def test_a_notification_notifies_nobody_and_is_low_in_a_queue_of_its_own(
     assert (row["origin"], row["priority"], row["queue_name"]) == (3, 3, "notifications")
     assert row["target"] == await still.target("hooks.example", START)
     execution = await get_execution(still, row["id"])
-    assert (execution.tenant_id, execution.status) == ("shop", ExecutionStatus.SCHEDULED)
+    assert (execution.tenant_id, execution.status) == ("shop", ExecutionStatus.QUEUED)
     assert (await get_job(still, row["id"])).name == "notification of once"
     await check_sound(still)
 

@@ -10,7 +10,7 @@ from hourbell.engine.reap import reap
 from hourbell.engine.request import backfill, cancel_execution, run_now
 from hourbell.engine.writes import Write
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
-from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.jobs import JobStatus
 from integration.life.support import (
     Fate,
@@ -46,6 +46,23 @@ async def test_a_run_now_runs_beside_the_schedule(still: Engine) -> None:
     assert [fate[:2] for fate in await history(still, job.job_id)] == [
         (at("10:00:30"), "SUCCEEDED"),
         (at("10:01"), "SUCCEEDED"),
+    ]
+
+
+async def test_a_run_of_the_schedule_and_a_run_now_say_which_they_are(still: Engine) -> None:
+    job = await create(still, recurring())
+    await plan_all(still)
+    await run_now(still, job.job_id, Write())
+    hand = await Hand.opened(still)
+    await hand.run_all()
+    await travel(still, at("10:01:01"))
+    origins = [each.origin for each in (await list_executions(still, job.job_id)).items]
+    assert origins == [Origin.SCHEDULE, Origin.RUN_NOW]
+    await hand.run_all()
+    ended = (await list_executions(still, job.job_id)).items
+    assert [(each.origin, each.lateness_ms) for each in ended] == [
+        (Origin.SCHEDULE, 1000),
+        (Origin.RUN_NOW, 0),
     ]
 
 

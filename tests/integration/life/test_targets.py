@@ -273,12 +273,12 @@ async def test_tokens_are_forgotten_when_nobody_will_repeat_any_more(still: Engi
         assert await still.database.value("select count(*) from hourbell.awaiting") == left
 
 
-async def test_a_session_that_is_over_is_known_as_long_as_outcomes_may_be_repeated(
+async def test_a_session_that_is_over_is_known_as_long_as_the_ledger_names_it(
     still: Engine,
 ) -> None:
     hand = await Hand.opened(still)
     await PostgresDispatch(still).close(hand.session)
-    for days, left in ((1, 1), (4, 0)):
+    for days, left in ((30, 1), (32, 0)):
         await keep_house(still, None, await travel(still, START + timedelta(days=days)))
         assert await still.database.value("select count(*) from hourbell.past_sessions") == left
 

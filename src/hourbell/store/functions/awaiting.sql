@@ -28,7 +28,7 @@ begin
   select s.refused into refused from hourbell.settle(
     0, '00000000-0000-0000-0000-000000000000', p_now, ids, fences, begun, took, array(select generate_series(1, n)),
     array_fill(3::smallint, array[n]), array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
-    array_fill(null::text, array[n]), array_fill(null::json, array[n])) as s;
+    array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
   return array(select unnest(ids) except select unnest(refused));
 end $$;
 

@@ -14,19 +14,31 @@ language sql stable
 return p_status = 1
   and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
 
--- Where an execution is that has not ended, and what that is called; nothing if nobody asks. p_wanted: the status that is asked for,
--- or null. Every session has to be asked whether it holds something, so that is left out if the status cannot be such.
+-- The status of an execution that has not ended, from where it is; the only place that decides it.
+--   SCHEDULED  its time has not come, or its job is paused
+--   QUEUED     its time has come: it waits for the gate, a limit, its target or a worker
+--   RETRYING   an attempt failed, and the time of the next one has not come
+create or replace function hourbell.live_status(
+  e hourbell.executions, p_in_due boolean, p_in_held boolean, p_session bigint, p_now timestamptz
+) returns text
+language sql immutable
+return case
+  when p_session = 0 then 'AWAITING'
+  when p_session is not null then 'RUNNING'
+  when not p_in_held and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
+  when e.attempt > 0 then 'RETRYING'
+  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- a worker gave it back, for as long as its target is left alone
+  else 'SCHEDULED' end;
+
+-- Where an execution is that has not ended, and its status at p_now; nothing if nobody asks. p_wanted: the statuses that are asked
+-- for, or null. Every session has to be asked whether it holds something, so that is left out if no status can be such.
 create or replace function hourbell.whereabouts(
-  e hourbell.executions, p_asked boolean, p_wanted text, out in_due boolean, out in_parked boolean, out in_held boolean, out claimed_at timestamptz,
-  out lease_fence bigint, out session bigint, out progress text, out status text
+  e hourbell.executions, p_asked boolean, p_wanted text[], p_now timestamptz, out in_due boolean, out in_parked boolean,
+  out in_held boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
+  out worker text, out expires_at timestamptz, out status text
 ) returns setof record
 language sql stable as $$
-  select p.*, l.claimed_at, l.fence, l.session, l.progress, case
-    when l.session = 0 then 'AWAITING'
-    when l.claimed_at is not null then 'RUNNING'
-    when not (in_due or in_parked or in_held) then 'QUEUED'
-    when e.attempt > 0 then 'RETRYING'
-    else 'SCHEDULED' end
+  select p.*, l.*, hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
   from (
     select
       exists (select from hourbell.due as d
@@ -35,9 +47,41 @@ language sql stable as $$
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
       exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held) as p
   left join lateral (
-    select l.claimed_at, l.fence, l.session, l.progress from hourbell.sessions as s cross join lateral (
+    select l.claimed_at, l.fence, l.session, l.progress, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
       select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
-    where not (p.in_due or p.in_parked or p.in_held) and coalesce(p_wanted not in ('SCHEDULED', 'RETRYING'), true)
+    where not (p.in_due or p.in_parked or p.in_held) and coalesce(p_wanted && '{RUNNING,AWAITING,QUEUED}', true)
     limit 1) as l on true
   where p_asked offset 0  -- decided before anything is looked up
+$$;
+
+-- The workers of the attempts of an execution, as an object by the numbers of their sessions, of those that are known. p_session:
+-- of the attempt that is not in the history.
+create or replace function hourbell.workers_of(p_history jsonb, p_session bigint) returns text
+language sql stable
+return (
+  select json_object_agg(s.id, w.worker)::text
+  from (
+    select p_session as id
+    union
+    select coalesce(h.session, h.taken_from)
+    from jsonb_to_recordset(p_history) as h(session bigint, taken_from bigint)) as s
+  cross join lateral (
+    select worker from hourbell.sessions as l where l.id = s.id
+    union all
+    select worker from hourbell.past_sessions as l where l.id = s.id
+    limit 1) as w
+  where s.id <> 0);
+
+-- What is shown with an execution beside its own row, by names.
+create or replace function hourbell.shown(
+  p_id bigint, p_job bigint, p_tenant int, p_queue smallint, p_spec text, p_history jsonb, p_session bigint,
+  out tenant_name text, out queue_name text, out job_name text, out workers text, out replayed boolean
+) returns setof record
+language sql stable as $$
+  select
+    (select name from hourbell.tenants as t where t.id = p_tenant),
+    (select name from hourbell.queues as q where q.id = p_queue),
+    coalesce((select name from hourbell.jobs as j where j.id = p_job), p_spec::json ->> 'name'),
+    hourbell.workers_of(p_history, p_session),
+    exists (select from hourbell.replays as r where r.id = p_id)
 $$;

@@ -77,8 +77,7 @@ begin
       (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
        priority, origin, status, reason, spec, history)
     select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
-      case when first_started_at is not null then hourbell.lateness_ms(occurrence, first_started_at) end, queue,
-      priority, origin, status, reason, spec, history
+      hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec, history
     from gone)
   select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
     array_agg(distinct target), array_agg(distinct key) filter (where key is not null),

@@ -53,7 +53,8 @@ begin
           (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
            session, queue, priority, origin, status, reason, error, spec, history)
         select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
-          e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
+          e.attempt + 1,
+          hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
           e.priority, e.origin, j.fate, case j.fate when 2 then 'cancelled' else j.why end, 'the worker was lost', e.spec,
           e.history
         from gone as e join judged as j using (id)),

@@ -27,7 +27,8 @@ begin
   return made;
 end $$;
 
--- Drops whole days of the ledger that are older than p_keep, and what says which of their deaths were undone.
+-- Drops whole days of the ledger that are older than p_keep, what says which of their deaths were undone, and the sessions that
+-- only they name.
 create or replace function hourbell.drop_partitions(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
 returns int
 language plpgsql set lock_timeout = '50ms' as $$
@@ -52,10 +53,12 @@ begin
   end loop;
   delete from hourbell.replays where ctid = any (array(
     select ctid from hourbell.replays where died_at < p_now - p_keep - interval '1 day' order by died_at limit 10000));
+  delete from hourbell.past_sessions where ctid = any (array(
+    select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day' order by ended_at limit 10000));
   return dropped;
 end $$;
 
--- What has served its time: answers to idempotent writes, tokens of completions and of past sessions, deleted monitors, wishes whose execution has
+-- What has served its time: answers to idempotent writes, tokens of completions, deleted monitors, wishes whose execution has
 -- ended, timetables nobody rides, lanes that virtual time has passed, unique keys of jobs that are over.
 create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
@@ -75,10 +78,6 @@ begin
   delete from hourbell.awaiting where ctid = any (array(
     select ctid from hourbell.awaiting where outcome is not null and until < p_now - p_keep_answers
     order by until limit p_limit for update skip locked));
-  get diagnostics n = row_count; total := total + n;
-  delete from hourbell.past_sessions where ctid = any (array(
-    select ctid from hourbell.past_sessions where ended_at < p_now - p_keep_answers
-    order by ended_at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.monitors where ctid = any (array(
     select ctid from hourbell.monitors where deleted_at < p_now - p_keep_answers

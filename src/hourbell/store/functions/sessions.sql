@@ -116,10 +116,12 @@ begin
   return n;
 end $$;
 
--- For a worker that repeats an outcome whose answer was lost; see brought_before.
+-- For a worker that repeats an outcome whose answer was lost (see brought_before), and for the name of the worker in what the
+-- session has ended.
 create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz) returns void
 language sql volatile as $$
-  insert into hourbell.past_sessions (id, token, ended_at) select id, token, p_now from hourbell.sessions where id = p_session
+  insert into hourbell.past_sessions (id, token, ended_at, worker)
+  select id, token, p_now, worker from hourbell.sessions where id = p_session
 $$;
 
 -- A session that holds nothing is over; whoever waits for a worker of its queues is looked at again.

@@ -6,11 +6,12 @@
 -- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted, to wait
 -- for p_reasons if that is said, 5 accepted by its target, which has p_delays seconds to say how it ended, by a token of which
 -- p_results has the digest, 6 dead, and its job is to be paused.
+-- p_reasons: why it is dead, or the kind of failure of one that is retried. p_failures: the kind of failure of one that is dead.
 -- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. And whether somebody
 -- may be waiting for what was let go of.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
-  p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[],
+  p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
   out refused bigint[], out freed boolean
 )
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
@@ -98,14 +99,15 @@ begin
   if cardinality(ending) > 0 then
     with outcomes as (
       select o.*, coalesce(x.kind, 0) as kind, case x.kind when 3 then 'cancelled' else x.reason end as reason, x.error,
-        x.result
+        x.result, x.failure
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-      left join unnest(p_others, kinds, p_reasons, p_errors, p_results) as x(pos, kind, reason, error, result)
+      left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
+        as x(pos, kind, reason, error, result, failure)
         on x.pos = o.pos),
     taken as (
       delete from hourbell.leased as l using outcomes as o
       where l.session = p_session and l.id = any (ending) and o.id = l.id and o.fence = l.fence
-      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, l.held, l.version as ran_version,
+      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, l.held, l.version as ran_version,
         hourbell.started(l.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(l.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at),
     ended as (
@@ -113,7 +115,8 @@ begin
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select e.id, e.job, e.tenant, p_now, t.reason, t.error,
-        hourbell.letter(e, p_session, t.fence, t.started_at, t.finished_at, t.reason, t.error, null)
+        hourbell.letter(
+          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null)
       from ended as e join taken as t using (id) where t.kind in (2, 6)),
     abandoned as (
       insert into hourbell.gone (job, version)
@@ -121,10 +124,12 @@ begin
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-         queue, priority, origin, status, reason, error, result, spec, history)
+         queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
       select e.id, coalesce(e.job, e.id), t.fence, e.occurrence, t.started_at, t.finished_at, p_now, e.tenant, t.ran_version,
-        e.attempt + 1, hourbell.lateness_ms(e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
-        e.priority, e.origin, case t.kind when 0 then 0 when 3 then 2 else 1 end, t.reason, t.error, t.result, e.spec, e.history
+        e.attempt + 1, hourbell.lateness_ms(
+          e.origin, e.id, e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
+        e.priority, e.origin, case t.kind when 0 then 0 when 3 then 2 else 1 end, t.reason, t.error, t.result, e.spec, e.history,
+        case when t.kind in (2, 6) then t.failure end
       from ended as e join taken as t using (id))
     select t.*, e.* into settled, granted, holding, jobs, noting, notifies
     from (select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(id) filter (where held) from taken) as t,
@@ -189,9 +194,11 @@ returns timestamptz language sql stable
 return case when p_begun_ms is null then greatest(p_claimed, p_now)
   else hourbell.later(p_claimed, p_begun_ms + p_took_ms) end;
 
-create or replace function hourbell.lateness_ms(p_due timestamptz, p_started timestamptz) returns bigint
-language sql immutable
-return (extract(epoch from p_started - p_due)::float8 * 1000)::bigint;
+-- How late the first attempt started: after the nominal time, or, of a backfill, after the request, which is the time in its id.
+create or replace function hourbell.lateness_ms(p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz)
+returns bigint language sql immutable
+return (extract(epoch from p_started - case p_origin
+  when 2 then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8) else p_occurrence end)::float8 * 1000)::bigint;
 
 -- The history of an execution: one object per ended attempt. p_session: the session that settled it. Null: no session did, the
 -- attempt was taken from the session p_taken_from, because its worker was lost or the total deadline passed.

@@ -13,3 +13,11 @@ from (
 -- name: list_audit_of_job
 select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name
 from (select * from hourbell.audit where (job, id) < ($3, $1) and job >= $3 order by job desc, id desc limit $2) as a
+
+-- name: last_pause
+-- When and by whom a job was paused last, among its latest changes.
+select at, actor
+from (
+  select * from hourbell.audit where (job, id) <= ($1, 9223372036854775807) and job >= $1
+  order by job desc, id desc limit 1000) as a
+where operation = 'pause' limit 1

@@ -71,131 +71,137 @@ select exists (
     select from hourbell.leased as l where l.session = s.id and l.id = $1 offset 0) as l)
 
 -- name: live
--- One execution that has not ended, with where it is. (`offset 0`: a look-up stays one, whatever the planner believes.)
-select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress, l.worker, l.expires_at,
-  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  exists (select from hourbell.due as d
-          where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-            and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
-  exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
-  exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held,
+-- One execution that has not ended, with where it is at $2. (`offset 0`: a look-up stays one, whatever the planner believes.)
+select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
-left join lateral (
-  select l.*, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
-    select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
-  limit 1) as l on true
+cross join lateral hourbell.whereabouts(e, true, null, $2) as w
+cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 where e.id = $1
 
 -- name: recorded
 -- One execution that has ended, of a recurring or of a one-time job.
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+select l.*, s.*
 from (
   select * from hourbell.ledger where id = $1 and job <> id
   union all
   -- with `=` the planner would forget that job and id are equal, and the index that says so
   select * from hourbell.ledger where id = any (array[$1::bigint]) and job = id) as l
+cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 order by l.recorded_at desc limit 1
 
 -- name: live_of_job
--- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, which
+-- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, now, which
 -- a change of the job would still take back.
-select e.*, l.session, l.claimed_at, l.fence as lease_fence, l.progress,
-  (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  exists (select from hourbell.due as d
-          where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-            and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
-  exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
-  exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held
+select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms
 from (
-  select * from hourbell.live_executions($1) as e
+  select e, e.* from hourbell.live_executions($1) as e
   where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
   order by e.occurrence desc, e.id desc limit $4) as e
-left join lateral (
-  select l.session, l.claimed_at, l.fence, l.progress from hourbell.sessions as s cross join lateral (
-    select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
-  limit 1) as l on true
+cross join lateral hourbell.whereabouts(e.e, true, null, $5) as w
+cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 order by e.occurrence desc, e.id desc
 
 -- name: recorded_of_job
 -- The last runs of a recurring job, newest first, before ($2, $3). What was replayed has not ended there.
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name from hourbell.ledger as l
+select l.*, s.* from hourbell.ledger as l
+cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
   and not hourbell.was_replayed(l.id, l.status, l.recorded_at)
 order by l.scheduled_for desc, l.id desc limit $4
+
+-- name: job_spec
+-- What an execution that has not ended runs by; null: its job is not known.
+select hourbell.job_spec(job, spec) from hourbell.executions where id = $1
 
 -- name: queue_served
 -- Whether anybody serves a queue.
 select exists (select from hourbell.sessions where $1::smallint = any (queues) and expires_at > $2) as served
 
 -- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 of those that are `wanted`, among the $3
--- newest, and the last of these if the walk ends there (engine/pages.py). $5 the tenant, $6 the status; each may be null.
+-- newest, and the last of these if the walk ends there (engine/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label
+-- of the job as `name:value`; each may be null. What is cheap to see is asked first.
 
 -- name: list_live
--- Of recurring jobs only if $7 says so; $8 now: what is only planned ahead is left out.
-select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+-- Of recurring jobs only if $9 says so; $10 now: what is only planned ahead is left out.
+select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.id desc) as pos,
-    e.fits and ($6::text is null or w.status = $6) as wanted
+    e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
   from (
-    select e, e.*, ($5::int is null or e.tenant = $5) and not ($7 and e.job is null)
-      and (e.job is null or e.occurrence <= $8 or e.attempt > 0) as fits
+    select e, e.*, ($5::int is null or e.tenant = $5) and not ($9 and e.job is null)
+      and (e.job is null or e.occurrence <= $10 or e.attempt > 0) and ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as fits
     from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
-  left join lateral hourbell.whereabouts(e.e, e.fits, $6) as w on true) as e
+  left join lateral hourbell.whereabouts(e.e, e.fits, $6, $10) as w on true) as e
+cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_live_one_time
--- One-time jobs of a tenant, written as a range: only their own index has (tenant, id) in order.
-select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+-- One-time jobs of a tenant, written as a range: only their own index has (tenant, id) in order. $9 now.
+select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
-  select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos, $6::text is null or w.status = $6 as wanted
+  select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
   from (
-    select * from hourbell.executions
+    select e, e.*, ($7::smallint is null or e.queue = $7) and ($8::text is null or hourbell.is_wanted(e.spec, null, $8)) as fits
+    from hourbell.executions as e
     where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
-  cross join lateral hourbell.whereabouts(e, true, $6) as w) as e
+  left join lateral hourbell.whereabouts(e.e, e.fits, $6, $9) as w on true) as e
+cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
 -- name: list_running
--- What runs, or has been accepted by its target, is found by its sessions: there is little of it, among much that waits. Of
--- everybody, no session has more than $2 of the first $2.
-select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+-- What runs, or has been accepted by its target, is found by its sessions: there is little of it, among much that waits. If
+-- everything is asked for, no session has more than $2 of the first $2.
+select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
-  select e.*, false as in_due, false as in_parked, false as in_held, l.claimed_at, l.fence as lease_fence, l.session,
-    l.progress, row_number() over (order by l.id desc) as pos, $5::int is null or e.tenant = $5 as wanted
+  select e.*, l.claimed_at, l.fence as lease_fence, l.session, l.progress, l.worker, l.expires_at,
+    hourbell.live_status(e.e, false, false, l.session, null) as status, row_number() over (order by l.id desc) as pos,
+    ($5::int is null or e.tenant = $5) and ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as wanted
   from (
-    select l.* from hourbell.sessions as s cross join lateral (
+    select l.*, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
       select * from hourbell.leased as l where l.session = s.id and l.id < $1 and l.id >= $4
-      order by l.id desc limit case when $5::int is null then $2::bigint else $3::bigint end) as l
-    where (s.id = 0) = ($6::text = 'AWAITING')
+      order by l.id desc
+      limit case when $5::int is null and $7::smallint is null and $8::text is null then $2::bigint else $3::bigint end) as l
+    where case s.id when 0 then 'AWAITING' else 'RUNNING' end = any ($6::text[])
     order by l.id desc limit $3) as l
-  cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e) as e
+  cross join lateral (select e, e.* from hourbell.executions as e where e.id = l.id offset 0) as e) as e
+cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_recorded
--- $6 is a code of the ledger. Recurring and one-time ones have an index each.
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+-- $6 are codes of the ledger, $9 is the reason or null. Recurring and one-time ones have an index each.
+select l.*, s.*
 from (
   select l.*, row_number() over (order by l.id desc) as pos,
-    ($5::int is null or l.tenant = $5) and ($6::smallint is null or l.status = $6)
+    ($5::int is null or l.tenant = $5) and ($6::smallint[] is null or l.status = any ($6))
+      and ($7::smallint is null or l.queue = $7) and ($9::text is null or l.reason = $9)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(l.job, l.spec), null, $8))
       and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
   from (
     (select * from hourbell.ledger where job <> id and id < $1 and id >= $4 order by id desc limit $3)
     union all
     (select * from hourbell.ledger where job = id and id < $1 and id >= $4 order by id desc limit $3)
     order by id desc limit $3) as l) as l
+cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.wanted or l.pos = $3
 order by l.id desc limit $2
 
 -- name: list_recorded_of_tenant
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
+select l.*, s.*
 from (
   select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
-    ($6::smallint is null or l.status = $6) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
+    ($6::smallint[] is null or l.status = any ($6))
+      and ($7::smallint is null or l.queue = $7) and ($9::text is null or l.reason = $9)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(l.job, l.spec), null, $8))
+      and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
   from (
     (select * from hourbell.ledger
      where job <> id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
@@ -203,5 +209,6 @@ from (
     (select * from hourbell.ledger
      where job = id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
     order by tenant desc, id desc limit $3) as l) as l
+cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.wanted or l.pos = $3
 order by l.tenant desc, l.id desc limit $2

@@ -45,7 +45,8 @@ where d.wanted or d.pos = $4
 order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 
 -- name: letter
-select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
+  hourbell.workers_of(x.history, null) as workers
 from hourbell.dead_letters as d
 cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.id = $1

@@ -45,9 +45,7 @@ select p.kind, p.key,
   case when l.rate is not null then hourbell.next_token(p.kind, p.key, $2) + make_interval(secs => (
     select count(*) from (
       select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
-        and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
-  l.kind is not null as limited,
-  exists (select from hourbell.sessions as s where p.key = any (s.queues)) as served
+        and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 where p.id = $1
