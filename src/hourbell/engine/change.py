@@ -17,6 +17,7 @@ from functools import partial
 
 import msgspec
 
+from hourbell.engine.audit import with_status
 from hourbell.engine.broken import unusable
 from hourbell.engine.codes import (
     FATE_CANCELLED,
@@ -101,7 +102,7 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
         return (
             None
             if job.status is JobStatus.PAUSED
-            else Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
+            else Target(said_of(job), JobStatus.PAUSED, Reason.PAUSED)
         )
 
     return await _change(engine, job_id, write, _PAUSE, decide)
@@ -127,7 +128,7 @@ async def _pause_abandoned(engine: Engine, term: Term | None, job_id: int, versi
     def decide(job: Job, now: datetime) -> Target | None:
         if job.status is not JobStatus.SCHEDULED or job.version != version:
             return None
-        return Target(_said(job), JobStatus.PAUSED, Reason.PAUSED)
+        return Target(said_of(job), JobStatus.PAUSED, Reason.PAUSED)
 
     async def forget(connection: Connection) -> None:
         await connection.execute(CHECK_EPOCH, *authority(term))
@@ -157,7 +158,7 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
         require_active(job)
         # Nothing of the schedule is queued; what was asked for meanwhile goes on.
         scheduled = JobStatus.SCHEDULED
-        return None if job.status is scheduled else Target(_said(job), scheduled, None)
+        return None if job.status is scheduled else Target(said_of(job), scheduled, None)
 
     return await _change(engine, job_id, write, _RESUME, decide)
 
@@ -175,7 +176,7 @@ async def delete_job(
         cancelled = JobStatus.CANCELLED
         if job.status is cancelled and not cancel_running:
             return None
-        return Target(_said(job), cancelled, Reason.DELETED, cancel_running)
+        return Target(said_of(job), cancelled, Reason.DELETED, cancel_running)
 
     return await _change(engine, job_id, write, _DELETE, decide)
 
@@ -242,8 +243,9 @@ async def _change_recurring(
             raise ChangedMeanwhile
         if target.cancels:
             await connection.execute(_E["wish_to_cancel_all"], seen.job_id, now)
+        before = with_status(row["spec"], seen.status)
         if seen.status is JobStatus.CANCELLED:  # deleted before; only what runs was asked about
-            await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
+            await note(connection, write, now, tenant, seen.job_id, operation.name, before, before)
             return seen
         await connection.execute(_Q["end_member"], seen.job_id, now)
         await connection.execute(_Q["take_back"], seen.job_id, now)
@@ -274,7 +276,8 @@ async def _change_recurring(
             await _begin_membership(
                 connection, target.job, ride.timetable_id, seen.job_id, version, place, now
             )
-        await note(connection, write, now, tenant, seen.job_id, operation.name, row["spec"], spec)
+        after = with_status(spec, target.status)
+        await note(connection, write, now, tenant, seen.job_id, operation.name, before, after)
         changed = await connection.fetchrow(_Q["recurring"], seen.job_id)
         assert changed is not None
         return recurring_job(changed, now)
@@ -328,12 +331,16 @@ async def _change_one_time(
             if await connection.fetchval(_E["waits"], seen.job_id):
                 raise ChangedMeanwhile
             job = await _on_its_way(connection, seen, target, now)
-            await note(connection, write, now, tenant, seen.job_id, operation.name, None, None)
+            # Its status changes when it ends.
+            before = with_status(encode_job(said_of(seen)).decode(), seen.status)
+            await note(connection, write, now, tenant, seen.job_id, operation.name, before, before)
             return job
         if taken["version"] != seen.version:
             raise ChangedMeanwhile
         spec = encode_job(target.job).decode()
-        await note(connection, write, now, tenant, seen.job_id, operation.name, taken["spec"], spec)
+        before = with_status(taken["spec"], seen.status)
+        after = with_status(spec, target.status)
+        await note(connection, write, now, tenant, seen.job_id, operation.name, before, after)
         if target.status is JobStatus.CANCELLED:
             await connection.execute(
                 _Q["discard"], seen.job_id, FATE_CANCELLED, Reason.CANCELLED, now
@@ -394,8 +401,8 @@ def _as(seen: Job, target: Target, version: int, now: datetime) -> Job:
     )
 
 
-def _said(job: Job) -> NewJob:
-    """The owner's part of a job."""
+def said_of(job: Job) -> NewJob:
+    """The part of a job that its owner wrote."""
     return NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from hourbell.engine.broken import unusable
+from hourbell.engine.change import said_of
 from hourbell.engine.codes import (
     FATE_CANCELLED,
     ORIGIN_BACKFILL,
@@ -66,7 +67,10 @@ async def run_now(
         spec = None if override is None else encode_job(override).decode()
 
         async def effect(connection: Connection) -> Requested:
-            await note(connection, write, now, tenant, job_id, "run", None, spec)
+            # Of a one-time job it is a change, and what it was is nowhere else.
+            changes = spec is not None and isinstance(job.schedule, Once)
+            before = encode_job(said_of(job)).decode() if changes else None
+            await note(connection, write, now, tenant, job_id, "run", before, spec)
             if isinstance(job.schedule, Once):
                 return await _run_one_time_now(connection, job, now, spec)
             return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)

@@ -1,13 +1,18 @@
 """GET /api/v1/audit and GET /api/v1/jobs/{job_id}/audit"""
 
+from typing import Any
+
 import pytest
 
+from hourbell.dispatch import SUCCEEDED
+from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.audit import list_audit, list_job_audit
 from hourbell.engine.core import Engine
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import parse_job_id
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
+from integration.api.working import Hand
 
 AUDIT = "/api/v1/audit"
 
@@ -28,6 +33,83 @@ async def test_the_trail_of_a_job_says_who_did_what_from_what_to_what(api: Clien
     assert (update["from"]["name"], update["to"]["name"]) == ("first", "second")
     assert create["from"] is None
     assert create["to"]["schedule"] == job["schedule"]
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+async def test_pause_resume_and_delete_show_the_change_of_the_status(api: Client, document: Any):
+    job = await api.created(document())
+    for operation in ("pause", "resume"):
+        await api.post(f"{job['path']}/{operation}")
+    await api.delete(job["path"])
+    entries = (await api.get(job["path"] + "/audit")).body["items"]
+    changes = [
+        (each["operation"], each["from"]["status"], each["to"]["status"]) for each in entries[:3]
+    ]
+    assert changes == [
+        ("delete", "SCHEDULED", "CANCELLED"),
+        ("resume", "PAUSED", "SCHEDULED"),
+        ("pause", "SCHEDULED", "PAUSED"),
+    ]
+    assert all(each["from"]["name"] == job["name"] for each in entries[:3])
+    assert entries[3]["operation"] == "create"
+    assert "status" not in entries[3]["to"]
+
+
+async def test_every_job_of_a_batch_has_an_entry_with_its_document(api: Client):
+    batch = [
+        one_time(name="first", tenant_id="a"),
+        recurring(name="second", tenant_id="a"),
+        one_time(name="third", tenant_id="b"),
+        *(one_time(name=f"more {number}", tenant_id="a") for number in range(5)),
+        one_time(name="last", tenant_id="b"),
+    ]
+    results = (await api.post("/api/v1/jobs/batch", batch)).body["results"]
+    created = {result["job_id"]: document for result, document in zip(results, batch, strict=True)}
+    for query, tenants in (
+        ("?page_size=2", "ab"),
+        ("?page_size=50", "ab"),
+        ("?tenant_id=a&page_size=3", "a"),
+        ("?tenant_id=b&page_size=1", "b"),
+    ):
+        entries = await api.pages(AUDIT + query)
+        wanted = [number for number in created if created[number]["tenant_id"] in tenants]
+        assert sorted(entry["job_id"] for entry in entries) == sorted(wanted)
+        for entry in entries:
+            document = created[entry["job_id"]]
+            assert (entry["operation"], entry["from"]) == ("create", None)
+            assert entry["to"]["name"] == document["name"]
+            assert entry["tenant_id"] == entry["to"]["tenant_id"] == document["tenant_id"]
+            assert entry["to"]["action"]["name"] == document["action"]["name"]
+    for number, document in created.items():
+        (entry,) = (await api.get(f"/api/v1/jobs/{number}/audit")).body["items"]
+        assert (entry["job_id"], entry["operation"]) == (number, "create")
+        assert entry["to"]["name"] == document["name"]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_one_time_job_was_created_by_its_first_document_whatever_became_of_it(
+    api: Client, dispatch: PostgresDispatch, batch: bool
+):
+    documents = [one_time(name=f"at first {number}") for number in range(3)]
+    if batch:
+        answer = await api.post("/api/v1/jobs/batch", documents)
+        numbers = [result["job_id"] for result in answer.body["results"]]
+    else:
+        numbers = [(await api.created(document))["job_id"] for document in documents]
+    paths = [f"/api/v1/jobs/{number}" for number in numbers]
+    await api.patch(paths[0], {"name": "changed"})
+    await api.delete(paths[0])
+    assert (await api.post(paths[1] + "/run", {"payload": [1]})).status == 202
+    await api.post(paths[2] + "/run")
+    hand = Hand(dispatch)
+    for claimed in await hand.claim():
+        await hand.settle(claimed, SUCCEEDED)
+    for path, document in zip(paths, documents, strict=True):
+        *_, created = (await api.get(path + "/audit")).body["items"]
+        assert (created["operation"], created["to"]["name"]) == ("create", document["name"])
+        assert created["to"]["action"]["payload"] is None
+        trail = await api.pages(AUDIT + "?page_size=1")
+        assert created in trail
 
 
 async def test_the_whole_trail_is_there_page_by_page_latest_first(api: Client):

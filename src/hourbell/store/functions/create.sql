@@ -158,8 +158,8 @@ begin
         continue;
       end if;
       replacing := replacing || p_jobs[place];
-      insert into hourbell.audit (at, tenant, job, actor, operation)
-      values (p_now, p_tenants[place], other, p_actors[place], 'replace');
+      insert into hourbell.audit (at, tenant, job, actor, operation, after)
+      values (p_now, p_tenants[place], other, p_actors[place], 'replace', '{"status": "CANCELLED"}');
     end if;
     update hourbell.unique_keys as k set job = p_jobs[place]
     where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];
@@ -272,10 +272,12 @@ begin
       select start_by, id, 0 from new where start_by is not null
       union all
       select finish_by, id, 1 from new where finish_by is not null),
-    -- The job itself is the record of what was asked; the audit row says who did, once for all of a request.
+    -- The job itself is the record of what was asked for; the audit row says who did, once for all that a request made for a
+    -- tenant.
     noted as (
-      insert into hourbell.audit (at, tenant, job, actor, operation)
-      select distinct on (request) p_now, tenant, id, p_actors[request], 'create' from new order by request, id)
+      insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
+      select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
+      from new group by request, tenant order by request, tenant)
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
     select at, id, tenant, queue, priority, hourbell.level_of(nth), target, key from new;
   end if;

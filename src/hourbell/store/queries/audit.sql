@@ -1,18 +1,42 @@
--- The audit trail: who changed what, newest first, before the number $1, at most $2 of them.
+-- The audit trail: who changed what, newest first, at most $2 entries before the row $1, or before the place $3 in that row. A row is
+-- one entry, or one for each of its `jobs`, the last first. The document of a created one-time job is that of the job.
 
 -- name: list_audit
-select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name
-from (select * from hourbell.audit where id < $1 order by id desc limit $2) as a
+select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
+  hourbell.document_after(a.operation, a.after, a.of_job, a.id) as shown
+from (
+  select a.*, j.of_job, j.place
+  from (select * from hourbell.audit where id <= $1 order by id desc) as a
+  cross join lateral (
+    select * from unnest(coalesce(a.jobs, array[a.job])) with ordinality as j(of_job, place)
+    where a.id < $1 or j.place < $3 order by j.place desc) as j
+  order by a.id desc limit $2) as a
 
 -- name: list_audit_of_tenant
--- Of the tenant $3, written as a range: only its own index has (tenant, id) in order.
-select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name
+-- Of the tenant $4, written as a range: only its own index has (tenant, id) in order.
+select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
+  hourbell.document_after(a.operation, a.after, a.of_job, a.id) as shown
 from (
-  select * from hourbell.audit where (tenant, id) < ($3, $1) and tenant >= $3 order by tenant desc, id desc limit $2) as a
+  select a.*, j.of_job, j.place
+  from (select * from hourbell.audit where (tenant, id) <= ($4, $1) and tenant >= $4 order by tenant desc, id desc) as a
+  cross join lateral (
+    select * from unnest(coalesce(a.jobs, array[a.job])) with ordinality as j(of_job, place)
+    where a.id < $1 or j.place < $3 order by j.place desc) as j
+  order by a.tenant desc, a.id desc limit $2) as a
 
 -- name: list_audit_of_job
-select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name
-from (select * from hourbell.audit where (job, id) < ($3, $1) and job >= $3 order by job desc, id desc limit $2) as a
+-- Of the job $3: the rows that are about it, and then the one that created it among others. That row has another of these as its job,
+-- with an id of the same millisecond.
+select a.*, $3::bigint as of_job, 1::bigint as place,
+  (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
+  hourbell.document_after(a.operation, a.after, $3, a.id) as shown
+from (
+  (select * from hourbell.audit where (job, id) < ($3, $1) and job >= $3 order by job desc, id desc limit $2)
+  union all
+  (select * from (
+     select * from hourbell.audit
+     where (job, id) < ($3, 0) and job >= ($3::bigint >> 22) << 22 and $3 = any (jobs) order by job desc, id desc limit 1) as a
+   where a.id < $1)) as a
 
 -- name: last_pause
 -- When and by whom a job was paused last, among its latest changes.

@@ -1,0 +1,11 @@
+-- What the audit trail shows.
+
+-- The document of a job after a change, which the audit row p_row noted. A one-time job that was created has it itself, as long as
+-- nobody changes it; then the first change that follows says what it was before. Null: there is none, or the job is not kept any more.
+create or replace function hourbell.document_after(p_operation text, p_after json, p_job bigint, p_row bigint) returns text
+language sql stable
+return case when p_after is not null or p_operation <> 'create' then p_after::text else coalesce(
+  (select before::text from hourbell.audit
+   where (job, id) > (p_job, p_row) and job <= p_job and before is not null order by job, id limit 1),
+  (select spec from (select spec, job from hourbell.executions where id = p_job offset 0) as e where e.job is null),
+  (select spec from hourbell.ledger where id = any (array[p_job]) and job = id order by recorded_at desc limit 1)) end;
