@@ -44,7 +44,7 @@ TAKE = (
     "select * from hourbell.take($1, $2, $3, $4, $5, 0, false, $6, $7,"
     " null, null, null, null, null, null, null, null, null)"
 )
-SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 ADMIT = "select * from hourbell.admit($1, $2)"
 FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
@@ -376,7 +376,7 @@ def _(s: Scene) -> Case:
 
 @case("a live execution")
 def _(s: Scene) -> Case:
-    return Case(E["live"], [s.held[0]], rows=60, buffers=150)
+    return Case(E["live"], [s.held[0], s.now], rows=80, buffers=150)
 
 
 @case("a recorded execution")
@@ -386,23 +386,23 @@ def _(s: Scene) -> Case:
 
 @case("live executions of a job")
 def _(s: Scene) -> Case:
-    return Case(E["live_of_job"], [s.live_job, FAR, NEWEST, 51, s.now], rows=60, buffers=400)
+    return listing(E["live_of_job"], [s.live_job, FAR, NEWEST, 51, s.now], rows=60, buffers=400)
 
 
 @case("last 50 runs of a minutely job")
 def _(s: Scene) -> Case:
-    return Case(E["recorded_of_job"], [s.minutely_job, FAR, NEWEST, 51], rows=200, buffers=800)
+    return listing(E["recorded_of_job"], [s.minutely_job, FAR, NEWEST, 51], rows=200, buffers=1_000)
 
 
 @case("50 runs of a minutely job ten days ago")
 def _(s: Scene) -> Case:
     args = [s.minutely_job, s.now - timedelta(days=10), NEWEST, 51]
-    return Case(E["recorded_of_job"], args, rows=200, buffers=800)
+    return listing(E["recorded_of_job"], args, rows=200, buffers=1_000)
 
 
 @case("last 50 runs of a daily job")
 def _(s: Scene) -> Case:
-    return Case(E["recorded_of_job"], [s.daily_job, FAR, NEWEST, 51], rows=200, buffers=800)
+    return listing(E["recorded_of_job"], [s.daily_job, FAR, NEWEST, 51], rows=200, buffers=1_000)
 
 
 @case("recurring jobs of the biggest tenant")
@@ -479,44 +479,43 @@ def _(s: Scene) -> Case:
 
 @case("executions of everybody that have not ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, None, None, False, s.now]
+    args = [NEWEST, 51, 1000, 0, None, None, None, None, False, s.now]
     return listing(E["list_live"], args, rows=3_000, buffers=20_000)
 
 
 @case("executions of a tenant that have not ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, 5000, "QUEUED", True, s.now]
+    args = [NEWEST, 51, 1000, 0, 5000, ["QUEUED"], None, None, True, s.now]
     return listing(E["list_live"], args, rows=3_000, buffers=20_000)
 
 
 @case("one-time executions of a tenant that have not ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, LOOK, 0, 1, None]
+    args = [NEWEST, 51, LOOK, 0, 1, None, None, None, s.now]
     return listing(E["list_live_one_time"], args, rows=300, buffers=3_000)
 
 
 @case("what runs")
 def _(s: Scene) -> Case:
-    return listing(
-        E["list_running"], [NEWEST, 51, 1000, 0, None, "RUNNING"], rows=3_000, buffers=10_000
-    )
+    args = [NEWEST, 51, 1000, 0, None, ["RUNNING"], None, None]
+    return listing(E["list_running"], args, rows=3_000, buffers=10_000)
 
 
 @case("executions of everybody that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, None, None]
+    args = [NEWEST, 51, 1000, 0, None, None, None, None, None]
     return listing(E["list_recorded"], args, rows=2_500, buffers=5_000)
 
 
 @case("executions of a tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, 1, None]
+    args = [NEWEST, 51, 1000, 0, 1, None, None, None, None]
     return listing(E["list_recorded_of_tenant"], args, rows=2_500, buffers=5_000)
 
 
 @case("executions of a small tenant that have ended")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, 5000, 1]
+    args = [NEWEST, 51, 1000, 0, 5000, [1], None, None, None]
     return listing(E["list_recorded_of_tenant"], args, rows=2_500, buffers=5_000)
 
 
@@ -539,12 +538,12 @@ def _(s: Scene) -> Case:
 
 @case("the audit trail")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit"], [NEWEST, 51], rows=60, buffers=300)
+    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=5_000)
 
 
 @case("the audit trail of a tenant")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit_of_tenant"], [NEWEST, 51, 1], rows=60, buffers=300)
+    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 1], rows=200, buffers=5_000)
 
 
 @case("what a queue has")
@@ -918,7 +917,9 @@ def _(s: Scene) -> Case:
         1000,
         first_id_at(s.now - timedelta(days=1)),
         None,
-        "RETRYING",
+        ["RETRYING"],
+        None,
+        None,
         False,
         s.now,
     ]
@@ -928,45 +929,76 @@ def _(s: Scene) -> Case:
 @case("executions of everybody that are queued")
 def _(s: Scene) -> Case:
     # Each of the 51 sessions is asked about what is ready.
-    args = [NEWEST, 500, 1000, 0, None, "QUEUED", False, s.now]
+    args = [NEWEST, 500, 1000, 0, None, ["QUEUED"], None, None, False, s.now]
     return listing(E["list_live"], args, rows=30_000, buffers=80_000)
 
 
 @case("one-time executions of a tenant that retry")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, first_id_at(s.now - timedelta(days=1)), 1, "RETRYING"]
+    first = first_id_at(s.now - timedelta(days=1))
+    args = [NEWEST, 51, 1000, first, 1, ["RETRYING"], None, None, s.now]
     return listing(E["list_live_one_time"], args, rows=4_500, buffers=40_000)
 
 
 @case("what runs of a tenant that has nothing running")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, -1, "RUNNING"]
+    args = [NEWEST, 51, 1000, 0, -1, ["RUNNING"], None, None]
     return listing(E["list_running"], args, rows=25_000, buffers=60_000)
 
 
 @case("what waits for its targets")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, None, "AWAITING"]
+    args = [NEWEST, 51, 1000, 0, None, ["AWAITING"], None, None]
     return listing(E["list_running"], args, rows=2_500, buffers=10_000)
 
 
 @case("what waits for its targets of a tenant")
 def _(s: Scene) -> Case:
-    args = [NEWEST, 51, 1000, 0, 5000, "AWAITING"]
+    args = [NEWEST, 51, 1000, 0, 5000, ["AWAITING"], None, None]
     return listing(E["list_running"], args, rows=2_500, buffers=10_000)
 
 
 @case("dead executions of an hour ten days ago")
 def _(s: Scene) -> Case:
     first, last = (first_id_at(s.now - timedelta(days=10, hours=h)) for h in (1, 0))
-    args = [last, 51, 1000, first, None, 1]
+    args = [last, 51, 1000, first, None, [1], None, None, None]
     return listing(E["list_recorded"], args, rows=3_000, buffers=8_000)
 
 
 @case("dead executions of a tenant and an hour ten days ago")
 def _(s: Scene) -> Case:
     first, last = (first_id_at(s.now - timedelta(days=10, hours=h)) for h in (1, 0))
-    args = [last, 51, 1000, first, 1, 1]
+    args = [last, 51, 1000, first, 1, [1], None, None, None]
+    return listing(E["list_recorded_of_tenant"], args, rows=3_000, buffers=8_000)
+
+
+@case("live executions of everybody by statuses, queue and a label that none has")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, 0, None, ["QUEUED", "RUNNING"], 1, "team:none", False, s.now]
+    return listing(E["list_live"], args, rows=4_500, buffers=40_000)
+
+
+@case("live one-time executions of a tenant by queue and a label that none has")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, 0, 1, ["QUEUED", "RUNNING"], 1, "team:none", s.now]
+    return listing(E["list_live_one_time"], args, rows=4_500, buffers=40_000)
+
+
+@case("what runs by a label that none has")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, 0, None, ["RUNNING", "AWAITING"], 1, "team:none"]
+    return listing(E["list_running"], args, rows=25_000, buffers=60_000)
+
+
+@case("ended executions by statuses, reason, queue and a label that none has")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, 0, None, [0, 1], 1, "team:none", None]
+    return listing(E["list_recorded"], args, rows=3_000, buffers=12_000)
+
+
+@case("ended executions of a tenant by a reason that none has")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, 1000, 0, 1, None, None, None, "crashed"]
     return listing(E["list_recorded_of_tenant"], args, rows=3_000, buffers=8_000)
 
 
@@ -1023,9 +1055,41 @@ def _(s: Scene) -> Case:
     return listing(A["list_audit_of_job"], [NEWEST, 51, s.daily_job], rows=60, buffers=300)
 
 
+@case("the audit trail from within a batch")
+def _(s: Scene) -> Case:
+    batch = Step(
+        """
+        insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
+        select $1, 1, min(id), 'anonymous', 'create', array_agg(id)
+        from (select id from hourbell.executions where job is null order by id limit 10000) as e
+        """,
+        [s.now],
+    )
+    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=5_000, before=[batch])
+
+
+@case("the audit trail of a job that was created among others")
+def _(s: Scene) -> Case:
+    batch = Step(
+        """
+        insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
+        select $1, 1, ($2::bigint >> 22) << 22, 'anonymous', 'create', array_agg(n) || $2::bigint
+        from generate_series(1, 9999) as n
+        """,
+        [s.now, s.one_time],
+    )
+    args = [NEWEST, 51, s.one_time]
+    return listing(A["list_audit_of_job"], args, rows=60, buffers=300, before=[batch])
+
+
+@case("the last pause of a job")
+def _(s: Scene) -> Case:
+    return listing(A["last_pause"], [s.daily_job], rows=60, buffers=50)
+
+
 @case("the audit trail of a tenant that has none")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit_of_tenant"], [NEWEST, 51, 20_000], rows=60, buffers=300)
+    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 20_000], rows=60, buffers=300)
 
 
 @case("tenants by name")
@@ -1089,9 +1153,12 @@ def creating(
     return [s.now, 50, *asked, *one_time, *terms, None, *wishes, [1], [count // 2]]
 
 
-def listing(statement: str, args: list[Any], rows: int, buffers: int) -> Case:
+def listing(
+    statement: str, args: list[Any], rows: int, buffers: int, before: Sequence[Step] = ()
+) -> Case:
     """A statement of a list, as engine/pages.py runs it."""
-    return Case(statement, args, rows, buffers, before=[Step(queries("pages")["pin_plans"])])
+    pinned = [*before, Step(queries("pages")["pin_plans"])]
+    return Case(statement, args, rows, buffers, before=pinned)
 
 
 def opened_fire(s: Scene, timetable: int) -> list[Step]:
@@ -1115,7 +1182,7 @@ def joiners(s: Scene, timetable: int, count: int) -> list[Step]:
 def settling(s: Scene, count: int, kind: int, buffers: int) -> Case:
     ids, fences, milliseconds = s.held[:count], s.fences[:count], [1] * count
     others = list(range(1, count + 1)) if kind else []
-    said: list[Any] = [[kind], [5.0], ["x"], ["x"], [None]]
+    said: list[Any] = [[kind], [5.0], ["x"], ["x"], [None], ["x"]]
     args = [s.session, s.token, s.now, ids, fences, milliseconds, milliseconds]
     args += [others, *([*column] * len(others) for column in said)]
     # PostgreSQL 15 may read all that the session holds, which is no more than its slots.
@@ -1221,7 +1288,7 @@ async def one_round(
     held = await worker.fetch("select id, fence from hourbell.leased order by id")
     assert len(held) == 200
     ids, fences = [row["id"] for row in held], [row["fence"] for row in held]
-    plain: list[Any] = [[1] * 200, [1] * 200, [], [], [], [], [], []]
+    plain: list[Any] = [[1] * 200, [1] * 200, [], [], [], [], [], [], []]
     pages["settle"] = await pages_of(worker, SETTLE, [*who, now, ids, fences, *plain])
     return pages
 

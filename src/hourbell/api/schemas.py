@@ -729,7 +729,7 @@ def _letter_filter() -> dict[str, Schema]:
 
 
 def _audit_entry() -> Schema:
-    document = "The document of the job, or what was asked for; null if there is none."
+    document = "The document of the job, with its status where that may change; or what was asked for. Null: there is none."
     return _answered(
         {
             "at": _instant(),

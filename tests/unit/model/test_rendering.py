@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hourbell.engine.documents import parse_new_job, render_execution, render_job
-from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
 from hourbell.model.jobs import Job, JobStatus, NewJob
 
 NOW = datetime(2026, 4, 6, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -156,13 +156,19 @@ def test_an_execution_is_shown_with_its_attempts():
     execution = Execution(
         execution_id=38,
         job_id=39,
+        job_name="report",
         tenant_id="default",
+        queue="slow",
+        origin=Origin.BACKFILL,
         status=ExecutionStatus.DEAD,
         reason=Reason.RETRIES_EXHAUSTED,
         scheduled_for=NOW,
         started_at=NOW,
         finished_at=NOW,
+        duration_ms=0,
         attempt=1,
+        fence=7,
+        worker="alpha",
         lateness_ms=0,
         error="it broke",
         attempts=(
@@ -173,20 +179,28 @@ def test_an_execution_is_shown_with_its_attempts():
                 finished_at=NOW,
                 error="it broke",
                 kind="http_503",
+                fence=7,
+                worker="alpha",
             ),
         ),
     )
     assert render_execution(execution) == {
         "execution_id": "exe_0000000000016",
         "job_id": "job_0000000000017",
+        "job_name": "report",
         "tenant_id": "default",
+        "queue": "slow",
+        "origin": "backfill",
         "created_at": "2024-01-01T00:00:00Z",
         "status": "DEAD",
         "reason": "retries_exhausted",
         "scheduled_for": "2026-04-06T12:00:00.25Z",
         "started_at": "2026-04-06T12:00:00.25Z",
         "finished_at": "2026-04-06T12:00:00.25Z",
+        "duration_ms": 0,
         "attempt": 1,
+        "fence_token": 7,
+        "worker_id": "alpha",
         "lateness_ms": 0,
         "error": "it broke",
         "result": None,
@@ -199,6 +213,8 @@ def test_an_execution_is_shown_with_its_attempts():
                 "finished_at": "2026-04-06T12:00:00.25Z",
                 "error": "it broke",
                 "kind": "http_503",
+                "fence_token": 7,
+                "worker_id": "alpha",
             }
         ],
     }

@@ -38,7 +38,7 @@ create or replace function hourbell.whereabouts(
   out worker text, out expires_at timestamptz, out status text
 ) returns setof record
 language sql stable as $$
-  select p.*, l.*, hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
+  select p.*, l.*, s.*, hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
   from (
     select
       exists (select from hourbell.due as d
@@ -47,10 +47,11 @@ language sql stable as $$
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
       exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held) as p
   left join lateral (
-    select l.claimed_at, l.fence, l.session, l.progress, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
+    select l.claimed_at, l.fence, l.session, l.progress from hourbell.sessions as s cross join lateral (
       select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
     where not (p.in_due or p.in_parked or p.in_held) and coalesce(p_wanted && '{RUNNING,AWAITING,QUEUED}', true)
     limit 1) as l on true
+  left join lateral (select s.worker, s.expires_at from hourbell.sessions as s where s.id = l.session offset 0) as s on true
   where p_asked offset 0  -- decided before anything is looked up
 $$;
 
@@ -66,9 +67,9 @@ return (
     select coalesce(h.session, h.taken_from)
     from jsonb_to_recordset(p_history) as h(session bigint, taken_from bigint)) as s
   cross join lateral (
-    select worker from hourbell.sessions as l where l.id = s.id
+    (select worker from hourbell.sessions as l where l.id = s.id offset 0)
     union all
-    select worker from hourbell.past_sessions as l where l.id = s.id
+    (select worker from hourbell.past_sessions as l where l.id = s.id offset 0)
     limit 1) as w
   where s.id <> 0);
 
@@ -83,5 +84,5 @@ language sql stable as $$
     (select name from hourbell.queues as q where q.id = p_queue),
     coalesce((select name from hourbell.jobs as j where j.id = p_job), p_spec::json ->> 'name'),
     hourbell.workers_of(p_history, p_session),
-    exists (select from hourbell.replays as r where r.id = p_id)
+    exists (select from hourbell.replays as r where r.id = p_id offset 0)
 $$;

@@ -160,12 +160,13 @@ order by e.tenant desc, e.id desc limit $2
 -- everything is asked for, no session has more than $2 of the first $2.
 select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
-  select e.*, l.claimed_at, l.fence as lease_fence, l.session, l.progress, l.worker, l.expires_at,
+  select e.*, l.claimed_at, l.fence as lease_fence, l.session, l.progress,
+    (select s.worker from hourbell.sessions as s where s.id = l.session) as worker,
     hourbell.live_status(e.e, false, false, l.session, null) as status, row_number() over (order by l.id desc) as pos,
     ($5::int is null or e.tenant = $5) and ($7::smallint is null or e.queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as wanted
   from (
-    select l.*, s.worker, s.expires_at from hourbell.sessions as s cross join lateral (
+    select l.* from hourbell.sessions as s cross join lateral (
       select * from hourbell.leased as l where l.session = s.id and l.id < $1 and l.id >= $4
       order by l.id desc
       limit case when $5::int is null and $7::smallint is null and $8::text is null then $2::bigint else $3::bigint end) as l
