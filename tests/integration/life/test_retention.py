@@ -113,7 +113,7 @@ async def test_a_dead_letter_keeps_its_history_when_the_ledger_has_lost_it(kept:
         assert letter.attempts[0].error == "no disk"
         assert letter.job is not None
         again = await replay_letter(kept, number, Write())
-        assert (again.status, again.attempt) == (ExecutionStatus.RETRYING, 1)
+        assert (again.status, again.attempt) == (ExecutionStatus.QUEUED, 1)
 
 
 async def test_the_audit_trail_is_kept_as_long_as_the_tenant_or_the_cell_says(kept: Engine) -> None:
