@@ -41,8 +41,8 @@ LOOK = 10_000
 SMALL = 1_000  # rows; a table that has fewer may well be read from end to end
 
 TAKE = (
-    "select * from hourbell.take($1, $2, $3, $4, $5, 0, false, $6, $7,"
-    " null, null, null, null, null, null, null, null, null)"
+    "select * from hourbell.take($1, $2, $3, $4, $5, 0, false, false, $6, $7,"
+    " null, null, null, null, null, null, null, null, null, null)"
 )
 SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"

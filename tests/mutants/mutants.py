@@ -75,6 +75,7 @@ FOUND_TEST = "tests/simulation/test_found.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 LIMITS_TEST = f"{_LIFE}/test_limits.py"
+RATES_TEST = "tests/integration/life/test_rates.py"
 LIMITS_REFUTED_TEST = f"{_LIFE}/test_limits_refuted.py"
 LOST_TEST = f"{_LIFE}/test_lost_answers.py"
 OUTAGE_TEST = f"{_LIFE}/test_outage.py"
@@ -580,8 +581,8 @@ MUTANTS = [
     Mutant(
         "wakes_lost",
         LIMITS,
-        "  select distinct p_now, kind, key, 0 from held union all\n",
-        "  select distinct p_now, kind, key, 0 from held where false union all\n",
+        "  select p_now, kind, key from held union select p_now, kind, key from offered\n",
+        "  select p_now, kind, key from held where false union select p_now, kind, key from offered\n",
         (f"{LIMITS_TEST}::test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass",),
         "What waits for a place goes when one is free.",
     ),
@@ -596,10 +597,10 @@ MUTANTS = [
     Mutant(
         "bucket_ignores_offers",
         LIMITS,
-        "    p_burst - (select count(*) from hourbell.offers as o where o.kind = p_kind and o.key = p_key)\n",
-        "    p_burst\n",
+        "    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6",
+        "    + 1e-6",
         (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
-        "In any T seconds no more start than rate x T + burst.",
+        "What is offered and not claimed is not offered again.",
     ),
     Mutant(
         "replacing_takes_room",
@@ -612,26 +613,34 @@ MUTANTS = [
     Mutant(
         "bucket_never_written",
         LIMITS,
-        "(l.limit).burst, p_now) - count(*), p_now, p_pass)",
-        "(l.limit).burst, p_now), p_now, p_pass)",
+        "b.burst - b.rate * fulls[b.pos], now)",
+        "b.burst, now)",
         (f"{LIMITS_TEST}::test_a_rate_outlives_whoever_runs_the_gate",),
         "A token is spent once.",
     ),
     Mutant(
-        "tokens_of_the_unclaimed_lost",
+        "start_without_a_token",
         LIMITS,
-        "select p_now, kind, key, -count(*) from offered group by kind, key",
-        "select p_now, kind, key, 0 from offered group by kind, key",
-        (f"{LIMITS_REFUTED_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
-        "What was offered and not claimed gives its token back.",
+        "start := greatest(start, fulls[k] - ((buckets[k]).burst - 1) / (buckets[k]).rate);",
+        "start := earliest;",
+        (f"{LIMITS_TEST}::test_no_more_start_than_rate_and_burst_allow",),
+        "In any T seconds no more start than rate x T + burst.",
     ),
     Mutant(
-        "bucket_by_an_old_time",
+        "bucket_without_its_lock",
         LIMITS,
-        "(select greatest(at, p_at) from old where at < p_at + interval '1 minute'), p_at), p_pass",
-        "(select p_at from old where at < p_at + interval '1 minute'), p_at), p_pass",
-        (f"{LIMITS_REFUTED_TEST}::test_a_caller_with_an_old_time_gains_no_tokens",),
-        "A rate is kept by the clock, whatever time a caller comes with.",
+        "    perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));\n    buckets",
+        "    buckets",
+        (f"{RATES_TEST}::test_claims_at_one_moment_take_a_token_each",),
+        "Two claims do not start by one token.",
+    ),
+    Mutant(
+        "tokens_of_the_unclaimed_lost",
+        LIMITS,
+        "offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)",
+        "offered as (select kind, key from hourbell.offers where id = any (p_ids))",
+        (f"{LIMITS_REFUTED_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
+        "What was offered and not claimed takes no token.",
     ),
     Mutant(
         "limit_before_counting",

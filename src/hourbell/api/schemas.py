@@ -746,7 +746,7 @@ def _audit_entry() -> Schema:
 def _limits() -> dict[str, Schema]:
     rate = _sent(
         {"per_second": _number(MIN_RATE, MAX_RATE)},
-        {"burst": {**_whole(1, MAX_BURST), "default": 1}},
+        {"burst": _whole(1, MAX_BURST, "Default: what comes in 50 ms, rounded up; at least 1.")},
     )
     return {
         "max_concurrency": _whole(0, MAX_CONCURRENCY, "Queued for a worker or running at once."),

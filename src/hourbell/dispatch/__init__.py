@@ -60,12 +60,14 @@ class Dispatch(Protocol):
         repeated: bool = False,
         reserved: int = 0,
         from_below: bool = False,
+        at_once: bool = False,
     ) -> list[Claimed]:
         """Take up to so many executions, most urgent first; SessionLost if the session is over.
 
         `number` is 0 if the worker does not number its claims.
         `repeated`: this number was sent before and no answer came. What it took then, if it did, is the answer now.
-        `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent.
+        `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent. An execution under a rate
+        limit may have to wait for its start (`start_in_seconds`); `at_once` takes only what can start at the same moment.
         """
 
     async def heartbeat(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import asyncpg
+from msgspec.structs import replace
 
 from hourbell.dispatch import Heard, Session, Settlement
 from hourbell.engine.admit import admit
@@ -16,8 +17,8 @@ from hourbell.store.database import committing
 
 _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
 _CLAIM = (
-    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, hourbell.clock(), $8,"
-    " null, null, null, null, null, null, null, null, null)"
+    "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, hourbell.clock(), $9,"
+    " null, null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
@@ -59,6 +60,7 @@ class PostgresDispatch:
         repeated: bool = False,
         reserved: int = 0,
         from_below: bool = False,
+        at_once: bool = False,
     ) -> list[Claimed]:
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
@@ -70,11 +72,18 @@ class PostgresDispatch:
                 limit,
                 reserved,
                 from_below,
+                at_once,
                 self._engine.times.lease,
             )
         if not row["alive"]:
             raise SessionLost
-        return await self._claimed(row)
+        claimed = await self._claimed(row)
+        if row["waits"] is None:
+            return claimed
+        return [
+            replace(one, start_in_seconds=max(seconds, 0.0))
+            for one, seconds in zip(claimed, row["waits"], strict=True)
+        ]
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None

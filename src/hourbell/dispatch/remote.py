@@ -9,6 +9,8 @@ is here makes many small calls cheap.
   each look, and a burst reaches all of them.
 - The gate is passed for all of them together. A pass that finds the gate taken by another process is tried again, and each
   process announces what its passes make ready: a claim that waits depends on notifications, and not on the look.
+- Under a rate limit a claim takes only what can start at the same moment, and is answered at that moment: a remote worker
+  starts what it is given.
 - Outcomes of a session that come at once are settled together, as those of our own workers are.
 
 A claim whose answer nobody reads must not hold anything for long. If the caller is seen to have left, what it was given
@@ -138,6 +140,8 @@ class RemoteWorkers:
                 news = line.news
                 if given := await self._take(session, wish):
                     line.send(2)
+                    start_in = max(one.start_in_seconds for one, _ in given)
+                    await asyncio.wait([gone], timeout=start_in)
                     return given
                 if not passed_gate:
                     await self._gate.pass_once()
@@ -159,6 +163,7 @@ class RemoteWorkers:
             min(wish.capacity, MOST_PER_CLAIM),
             repeated=wish.number is not None,
             from_below=next(self._claims) % FROM_BELOW_EVERY == 0,
+            at_once=True,
         )
         given: list[tuple[Claimed, SentSpec]] = []
         others: list[Settlement] = []

@@ -275,9 +275,11 @@ def _read_limits(reader: ObjectReader) -> tuple[int | None, RateLimit | None]:
         return concurrency, None
     inner.require("per_second")
     per_second = inner.number("per_second", MIN_RATE, MAX_RATE, None)
-    burst = inner.whole("burst", 1, MAX_BURST, 1)
+    burst = inner.whole("burst", 1, MAX_BURST, None)
     inner.finish()
-    return concurrency, None if per_second is None else RateLimit(per_second, burst)
+    if per_second is None:
+        return concurrency, None
+    return concurrency, RateLimit(per_second) if burst is None else RateLimit(per_second, burst)
 
 
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:

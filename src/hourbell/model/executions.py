@@ -138,6 +138,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     scheduled_for: datetime
     deadline_in_seconds: float | None  # from the claim; no attempt may go on after this
     spec: bytes | str  # the job as stored; the worker decodes the JobSpec in it
+    start_in_seconds: float = 0.0  # from the claim; a rate limit lets it start then, and not before
 
 
 class Succeeded(msgspec.Struct, frozen=True, tag_field="outcome", tag="succeeded"):

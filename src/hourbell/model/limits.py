@@ -5,6 +5,9 @@ QueueSettings    besides: what holds for its jobs that say nothing about it
 TenantSettings   besides: its weight among the others, how many jobs it may have, how long its history is kept
 """
 
+import math
+from typing import cast
+
 import msgspec
 
 from hourbell.model.errors import FieldError, InvalidInput
@@ -18,13 +21,25 @@ MAX_BURST = 1_000_000
 MAX_WEIGHT = 1_000.0
 MAX_JOBS = 1_000_000_000
 MAX_DAYS = 3_650  # that history is kept
+_BURST_SECONDS = 0.05
 
 
 class RateLimit(msgspec.Struct, frozen=True):
     """A token bucket: in any T seconds no more than per_second * T + burst start."""
 
     per_second: float
-    burst: int = 1
+    burst: int = msgspec.UNSET  # type: ignore[assignment]  # then default_burst(per_second)
+
+    def __post_init__(self) -> None:
+        if cast(object, self.burst) is msgspec.UNSET:
+            msgspec.structs.force_setattr(self, "burst", default_burst(self.per_second))
+
+
+def default_burst(per_second: float) -> int:
+    """The smallest burst with which a remote worker that claims every 50 ms reaches the rate."""
+    if not isinstance(per_second, (int, float)) or not MIN_RATE <= per_second <= MAX_RATE:
+        return 1  # it is refused anyhow
+    return max(1, math.ceil(per_second * _BURST_SECONDS))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -92,6 +93,11 @@ class Held:
         """Until the total deadline, by the time that has passed here since the claim."""
         left = self.claimed.deadline_in_seconds
         return None if left is None else left - (now - self.claimed_at)
+
+    @property
+    def start_at(self) -> float:
+        """When it may start, at the earliest."""
+        return self.claimed_at + self.claimed.start_in_seconds
 
 
 class Worker:
@@ -298,10 +304,13 @@ class Worker:
             self._wake_runner()
 
     async def _run(self, held: Held, me: asyncio.Task[None]) -> None:
-        held.started_at = now = time.monotonic()
         held.runner = me
         outcome: Outcome
         try:
+            if (early := held.start_at - time.monotonic()) > 0:
+                held.until = math.inf
+                await asyncio.sleep(early)
+            held.started_at = now = time.monotonic()
             held.spec = spec = decode_spec(held.claimed.spec)
             timeout = float(spec.timeout_seconds)
             remaining = held.remaining(now)
@@ -366,7 +375,7 @@ class Worker:
                     held.claimed,
                     held.spec,
                     outcome,
-                    int((started - held.claimed_at) * 1000),
+                    max(int((started - held.start_at) * 1000), 0),
                     int((now - started) * 1000),
                     held.remaining(now),
                 )

@@ -15,11 +15,13 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers, Wish
 from hourbell.engine.core import Engine
 from hourbell.failpoints import configure, held
-from hourbell.model.ids import execution_text
+from hourbell.model.ids import execution_text, parse_execution_id
+from hourbell.model.limits import RateLimit
 from integration.api.client import KEY_RING, Client
 from integration.api.conftest import KnownHealth
 from integration.api.workers import EXECUTIONS, NOBODY, RemoteWorker, enqueue
-from integration.life.support import check_sound, create, eventually, fill, one_time
+from integration.life.rates import check_starts
+from integration.life.support import check_sound, create, eventually, fill, one_time, scheduling
 
 CLAIM = f"{EXECUTIONS}/claim"
 WEBHOOK = {
@@ -193,6 +195,38 @@ async def test_who_holds_something_does_not_keep_it_by_asking_for_more(api: Clie
     await worker.complete(execution)
     await worker.claim()
     assert await engine.database.value(expiry) > expires_at
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(20, None), (20, 5)])
+async def test_remote_workers_reach_the_rate_of_a_limit_and_do_not_exceed_it(
+    api: Client, engine: Engine, rate: int, burst: int | None
+):
+    settings = {"rate_limit": {"per_second": rate} | ({"burst": burst} if burst else {})}
+    answer = await api.put("/api/v1/queues/default", settings)
+    limit = RateLimit(**answer.body["rate_limit"])
+    await fill(engine, 8 * rate)
+    starts: list[float] = []
+    answered: list[int] = []
+
+    async def work(name: str) -> None:
+        worker = RemoteWorker(api, name)
+        while len(starts) < 4 * rate:
+            executions = await worker.claim(100, wait_seconds=1)
+            ids = [parse_execution_id(each["execution_id"]) for each in executions]
+            rows = await engine.database.fetch(
+                "select claimed_at, hourbell.clock() as now from hourbell.leased where id = any ($1)",
+                ids,
+            )
+            assert all(row["claimed_at"] <= row["now"] for row in rows)  # it can start what it gets
+            starts.extend(row["claimed_at"].timestamp() for row in rows)
+            answered.append(len(ids))
+            await asyncio.gather(*map(worker.complete, executions))
+
+    async with scheduling(engine), asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(work(f"worker-{number}"))
+    assert max(answered) <= limit.burst
+    check_starts(sorted(starts), limit)
 
 
 async def test_many_who_wait_are_all_served_by_one_notification_of_a_burst(

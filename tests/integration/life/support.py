@@ -255,9 +255,9 @@ class Hand:
     async def opened(cls, engine: Engine, queues: Sequence[str] = ("default",)) -> "Hand":
         return cls(engine, await PostgresDispatch(engine).open("hand", queues, 1000))
 
-    async def claim(self, limit: int = 1000) -> list[Claimed]:
+    async def claim(self, limit: int = 1000, at_once: bool = False) -> list[Claimed]:
         self._claims += 1
-        return await self.dispatch.claim(self.session, self._claims, limit)
+        return await self.dispatch.claim(self.session, self._claims, limit, at_once=at_once)
 
     async def claim_again(self, limit: int = 1000) -> list[Claimed]:
         """The last claim once more, because its answer was lost."""

@@ -328,8 +328,8 @@ async def pages_of_a_round(engine: Engine, hand: Hand) -> int:
         for statement, arguments in (
             ("select * from hourbell.admit($1, 5000)", (now,)),
             (
-                "select * from hourbell.take($1, $2, 1, false, 1000, 0, false, $3, '1 s',"
-                " null, null, null, null, null, null, null, null, null)",
+                "select * from hourbell.take($1, $2, 1, false, 1000, 0, false, false, $3, '1 s',"
+                " null, null, null, null, null, null, null, null, null, null)",
                 (session.id, session.token, now),
             ),
         ):

@@ -247,7 +247,7 @@ async def test_no_more_start_than_rate_and_burst_allow(still: Engine) -> None:
         # A worker that comes only now and then, and takes all that has gathered.
         if tick % 7 == 0 or tick % 31 < 3:
             runs = await hand.claim_all()
-            starts += [tick / 20] * len(runs)
+            starts += [tick / 20 + run.start_in_seconds for run in runs]
             await hand.succeed(runs)
     for first, began in enumerate(starts):
         for last in range(first, len(starts)):

@@ -149,6 +149,7 @@ begin
     -- Who has waited for an earlier run, or for a key, comes before those who would have to wait for him.
     woken := hourbell.take_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
     room := room - 2 * cardinality(woken);
+    admitted := cardinality(woken);
   end if;
   served := hourbell.served();
   generation := hourbell.generation();  -- before any limit is looked at

@@ -4,13 +4,15 @@
 -- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent: so that they
 -- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost. The number 0 belongs
 -- to claims that are not numbered; they cannot be repeated.
+-- A rate limit may let an execution start a little later (`start_paced`): `waits` says after how many seconds each may start;
+-- null: all may at once. p_at_once: it takes only what may start at the same moment, for a worker that cannot wait.
 -- recalled: it took something that may not start any more, and put it off.
 create or replace function hourbell.take(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
-  p_now timestamptz, p_patience interval,
+  p_at_once boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
-  out recalled boolean
+  inout waits float8[], out recalled boolean
 )
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -34,6 +36,8 @@ declare
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
+  rows hourbell.ready[];  -- taken, and under a limit: some may have to go back
+  late bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
   select * into session from hourbell.sessions where id = p_session and token = p_token for key share;
@@ -47,6 +51,7 @@ begin
     if more <> '{}' then
       select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
       from hourbell.held_by(p_session, p_token, more) as h;
+      waits := hourbell.waits_of(p_session, ids, p_now);
       return;
     end if;
   end if;
@@ -128,9 +133,10 @@ begin
           order by r.tag limit q.share for update skip locked) as r),
       taken as (
         delete from hourbell.ready where ctid = any (array(select row from places))
-        returning id, tag, held, generation < newest as older)
-      select array_agg(id order by tag), array_agg(id) filter (where held), array_agg(id) filter (where taken.older)
-      into more, holding, older from taken;
+        returning ready as row, id, tag, held, generation < newest as older)
+      select array_agg(id order by tag), array_agg(id order by tag) filter (where held), array_agg(id) filter (where taken.older),
+        rows || array_agg(row) filter (where held and p_at_once)
+      into more, holding, older, rows from taken;
       popped := popped || more; held := held || holding; stale := stale || older;
     end loop;
   end if;
@@ -138,6 +144,16 @@ begin
 
   -- When it is, by the clock: the caller may have come with a time before what it takes was due, or even there.
   at := greatest(p_now, hourbell.clock());
+  if rows is not null then
+    late := hourbell.late_starts(held, at);
+    if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
+    if late <> '{}' then
+      insert into hourbell.ready select * from unnest(rows) where id = any (late);
+      popped := array(select id from unnest(popped) with ordinality as p(id, pos) where id <> all (late) order by pos);
+      held := array(select id from unnest(held) with ordinality as h(id, pos) where id <> all (late) order by pos);
+      stale := array(select id from unnest(stale) as s(id) where id <> all (late));
+    end if;
+  end if;
   wishes := exists (select from hourbell.cancellations);
   with found as materialized (
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
@@ -172,18 +188,41 @@ begin
     end if;
     perform hourbell.set_aside(p_session, p_claim, more, held, p_now, least_fence, solo);
   end if;
-  if held <> '{}' then
-    -- When it was, by the clock and not by the caller, who may have come with an old time: a rate is kept by this.
-    with started as (delete from hourbell.offers where id = any (held) returning kind, key)
-    insert into hourbell.wakes (at, kind, key, starts)
-    select greatest(p_now, hourbell.clock()), kind, key, count(*) from started group by kind, key;
-  end if;
   -- A counted run is leased by set_aside: the answer is read again, by what was taken here and not by the claim's number.
   if more is not null and exists (
       select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
     from hourbell.held_by(p_session, p_token, popped) as h;
   end if;
+  if held <> '{}' and hourbell.start_paced(p_session, held, p_now, p_at_once) then
+    waits := hourbell.waits_of(p_session, ids, hourbell.clock());
+  end if;
+end $$;
+
+-- After how many seconds executions of a session may start, in their order.
+create or replace function hourbell.waits_of(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
+language sql stable
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+  select array_agg(extract(epoch from l.claimed_at - p_now)::float8 order by i.pos)
+  from unnest(p_ids) with ordinality as i(id, pos)
+  cross join lateral (select claimed_at from hourbell.leased as l where l.session = p_session and l.id = i.id offset 0) as l
+$$;
+
+-- Of executions that hold something, in the order of their turn, those for which a rate limit has no token at p_now.
+create or replace function hourbell.late_starts(p_ids bigint[], p_now timestamptz) returns bigint[]
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+begin
+  return array(
+    select w.id
+    from (
+      select h.id, h.pos, o.kind, o.key, row_number() over (partition by o.kind, o.key order by h.pos) as nth
+      from unnest(p_ids) with ordinality as h(id, pos)
+      cross join lateral (select kind, key from hourbell.offers as o where o.id = h.id offset 0) as o) as w
+    cross join lateral (
+      select hourbell.tokens(l, p_now) as n from hourbell.limits as l
+      where l.kind = w.kind and l.key = w.key and l.rate is not null offset 0) as tokens
+    group by w.id, w.pos having bool_or(w.nth > tokens.n + 1e-6) order by w.pos);
 end $$;
 
 -- The job as it is sent to a worker. A replayed execution brings the number of attempts that no longer count.
@@ -376,9 +415,10 @@ end $$;
 -- no lock, so nobody waits for it.
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
-  p_now timestamptz, p_patience interval,
+  p_at_once boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[]
+  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
+  inout waits float8[]
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -387,9 +427,9 @@ declare
 begin
   -- If all that it got may not start any more, it clears the way and tries again: others wait behind that.
   for round in 1 .. 5 loop
-    select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, recalled
-    from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_now, p_patience,
-      alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs) as t;
+    select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled
+    from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,
+      alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
     commit;
     exit when not recalled or ids is not null;
     perform hourbell.recall_next(p_session, p_now);

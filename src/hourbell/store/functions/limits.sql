@@ -12,15 +12,14 @@ language sql immutable
 return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key end;
 
 -- Executions let go of what they hold. One that has not ended keeps its key: the next of that key waits for its end. Offers
--- that were not claimed give their tokens back.
+-- that were not claimed have cost no token.
 create or replace function hourbell.let_go(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with held as (
     delete from hourbell.holds where id = any (p_ids) and (p_ended or kind <> 4) returning kind, key),
   offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)
-  insert into hourbell.wakes (at, kind, key, starts)
-  select distinct p_now, kind, key, 0 from held union all
-  select p_now, kind, key, -count(*) from offered group by kind, key
+  insert into hourbell.wakes (at, kind, key)
+  select p_now, kind, key from held union select p_now, kind, key from offered
 $$;
 
 -- Executions that waited for something have ended there: others may have been kept waiting by them.
@@ -42,17 +41,31 @@ language sql as $$
   insert into hourbell.wakes (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
 $$;
 
--- The tokens of a rate limit at p_now. What is offered and not yet claimed keeps its place in the bucket: tokens and
--- offers together never exceed the burst, so that in any T seconds no more than rate * T + burst are claimed. Offers that
--- were claimed since the bucket was written count until the gate has read that they were (their wakes).
-create or replace function hourbell.tokens(p_kind smallint, p_key bigint, p_rate float8, p_burst int, p_now timestamptz)
-returns float8 language sql stable as $$
-  select least(coalesce(b.level, p_burst) + greatest(extract(epoch from p_now - coalesce(b.at, p_now))::float8, 0) * p_rate,
-    p_burst - (select count(*) from hourbell.offers as o where o.kind = p_kind and o.key = p_key)
-      - (select coalesce(sum(w.starts), 0) from hourbell.wakes as w where w.kind = p_kind and w.key = p_key and w.starts > 0))
+-- Rate limits. A start takes a token out of its bucket at the moment of the start, so in any T seconds no more than
+-- rate * T + burst start. The claim decides that moment (`start_paced`): at once if there is a token, otherwise when the next
+-- one comes, up to `lead_seconds` ahead. Its worker waits for that moment, so the time that the gate, the notification and the
+-- claim take is not lost, also with a burst of 1. The gate offers no more than can start within `lead_seconds`; an offer
+-- costs nothing until it is claimed, and one that is claimed late takes its token then.
+
+-- How long before its start a claim may take an execution. Longer than a pass of the gate, a notification and a claim take.
+create or replace function hourbell.lead_seconds() returns float8
+language sql immutable
+return 0.25;
+
+-- The tokens in a bucket at p_now; below 0 if starts ahead have taken tokens that are still to come.
+create or replace function hourbell.tokens(l hourbell.limits, p_now timestamptz) returns float8
+language sql stable as $$
+  select least(l.burst, coalesce(b.level + greatest(extract(epoch from p_now - b.at)::float8, 0) * l.rate, l.burst))
   from (values (1)) as one
   left join lateral (
-    select level, at from hourbell.buckets as b where b.kind = p_kind and b.key = p_key order by pass desc limit 1) as b on true
+    select level, at from hourbell.buckets as b where b.kind = l.kind and b.key = l.key order by pass desc limit 1) as b on true
+$$;
+
+-- How many more the gate may offer at p_now: what can start within `lead_seconds`, without the offers that are not claimed yet.
+create or replace function hourbell.offerable(l hourbell.limits, p_now timestamptz) returns float8
+language sql stable as $$
+  select hourbell.tokens(l, p_now) + l.rate * hourbell.lead_seconds()
+    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- of rounding
 $$;
 
 -- How many more a limit lets on now.
@@ -60,7 +73,7 @@ create or replace function hourbell.room(l hourbell.limits, p_now timestamptz) r
 language sql stable as $$
   select greatest(least(
     l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),
-    case when l.rate is not null then floor(hourbell.tokens(l.kind, l.key, l.rate, l.burst, p_now)) end,
+    case when l.rate is not null then floor(hourbell.offerable(l, p_now)) end,
     case when hourbell.is_uncounted(l.kind, l.key) then 0 end,
     1000000), 0)::int
 $$;
@@ -71,51 +84,89 @@ language sql stable as $$
   select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
 $$;
 
--- Reads what has been claimed and given back under a rate, moment by moment, and writes the bucket as of the last of them.
-create or replace function hourbell.settle_bucket(
-  l hourbell.limits, p_ats timestamptz[], p_starts int[], p_pass bigint
-) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes the
+-- moment of its start. p_at_once: all of them start at the same moment. Returns whether one has to wait for its start.
+-- Buckets are locked until the commit, in one order; the caller takes no other lock after this.
+create or replace function hourbell.start_paced(p_session bigint, p_ids bigint[], p_now timestamptz, p_at_once boolean)
+returns boolean
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  old hourbell.buckets;
-  level float8;
-  as_of timestamptz;
-  outstanding bigint;
+  taken hourbell.offers[];
+  buckets hourbell.limits[] := '{}';
+  l hourbell.limits;
+  now timestamptz;
+  ids bigint[];
+  starts float8[];  -- of `ids`, in seconds from now
+  fulls float8[] := '{}';  -- when each bucket will be full if nothing more starts, in seconds from now
+  one record;
+  k int;
+  start float8;
+  earliest float8 := 0;
 begin
-  select * into old from hourbell.buckets where kind = l.kind and key = l.key order by pass desc limit 1;
-  if old.level is null then return; end if;
-  level := old.level; as_of := old.at;
-  outstanding := (select count(*) from hourbell.offers where kind = l.kind and key = l.key)
-    + (select coalesce(sum(starts), 0) from hourbell.wakes where kind = l.kind and key = l.key and starts > 0)
-    + (select coalesce(sum(n), 0) from unnest(p_starts) as n where n > 0);
-  for k in 1 .. cardinality(p_ats) loop
-    if p_ats[k] > as_of then
-      level := least(level + extract(epoch from p_ats[k] - as_of)::float8 * l.rate, l.burst - outstanding);
-      as_of := p_ats[k];
-    end if;
-    if p_starts[k] > 0 then
-      outstanding := outstanding - p_starts[k];
-    else
-      level := least(level - p_starts[k], l.burst - outstanding);
-    end if;
+  with started as (delete from hourbell.offers where id = any (p_ids) returning offers)
+  select array_agg(offers) into taken from started;
+  if taken is null then return false; end if;
+  for l in
+    select * from hourbell.limits where rate is not null and (kind, key) in (select kind, key from unnest(taken)) order by kind, key
+  loop
+    perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
+    buckets := buckets || l;
   end loop;
-  perform hourbell.write_bucket(l.kind, l.key, level, as_of, p_pass);
+  -- Read under the lock, so that it is not before what is written; and not the caller's, who may have come with an old time.
+  now := greatest(p_now, hourbell.clock());
+  insert into hourbell.wakes (at, kind, key) select distinct now, kind, key from unnest(taken);
+
+  for round in 1 .. case when p_at_once then 2 else 1 end loop
+    ids := '{}'; starts := '{}';
+    for k in 1 .. cardinality(buckets) loop
+      fulls[k] := ((buckets[k]).burst - hourbell.tokens(buckets[k], now)) / (buckets[k]).rate;
+    end loop;
+    for one in
+      select w.id, array_agg(b.pos) as places
+      from unnest(p_ids) with ordinality as w(id, pos)
+      join unnest(taken) as o on o.id = w.id
+      join unnest(buckets) with ordinality as b(kind, key, max_concurrency, rate, burst, pos) on b.kind = o.kind and b.key = o.key
+      group by w.id, w.pos order by w.pos
+    loop
+      start := earliest;
+      foreach k in array one.places loop
+        start := greatest(start, fulls[k] - ((buckets[k]).burst - 1) / (buckets[k]).rate);
+      end loop;
+      start := ceil(start * 1e6 - 1e-3) / 1e6;  -- never before its time, by as much as a timestamp can say
+      foreach k in array one.places loop
+        fulls[k] := greatest(fulls[k], start) + 1 / (buckets[k]).rate;
+      end loop;
+      ids := ids || one.id; starts := starts || start;
+    end loop;
+    earliest := (select max(s) from unnest(starts) as s);
+  end loop;
+
+  perform hourbell.write_bucket(b.kind, b.key, b.burst - b.rate * fulls[b.pos], now)
+  from unnest(buckets) with ordinality as b(kind, key, max_concurrency, rate, burst, pos);
+  update hourbell.leased as l set claimed_at = now + make_interval(secs => s.start)
+  from unnest(ids, starts) as s(id, start)
+  where l.session = p_session and l.id = s.id;
+  return coalesce(earliest > 0, false);
 end $$;
 
-create or replace function hourbell.write_bucket(
-  p_kind smallint, p_key bigint, p_level float8, p_at timestamptz, p_pass bigint
-) returns void
+-- The caller has the lock of the bucket.
+create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with old as (
     delete from hourbell.buckets where ctid = any (array(
-      select ctid from hourbell.buckets where kind = p_kind and key = p_key and pass <= p_pass order by pass desc limit 1))
-    returning at)
-  insert into hourbell.buckets (kind, key, level, at, pass)
-  -- Not before what is written: a caller may come with an old time. Further ahead than that, the clock was set back.
-  select p_kind, p_key, p_level, coalesce(
-    (select greatest(at, p_at) from old where at < p_at + interval '1 minute'), p_at), p_pass
+      select ctid from hourbell.buckets where kind = p_kind and key = p_key order by pass desc limit 1)))
+  insert into hourbell.buckets (kind, key, level, at, pass) values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
 $$;
+
+-- Claims of the version before take no token; they leave it to the gate, in the wakes that they write.
+create or replace function hourbell.charge(l hourbell.limits, p_starts bigint, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+  perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
+  perform hourbell.write_bucket(l.kind, l.key, hourbell.tokens(l, p_now) - p_starts, p_now);
+end $$;
 
 -- Queues that a worker serves. A session that was not renewed counts until it is reaped: after an outage of the database all
 -- of them are late, and none is gone.
@@ -136,7 +187,6 @@ declare
   claimed hourbell.wakes[];
   served smallint[];
   share int;
-  l hourbell.limits;
   rooms int[];
   counts int[];
   taken hourbell.due[];
@@ -145,7 +195,8 @@ begin
     delete from hourbell.wakes where ctid = any (array(
       select ctid from hourbell.wakes where at <= p_now order by at limit p_limit for update skip locked))
     returning at, kind, key, starts)
-  select array_agg(kind order by kind, key), array_agg(key order by kind, key), (select array_agg(popped::hourbell.wakes order by at) from popped where starts <> 0)
+  select array_agg(kind order by kind, key), array_agg(key order by kind, key),
+    (select array_agg(popped::hourbell.wakes order by kind, key) from popped where starts > 0)
   into kinds, keys, claimed from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
   served := hourbell.served();  -- after the news were read, so that it is not older than they are
@@ -153,13 +204,12 @@ begin
     p_limit, p_now);
   share := greatest(p_limit / cardinality(kinds), 1);  -- who has many is not in the way of the others
 
-  for l in
-    select * from hourbell.limits
-    where rate is not null and (kind, key) in (select kind, key from unnest(claimed))
-  loop
-    perform hourbell.settle_bucket(l, array(select at from unnest(claimed) where kind = l.kind and key = l.key order by at),
-      array(select starts from unnest(claimed) where kind = l.kind and key = l.key order by at), p_pass);
-  end loop;
+  if claimed is not null then
+    perform hourbell.charge(l, c.starts, p_now)
+    from (select kind, key, sum(starts) as starts from unnest(claimed) group by kind, key) as c
+    cross join lateral (
+      select * from hourbell.limits as l where l.kind = c.kind and l.key = c.key and l.rate is not null offset 0) as l;
+  end if;
 
   select array_agg(room order by pos) into rooms
   from (
@@ -199,13 +249,13 @@ begin
     select * from hourbell.executions as e where e.id = g.id offset 0) as e;
 
   -- What is still parked where there is room is looked at again: at once if there were too many of them, a little later if
-  -- somebody has locked them, and under a rate when the next token is there.
+  -- somebody has locked them, and under a rate when it can offer more.
   insert into hourbell.wakes (at, kind, key)
-  select case when n.room <= n.taken then hourbell.next_token(n.kind, n.key, p_now)
+  select case when n.room <= n.taken then hourbell.next_offer(n.kind, n.key, p_now)
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
   from unnest(kinds, keys, rooms, counts) as n(kind, key, room, taken)
   where exists (select from hourbell.parked as p where p.kind = n.kind and p.key = n.key offset 0)
-    and (n.room > n.taken or (n.kind < 4 and hourbell.next_token(n.kind, n.key, p_now) is not null));
+    and (n.room > n.taken or (n.kind < 4 and hourbell.next_offer(n.kind, n.key, p_now) is not null));
   return coalesce(taken, '{}');
 end $$;
 
@@ -236,13 +286,23 @@ begin
   insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(p_queues);
 end $$;
 
--- When a rate limit will let the next one on, at the earliest; null: it is no rate limit.
+-- When the next that is parked under a rate limit can start at the earliest; null: it is no rate limit.
 create or replace function hourbell.next_token(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
 language sql stable as $$
-  select p_now + make_interval(secs => greatest(
-    (1 - (t.level - floor(t.level))) / l.rate, 0.005))
+  select p_now + make_interval(secs => greatest(1 + o.n - hourbell.tokens(l, p_now), 0) / l.rate)
   from hourbell.limits as l
-  cross join lateral (select hourbell.tokens(l.kind, l.key, l.rate, l.burst, p_now) as level) as t
+  cross join lateral (select count(*) as n from hourbell.offers as o where o.kind = l.kind and o.key = l.key) as o
+  where l.kind = p_kind and l.key = p_key and l.rate is not null
+$$;
+
+-- When the gate looks again at what is parked under a rate limit: it can then offer one more, or what comes in 50 ms if that
+-- is more. Null: it is no rate limit.
+create or replace function hourbell.next_offer(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
+language sql stable as $$
+  select p_now + make_interval(secs => greatest(
+    (greatest(floor(l.rate * 0.05), 1) - (o.n - floor(o.n))) / l.rate, 0.005))
+  from hourbell.limits as l
+  cross join lateral (select hourbell.offerable(l, p_now) as n) as o
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
@@ -401,17 +461,12 @@ begin
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).max_concurrency is not null),
   offered as (
     insert into hourbell.offers (kind, key, id)
-    select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null),
-  spent as (
-    select hourbell.write_bucket((l.limit).kind, (l.limit).key,
-      hourbell.tokens((l.limit).kind, (l.limit).key, (l.limit).rate, (l.limit).burst, p_now) - count(*), p_now, p_pass)
-    from limited as l where (l.limit).rate is not null group by l.limit)
+    select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
       (r.checks & 3) + 256 * (r.key is not null or r.id in (select id from limited))::int,
       r.target, r.key)::hourbell.due order by r.pos)
   into going
-  from (select count(*) from spent) as written,
-    unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
+  from unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
   return coalesce(going, '{}');
 end $$;
 
@@ -442,7 +497,7 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit wakes what waits for it when its next token comes. And whoever was counted in at a limit, and
+-- After parking: a rate limit wakes what waits for it when it can offer more. And whoever was counted in at a limit, and
 -- then stopped by another one, has left a place there: the next one is looked at.
 create or replace function hourbell.move_on(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -451,7 +506,7 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   from (
     select distinct p_kind as kind, hourbell.scope(p_kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r where p_kind < 4) as s
-  cross join lateral (select hourbell.next_token(s.kind, s.key, p_now) as at) as w
+  cross join lateral (select hourbell.next_offer(s.kind, s.key, p_now) as at) as w
   where w.at is not null and not exists (
     select from hourbell.wakes as p where p.kind = s.kind and p.key = s.key and p.starts = 0 and p.at <= w.at offset 0)
   union all
@@ -517,7 +572,7 @@ language sql volatile as $$
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
     where hourbell.is_uncounted(l.kind, l.key)
       or l.max_concurrency < (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key)
-      or l.burst < (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key)
+      or hourbell.offerable(l, hourbell.clock()) < 0
       or (l.max_concurrency is not null and not exists (
         select from hourbell.holds as h where h.id = e.id and h.kind + 0 = l.kind offset 0))
       or (l.rate is not null and not exists (

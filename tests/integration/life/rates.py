@@ -1,0 +1,28 @@
+"""What the tests of rate limits share: whether starts keep to a limit, and reach it."""
+
+from collections.abc import Sequence
+
+from hourbell.model.limits import RateLimit
+
+
+def needed_burst(starts: Sequence[float], rate: float) -> float:
+    """The burst that these starts need: of all windows, the most starts beyond rate * its length."""
+    most, lowest = 0.0, 0.0
+    ordered = sorted(starts)
+    for number, moment in enumerate(ordered):
+        level = number - rate * (moment - ordered[0])
+        lowest = min(lowest, level)
+        most = max(most, level + 1 - lowest)
+    return most
+
+
+def check_starts(starts: Sequence[float], limit: RateLimit) -> None:
+    """No window has more starts than the limit allows, and 97% of its rate are reached.
+
+    The rate is that of the best half of the starts: a machine that stands still for a moment does not decide it.
+    """
+    assert needed_burst(starts, limit.per_second) <= limit.burst + 1e-3, limit
+    steady = starts[limit.burst :]
+    half = len(steady) // 2
+    reached = max(half / (last - first) for first, last in zip(steady, steady[half:], strict=False))
+    assert reached >= 0.97 * limit.per_second, (limit, reached)
