@@ -75,6 +75,7 @@ FOUND_TEST = "tests/simulation/test_found.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 LIMITS_TEST = f"{_LIFE}/test_limits.py"
+QUOTAS_TEST = "tests/integration/api/test_quotas.py"
 RATES_TEST = "tests/integration/life/test_rates.py"
 LIMITS_REFUTED_TEST = f"{_LIFE}/test_limits_refuted.py"
 LOST_TEST = f"{_LIFE}/test_lost_answers.py"
@@ -601,6 +602,22 @@ MUTANTS = [
         "    + 1e-6",
         (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
         "What is offered and not claimed is not offered again.",
+    ),
+    Mutant(
+        "quota_without_its_lock",
+        CREATE_SQL,
+        "    perform hourbell.lock_quotas(p_limited, p_quota_ms);\n",
+        "",
+        (f"{QUOTAS_TEST}::test_those_who_wait_for_a_quota_go_on_when_it_is_free",),
+        "Those who create at the same time do not count the same room.",
+    ),
+    Mutant(
+        "quota_as_it_was_looked_at",
+        CREATE_SQL,
+        "select coalesce(array_agg(id), '{}') into excessive from placed where place > room;",
+        "select coalesce(array_agg(id), '{}') into excessive from placed where place > room and false;",
+        (f"{QUOTAS_TEST}::test_a_quota_that_is_lowered_between_look_and_create_counts",),
+        "A quota counts when jobs are created.",
     ),
     Mutant(
         "replacing_takes_room",

@@ -757,7 +757,7 @@ def _limits() -> dict[str, Schema]:
 def _tenant_settings() -> dict[str, Schema]:
     return {
         "weight": {**_number(1 / MAX_WEIGHT, MAX_WEIGHT), "default": 1},
-        "max_jobs": _whole(0, MAX_JOBS, "Scheduled, paused or waiting."),
+        "max_jobs": _whole(0, MAX_JOBS, "Scheduled, paused, waiting or running."),
         "ledger_days": _whole(
             1,
             MAX_DAYS,

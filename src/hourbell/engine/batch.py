@@ -28,7 +28,15 @@ from hourbell.engine.rows import (
     numbers_of,
     unnameable,
 )
-from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
+from hourbell.engine.writes import (
+    IN_USE,
+    Points,
+    Prepared,
+    Write,
+    is_held,
+    once,
+    waits_for_quota,
+)
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
@@ -50,6 +58,7 @@ MOST_ITEMS = 10_000
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
 _BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
+_QUOTA_MS = 5_000  # how long to wait for other batches of a tenant with a quota
 _TRIES = 5
 _MOST_PROBLEMS = 16  # with names that are told one by one
 _SLICE = 200  # items that are read before others get their turn; more would not stay in the processor's caches
@@ -248,7 +257,9 @@ class _Batch:
         try:
             async with connection.transaction():
                 row = await _insert(connection, request, numbers, self._seen, crowds, _BRIEF_MS)
-        except asyncpg.LockNotAvailableError:
+        except asyncpg.LockNotAvailableError as error:
+            if waits_for_quota(error):
+                raise
             if len(entries) == 1:
                 self._refused[entries[0].job_id] = _refusal(Conflict(IN_USE))
                 return
@@ -261,9 +272,6 @@ class _Batch:
         for entry in entries:
             if entry.job_id in excessive:
                 self._refused[entry.job_id] = _refusal(self._seen.over_quota(entry))
-        missing = excessive.union(row["refused"])
-        stored = [entry for entry in entries if entry.job_id not in missing]
-        self._seen.fill(stored, row["replacing"])
 
     def created(self) -> list[Entry]:
         missing = self._holders.keys() | self._refused.keys()
@@ -293,7 +301,7 @@ async def _insert(
     crowds: Crowds,
     patience_ms: int | None,
 ) -> asyncpg.Record:
-    args = arguments([request], numbers, seen.rooms, crowds, seen.now, patience_ms)
+    args = arguments([request], numbers, seen.rooms, crowds, seen.now, patience_ms, _QUOTA_MS)
     row = await connection.fetchrow(_Q["create_jobs"], *args)
     assert row is not None
     return row

@@ -7,7 +7,8 @@ Whoever creates a job while others do is created together with them (`groups`): 
 documents read here, then `hourbell.create_jobs` as one autocommit statement for all of them. Each gets an answer of his
 own: a wrong document, a used-up quota or a taken key concerns nobody else. The statement waits for others only briefly.
 If somebody holds a key that is wanted, the group is halved until he who wants it is alone; he is set aside, and waits a
-little longer. So one stuck row delays no stranger.
+little longer. So one stuck row delays no stranger. Jobs of tenants with a quota are counted under a lock; if another
+transaction holds it, they are created apart from the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ from hourbell.engine.rows import (
     numbers_of,
     unnameable,
 )
-from hourbell.engine.writes import IN_USE, Points, Prepared, Write, is_held, once
+from hourbell.engine.writes import (
+    IN_USE,
+    Points,
+    Prepared,
+    Write,
+    is_held,
+    once,
+    waits_for_quota,
+)
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
@@ -67,9 +76,19 @@ from hourbell.store.queries import queries
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
 _TRIES = 64  # each time somebody else is served: so many may want one thing at the same moment
-_BRIEF_MS = 50  # how long a group waits for whoever holds a key that one of it wants
-_PATIENT_MS = 1_500  # how long he does alone
 _MOST_JOINS = 4  # at once
+
+
+class _Patience(msgspec.Struct, frozen=True):
+    """How long to wait for other transactions."""
+
+    keys_ms: int  # for a key or a name that one of a group wants
+    quotas_ms: int  # for the quota of a tenant
+
+
+_BRIEF = _Patience(50, 50)
+_FOR_QUOTAS = _Patience(50, 1_500)  # of the jobs of tenants with a quota, apart from others
+_ALONE = _Patience(1_500, 1_500)
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -121,7 +140,7 @@ def asked_by(engine: Engine, document: object, write: Write, name: str | None = 
 
 async def ask_for(engine: Engine, asked: Asked) -> Outcome:
     """Create a job together with those that others ask for at this moment."""
-    outcome: Outcome = await engine.creates.ask(asked, partial(_create_together, engine, _BRIEF_MS))
+    outcome: Outcome = await engine.creates.ask(asked, partial(_create_together, engine, _BRIEF))
     return outcome
 
 
@@ -129,7 +148,7 @@ async def ask_for(engine: Engine, asked: Asked) -> Outcome:
 
 
 async def _create_together(
-    engine: Engine, patience_ms: int, asks: list[Ask[Asked, Outcome]]
+    engine: Engine, patience: _Patience, asks: list[Ask[Asked, Outcome]]
 ) -> None:
     wanted = [ask.wanted for ask in asks]
     seen = await look(engine, wanted, for_answers=True)
@@ -151,9 +170,9 @@ async def _create_together(
             first |= {key: ready for key in (ready.key, ready.unique) if key is not None}
             group.append(ready)
     try:
-        numbers = await _numbered(engine, group, seen.now, patience_ms)
+        numbers = await _numbered(engine, group, seen.now, patience)
         if numbers is not None:
-            await _store(engine, group, numbers, seen, patience_ms)
+            await _store(engine, group, numbers, seen, patience)
     finally:
         for before, ready in followers:
             _follow(before, ready)
@@ -194,10 +213,10 @@ async def _with_secrets(engine: Engine, group: list[_Ready]) -> list[_Ready]:
 
 
 async def _numbered(
-    engine: Engine, group: list[_Ready], now: datetime, patience_ms: int
+    engine: Engine, group: list[_Ready], now: datetime, patience: _Patience
 ) -> Numbers | None:
     """The numbers of what a group names. Whoever names something that cannot be had leaves the group; None: all have left."""
-    hurried = engine.hurried(patience_ms)
+    hurried = engine.hurried(patience.keys_ms)
     for _ in range(_TRIES):
         if not group:
             return None
@@ -210,19 +229,29 @@ async def _numbered(
         for ready in group:
             problem = problems.get(names_of(ready.entry))
             if isinstance(problem, Conflict):
-                _put_off(engine, ready.ask, patience_ms)
+                _put_off(engine, ready.ask, patience)
             elif problem is not None:
                 ready.ask.refuse(problem)
         group[:] = [ready for ready in group if names_of(ready.entry) not in problems]
     raise Conflict(IN_USE)
 
 
-def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience_ms: int) -> None:
+def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience: _Patience) -> None:
     """One that wants what somebody else holds waits a little longer, alone, once."""
-    if patience_ms < _PATIENT_MS:
-        engine.creates.set_aside(ask, partial(_create_together, engine, _PATIENT_MS))
+    if patience.keys_ms < _ALONE.keys_ms:
+        engine.creates.set_aside([ask], partial(_create_together, engine, _ALONE))
     else:
         ask.refuse(Conflict(IN_USE))
+
+
+def _put_off_limited(engine: Engine, group: list[_Ready], patience: _Patience) -> None:
+    """Jobs of tenants with a quota that another transaction has locked wait a little longer, together, once."""
+    asks = [ready.ask for ready in group]
+    if patience.quotas_ms < _FOR_QUOTAS.quotas_ms:
+        engine.creates.set_aside(asks, partial(_create_together, engine, _FOR_QUOTAS))
+    else:
+        for ask in asks:
+            ask.refuse(Conflict(IN_USE))
 
 
 def _follow(first: _Ready, follower: _Ready) -> None:
@@ -284,25 +313,40 @@ def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
 
 
 async def _store(
-    engine: Engine, group: list[_Ready], numbers: Numbers, seen: Seen, patience_ms: int
+    engine: Engine, group: list[_Ready], numbers: Numbers, seen: Seen, patience: _Patience
 ) -> None:
     """Store a group, or halve it: what cannot be stored is alone in the end."""
     requests = [ready.request for ready in group]
-    args = arguments(requests, numbers, seen.rooms, engine.crowds, seen.now, patience_ms)
+    limited = {ready.entry.tenant for ready in group} & seen.rooms.keys()
+    args = arguments(
+        requests,
+        numbers,
+        limited,
+        engine.crowds,
+        seen.now,
+        patience.keys_ms,
+        patience.quotas_ms,
+    )
     try:
         async with committing(_POINTS.before, _POINTS.after):
             row = await engine.database.row(_Q["create_jobs"], *args)
     except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         if isinstance(error, StoreUnavailable) and not is_held(error):
             raise
-        if len(group) > 1:
+        if waits_for_quota(error.__cause__):
+            _put_off_limited(
+                engine, [each for each in group if each.entry.tenant in limited], patience
+            )
+            if others := [each for each in group if each.entry.tenant not in limited]:
+                await _store(engine, others, numbers, seen, patience)
+        elif len(group) > 1:
             middle = len(group) // 2
-            await _store(engine, group[:middle], numbers, seen, patience_ms)
-            await _store(engine, group[middle:], numbers, seen, patience_ms)
+            await _store(engine, group[:middle], numbers, seen, patience)
+            await _store(engine, group[middle:], numbers, seen, patience)
         elif isinstance(error, asyncpg.ForeignKeyViolationError):
             group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
         elif is_held(error):
-            _put_off(engine, group[0].ask, patience_ms)
+            _put_off(engine, group[0].ask, patience)
         else:
             group[0].ask.refuse(error)
         return
@@ -320,9 +364,7 @@ async def _store(
             stored.append(ready)
             if ready.entry.recurring is None:
                 ready.ask.answer(ready.created)
-    entries = [ready.entry for ready in stored]
-    seen.fill(entries, row["replacing"])
-    await follow(engine, entries, numbers, seen.now)
+    await follow(engine, [ready.entry for ready in stored], numbers, seen.now)
     for ready in stored:
         ready.ask.answer(ready.created)
 
@@ -374,7 +416,7 @@ class Seen:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self.rooms: dict[str, int] = {}  # of tenants with a quota: so many more they may have
+        self.rooms: dict[str, int] = {}  # of tenants with a quota: how many more they could have
         self._wanted: Counter[str] = Counter()  # of which so many are taken for certain
         self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}
@@ -419,14 +461,6 @@ class Seen:
         if self.rooms[entry.tenant] <= self._wanted[entry.tenant]:
             raise self.over_quota(entry)
         self._wanted[entry.tenant] += 1
-
-    def fill(self, entries: Sequence[Entry], replacing: Collection[int]) -> None:
-        """Take the room of jobs that were stored. Those that replace others have theirs."""
-        if self.rooms:
-            replaced = set(replacing)
-            for entry in entries:
-                if entry.tenant in self.rooms and entry.job_id not in replaced:
-                    self.rooms[entry.tenant] -= 1
 
     def over_quota(self, entry: Entry) -> QuotaExceeded:
         return QuotaExceeded(entry.tenant, self._quotas[entry.tenant])

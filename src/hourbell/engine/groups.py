@@ -72,10 +72,10 @@ class Group(Generic[T, A]):
             self._start(self._serve(carry_out))
         return await ask.future
 
-    def set_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
-        """Carry out one alone; a few such may be waiting for somebody at the same time."""
-        self._set_aside += 1
-        self._start(self._serve_aside(ask, carry_out))
+    def set_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
+        """Carry out some apart from the others; a few such groups may be waiting for somebody at the same time."""
+        self._set_aside += len(asks)
+        self._start(self._serve_aside(asks, carry_out))
 
     async def _serve(self, carry_out: CarryOut[T, A]) -> None:
         try:
@@ -86,19 +86,20 @@ class Group(Generic[T, A]):
         finally:
             self._under_way -= 1
 
-    async def _serve_aside(self, ask: Ask[T, A], carry_out: CarryOut[T, A]) -> None:
+    async def _serve_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
         try:
             async with asyncio.timeout(ASIDE_SECONDS):
                 await self._aside.acquire()
         except TimeoutError:
-            ask.refuse(Overloaded())
+            for ask in asks:
+                ask.refuse(Overloaded())
         else:
             try:
-                await _carry_out([ask], carry_out)
+                await _carry_out(asks, carry_out)
             finally:
                 self._aside.release()
         finally:
-            self._set_aside -= 1
+            self._set_aside -= len(asks)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -163,15 +163,15 @@ def names_of(entry: Entry) -> Names:
 def arguments(
     requests: Sequence[Entries],
     numbers: Numbers,
-    rooms: Mapping[str, int],
+    limited: Collection[str],
     crowds: Crowds,
     now: datetime,
     patience_ms: int | None,
+    quota_ms: int,
 ) -> list[object]:
     """In the order of the function's parameters."""
     once, again, unique = [], [], []
     terms: dict[Terms, int] = {}  # counted from 1
-    limited = rooms.keys() & numbers.tenants.keys()
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
             tenant = numbers.tenants[entry.tenant]
@@ -187,6 +187,7 @@ def arguments(
     return [
         now,
         patience_ms,
+        quota_ms,
         [numbers.tenants[request.tenant] for request in requests],
         [request.actor for request in requests],
         [request.key for request in requests],
@@ -196,8 +197,7 @@ def arguments(
         *_columns([_numbered(each, numbers) for each in terms], 9),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),
-        [numbers.tenants[tenant] for tenant in limited],
-        [rooms[tenant] for tenant in limited],
+        [numbers.tenants[tenant] for tenant in limited if tenant in numbers.tenants],
     ]
 
 

@@ -124,6 +124,11 @@ def is_held(error: Exception) -> bool:
     return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
+def waits_for_quota(error: BaseException | None) -> bool:
+    """Whether another transaction has held the lock of a quota for longer than was waited."""
+    return isinstance(error, asyncpg.LockNotAvailableError) and error.constraint_name == "quota"
+
+
 class ChangedMeanwhile(Exception):
     """What an effect finds is no longer what it was prepared for."""
 

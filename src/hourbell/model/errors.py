@@ -159,8 +159,8 @@ class QuotaExceeded(Conflict):
 
     def __init__(self, tenant: str, quota: int) -> None:
         super().__init__(
-            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused or waiting, so nothing "
-            f"was created. Delete some, wait until some have run, or ask for a higher quota."
+            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused, waiting or running, so "
+            f"nothing was created. Delete some, wait until some have run, or ask for a higher quota."
         )
 
 

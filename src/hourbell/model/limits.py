@@ -79,7 +79,7 @@ class QueueSettings(Limits, frozen=True, kw_only=True):
 
 class TenantSettings(Limits, frozen=True, kw_only=True):
     weight: float = 1.0  # of its share; twice the weight is twice the share
-    max_jobs: int | None = None  # scheduled, paused or waiting
+    max_jobs: int | None = None  # scheduled, paused, waiting or running
     # How long its history is kept; None: as long as the cell says.
     ledger_days: int | None = None  # ended executions; no longer than the cell keeps them
     dead_letter_days: int | None = None

@@ -2,7 +2,7 @@
 
 -- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the quotas of
 -- tenants and how much room they leave, and answers that were already given: answered[k] is an index into p_keys.
--- What others are creating at this moment is not seen: a quota may be passed by as many as come at once.
+-- What others are creating at this moment is not seen; `create_jobs` counts again, under the lock of the quota.
 create or replace function hourbell.before_create(
   p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
   out now timestamptz, out ids bigint[],
@@ -20,15 +20,9 @@ begin
   ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
-  select array_agg(t.name), array_agg(t.max_jobs), array_agg(t.max_jobs - have.n) into limited, quotas, rooms
-  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t
-  cross join lateral (
-    select (select count(*) from (
-        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status limit t.max_jobs) as j) as recurring)
-      + (select count(*) from (
-        select from hourbell.executions as e where e.tenant = t.id and e.job is null and e.origin = 0 limit t.max_jobs) as one_time) as n
-    ) as have;
+  select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t.id, t.max_jobs))
+  into limited, quotas, rooms
+  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t;
   if p_keys <> '{}' then
     select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text)
     into answered, fingerprints, answers
@@ -37,6 +31,33 @@ begin
     cross join lateral (
       select * from hourbell.idempotency as i where i.tenant = t.id and i.key = asked.key offset 0) as i;
   end if;
+end $$;
+
+-- How many more jobs a tenant may have: its quota without the jobs that are scheduled, paused, waiting or running.
+create or replace function hourbell.room_in_quota(p_tenant int, p_quota int) returns int
+language sql stable
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+  select p_quota - (
+      select count(*) from (
+        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+          select from hourbell.jobs as j where j.tenant = p_tenant and j.status = s.status limit p_quota) as j) as recurring)::int
+    - (
+      select count(*) from (
+        select from hourbell.executions as e where e.tenant = p_tenant and e.job is null and e.origin = 0 limit p_quota) as one_time)::int
+$$;
+
+-- Locks quotas until the end of the transaction: one creator at a time counts the jobs of a tenant and adds to them. Creators lock
+-- quotas before they wait for keys, in the order of their tenants, so no two of them wait for each other.
+-- lock_not_available with the constraint `quota`: another transaction has held one for longer than p_ms.
+create or replace function hourbell.lock_quotas(p_tenants int[], p_ms int) returns void
+language plpgsql as $$
+declare before constant text := current_setting('lock_timeout');
+begin
+  perform set_config('lock_timeout', p_ms::text, true);
+  perform pg_advisory_xact_lock((32::bigint << 56) + t.id) from (select distinct unnest(p_tenants) as id order by id) as t;
+  perform set_config('lock_timeout', before, true);
+exception when lock_not_available then
+  raise lock_not_available using message = 'another transaction creates jobs of the same tenant', constraint = 'quota';
 end $$;
 
 -- The numbers of queues; a new name is a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null: nobody's do, and
@@ -169,17 +190,18 @@ end $$;
 -- The jobs of several requests, with their audit rows and the answers that are kept for their keys: one statement, one
 -- commit. Requests are counted from 1.
 --   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
+--   p_quota_ms        how long to wait for whoever creates jobs of a tenant with a quota
 --   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
 --   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms;
 --                     p_nths: the how many-th of its tenant in its second each is, see hourbell.level_of
 --   p_queues …        the terms
 --   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
 --   p_unique …        jobs that want a unique key, as in give_unique_keys
---   p_limited …       tenants with a quota, and the room that it leaves, as before_create saw it
+--   p_limited         tenants with a quota, as before_create saw them
 -- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused), and
 -- jobs that have no room (excessive). Who comes in the place of another needs none, and is told as well (replacing).
 create or replace function hourbell.create_jobs(
-  p_now timestamptz, p_patience_ms int,
+  p_now timestamptz, p_patience_ms int, p_quota_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
   p_ids bigint[], p_requests int[], p_instants timestamptz[], p_job_tenants int[], p_terms int[], p_specs text[],
   p_nths int[],
@@ -188,7 +210,7 @@ create or replace function hourbell.create_jobs(
   p_recurring json,
   p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
   p_replaces boolean[],
-  p_limited int[], p_rooms int[],
+  p_limited int[],
   out repeated int[], out refused bigint[], out holders bigint[], out replacing bigint[], out excessive bigint[]
 )
 language plpgsql
@@ -196,8 +218,16 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   dropped bigint[];
+  rooms int[];  -- of p_limited; null: it has no quota any more
 begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
+  if p_limited <> '{}' then
+    perform hourbell.lock_quotas(p_limited, p_quota_ms);
+    -- Before any is withdrawn: one that replaces another needs no room.
+    rooms := array(
+      select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
+      from unnest(p_limited) with ordinality as l(id, pos) order by pos);
+  end if;
   if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
 
   with asked as (
@@ -232,7 +262,7 @@ begin
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
     placed as (
       select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as place
-      from new as n join unnest(p_limited, p_rooms) as r(tenant, room) on r.tenant = n.tenant
+      from new as n join unnest(p_limited, rooms) as r(tenant, room) on r.tenant = n.tenant
       where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
     -- A unique key that one of them got is nobody's: the next who wants it takes it, or it is forgotten.
     select coalesce(array_agg(id), '{}') into excessive from placed where place > room;
