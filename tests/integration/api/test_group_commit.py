@@ -108,7 +108,9 @@ HELD = {  # what somebody makes and does not commit, and a job that wants it
 async def test_what_somebody_holds_delays_no_stranger(
     api: Client, engine: Engine, database: str, what: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(create, "_PATIENT_MS", 5_000)  # longer than a slow machine needs for 120
+    monkeypatch.setattr(
+        create, "_ALONE", create._Patience(5_000, 5_000)
+    )  # longer than a slow machine needs for 120
     insert, wanting = HELD[what]
     await api.created(one_time())
     stopped = await asyncpg.connect(database)

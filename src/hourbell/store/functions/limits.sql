@@ -124,11 +124,16 @@ begin
       fulls[k] := ((buckets[k]).burst - hourbell.tokens(buckets[k], now)) / (buckets[k]).rate;
     end loop;
     for one in
-      select w.id, array_agg(b.pos) as places
-      from unnest(p_ids) with ordinality as w(id, pos)
-      join unnest(taken) as o on o.id = w.id
-      join unnest(buckets) with ordinality as b(kind, key, max_concurrency, rate, burst, pos) on b.kind = o.kind and b.key = o.key
-      group by w.id, w.pos order by w.pos
+      -- What has to wait for a bucket of its own comes after what does not: otherwise both would wait.
+      select id, array_agg(place) as places
+      from (
+        select w.id, w.pos as turn, b.pos as place,
+          fulls[b.pos] + (row_number() over (partition by b.pos order by w.pos) - b.burst) / b.rate as earliest
+        from unnest(p_ids) with ordinality as w(id, pos)
+        join unnest(taken) as o on o.id = w.id
+        join unnest(buckets) with ordinality as b(kind, key, max_concurrency, rate, burst, pos)
+          on b.kind = o.kind and b.key = o.key) as waiting
+      group by id, turn order by max(waiting.earliest), turn
     loop
       start := earliest;
       foreach k in array one.places loop
