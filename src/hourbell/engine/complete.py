@@ -58,9 +58,7 @@ _TOKEN_OF_SESSION = UUID(int=0)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _MOST_OVERDUE = 500
-_END_OVERDUE = (
-    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
-)
+_END_OVERDUE = "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 _RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
 _MOST_MS = 2_000_000_000
 

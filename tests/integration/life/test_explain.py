@@ -101,7 +101,7 @@ async def test_a_pause_by_410_says_that_the_target_answered_it(still: Engine) ->
     await run_now(still, job.job_id, Write())
     gone = Failed("The target answered 410.", "http_410", final=True, gone=True)
     await fail_one(still, await Hand.opened(still), gone)
-    await pause_abandoned(still)
+    await pause_abandoned(still, None)
     explained = await explain_job(still, job.job_id)
     assert explained.code == "paused"
     assert explained.message.startswith(

@@ -52,7 +52,7 @@ end $$;
 create or replace function hourbell.end_overdue(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[],
   p_settled bigint[], p_settled_fences bigint[], p_begun_ms int[], p_took_ms int[], p_others int[], p_kinds smallint[],
-  p_delays float8[], p_reasons text[], p_errors text[], p_results json[]
+  p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[]
 ) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -62,7 +62,7 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   select s.freed into released from hourbell.settle(
     0, '00000000-0000-0000-0000-000000000000', p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
-    p_kinds, p_delays, p_reasons, p_errors, p_results) as s;
+    p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
   update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
   where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.waits(a);
   return released;
