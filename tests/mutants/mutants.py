@@ -867,7 +867,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_request",
         WRITES,
-        '    if not write.is_kept_under(known["fingerprint"]):\n',
+        '    if not asked.is_kept_under(known["fingerprint"]):\n',
         "    if False:\n",
         (
             "tests/integration/api/test_idempotency.py::test_another_operation_under_the_same_key_is_refused",

@@ -26,7 +26,6 @@ from hourbell.api.requests import (
     read_batch,
     read_count,
     read_deletion,
-    read_item,
     read_job_execution_filter,
     read_job_filter,
     read_new_job,
@@ -59,8 +58,8 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     with engine.batch_room.taking(engine.scope) as take:
-        items, write = await read_batch(request, take)
-        results = await create_batch(engine, items, read_item, write)
+        batch, write = await read_batch(request, take)
+        results = await create_batch(engine, batch.items, batch.read, write)
     return answer({"results": [render_result(result) for result in results]})
 
 

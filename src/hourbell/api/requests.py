@@ -6,6 +6,7 @@ What comes from here is plain JSON values and a `Write`. Whether they make sense
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
@@ -29,7 +30,7 @@ from hourbell.engine.pages import MOST_PER_PAGE
 from hourbell.engine.plain import read_plain
 from hourbell.engine.read import ExecutionFilter, JobFilter
 from hourbell.engine.writes import Write, fingerprint
-from hourbell.model.errors import FieldError, HourbellError, IdempotencyKeyMissing, InvalidInput
+from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.fields import ObjectReader, Problems, read_object, shown_key, text_problem
 from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
@@ -60,7 +61,7 @@ _REASONS = {reason.value: reason for reason in Reason}
 _RUNNING = {"finish": False, "cancel": True}
 
 _MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
-_SLICE = 200  # items of a batch that are spelt before others get their turn
+_SLICE = 200  # items of a batch that are digested together, and spelt before others get their turn
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
@@ -96,14 +97,14 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     body = await _body(request)
     _check_type(request, (JSON,))
     plain = read_plain(body)
-    document = _decode(body) if plain is None else msgspec.json.decode(body)
-    return plain or document, _write(request, key, _spelt(document))
+    if plain is not None:
+        return plain, _write(request, key, plain.spelt)
+    document = _decode(body)
+    return document, _write(request, key, _spelt(document))
 
 
-async def read_batch(
-    request: AnyRequest, take: Callable[[int], None]
-) -> tuple[Sequence[Raw], Write]:
-    """The items of a batch as they were sent, and the write; `take` is told of the bytes as they come."""
+async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[Batch, Write]:
+    """A batch as it was sent, and the write; `take` is told of the bytes as they come."""
     key = _key(request)
     refuse_query(request)
     try:
@@ -119,13 +120,62 @@ async def read_batch(
     if not 1 <= len(items) <= MOST_ITEMS:
         message = f"must have from 1 to {MOST_ITEMS} jobs"
         raise InvalidInput([FieldError("", "out_of_range", message)])
-    return items, _write(request, key, await _spelt_items(items))
+    batch = Batch(items)
+    write = _write(request, key, b"")
+
+    async def find_fingerprint() -> bytes:
+        return _write(request, key, await batch.spelling()).fingerprint
+
+    return batch, msgspec.structs.replace(write, find_fingerprint=find_fingerprint)
 
 
-def read_item(item: Raw) -> object:
-    """The document of an item of a batch."""
-    text = bytes(item)
-    return read_plain(text) or _decode(text)
+class Batch:
+    """The items of a batch. Reading them also finds their spelling, for which a pass of its own would be dear."""
+
+    def __init__(self, items: Sequence[Raw]) -> None:
+        self.items = items
+        self._digest = hashlib.sha256()
+        self._texts: list[bytes] = []  # of items that are read and not yet digested
+        self._read = 0
+
+    def read(self, item: Raw) -> object:
+        """The document of an item; MalformedJson if it has none. Items are read in their order."""
+        text = bytes(item)
+        plain = read_plain(text)
+        if plain is not None:
+            self._note(plain.spelt)
+            return plain
+        try:
+            document = _decode(text)
+            self._note(_spelt(document))
+        except MalformedJson:
+            self._note(text)
+            raise
+        return document
+
+    async def spelling(self) -> bytes:
+        """A digest of what the items say, however they are spelt."""
+        if self._read < len(self.items):  # before anything of it was prepared
+            again = Batch(self.items)
+            for first in range(0, len(self.items), _SLICE):
+                await asyncio.sleep(0)
+                for item in self.items[first : first + _SLICE]:
+                    with contextlib.suppress(MalformedJson):
+                        again.read(item)
+            return await again.spelling()
+        self._flush()
+        return self._digest.digest()
+
+    def _note(self, text: bytes) -> None:
+        if self._read < len(self.items):  # else they are read a second time
+            self._read += 1
+            self._texts.append(text)
+            if len(self._texts) == _SLICE:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._digest.update(b"".join(b"%d:%b" % (len(text), text) for text in self._texts))
+        self._texts.clear()
 
 
 async def read_call(request: AnyRequest) -> object:
@@ -364,29 +414,6 @@ def _spelt(document: object) -> bytes:
         return msgspec.json.encode(document, order="sorted")
     except RecursionError:
         raise MalformedJson("The body is nested too deeply.") from None
-
-
-async def _spelt_items(items: Sequence[Raw]) -> bytes:
-    """The same of the items of a batch, as a digest. Others get their turn of the loop in between."""
-    digest = hashlib.sha256()
-    for first in range(0, len(items), _SLICE):
-        await asyncio.sleep(0)
-        for item in items[first : first + _SLICE]:
-            text = _spelt_item(bytes(item))
-            digest.update(len(text).to_bytes(8, "big"))
-            digest.update(text)
-    return digest.digest()
-
-
-def _spelt_item(text: bytes) -> bytes:
-    """An item that will be refused, because it is no JSON or has a key twice, is compared by its bytes."""
-    try:
-        spelt = _spelt(msgspec.json.decode(text))
-        if b"\\" in text or spelt.count(b'"') != text.count(b'"'):  # else no key is there twice
-            _decode(text)
-    except (HourbellError, RecursionError, msgspec.MsgspecError, ValueError):
-        return text
-    return spelt
 
 
 def _lines(body: bytes) -> Sequence[Raw]:

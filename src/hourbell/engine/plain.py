@@ -75,7 +75,7 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(_Said)
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class PlainJob(msgspec.Struct, frozen=True):
@@ -83,6 +83,7 @@ class PlainJob(msgspec.Struct, frozen=True):
 
     said: _Said
     text: bytes
+    spelt: bytes  # the same value with its keys in order and without space
     tenant: str | None  # None: not said
     queue: str | None
 
@@ -130,14 +131,15 @@ def read_plain(text: bytes) -> PlainJob | None:
         said = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError):
         return None
-    if _encoder.encode(said).count(b'"') != text.count(b'"'):
+    spelt = _encoder.encode(said)
+    if spelt.count(b'"') != text.count(b'"'):
         return None
     tenant, queue = said.tenant_id or None, said.queue or None
     if not (said.name.isprintable() and said.name.strip()):
         return None
     if not (_is_label(said.tenant_id) and _is_label(said.queue)):
         return None
-    return PlainJob(said, text, tenant, queue)
+    return PlainJob(said, text, spelt, tenant, queue)
 
 
 @lru_cache(4096)

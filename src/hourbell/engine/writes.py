@@ -36,6 +36,15 @@ class Write(msgspec.Struct, frozen=True):
     actor: str = "anonymous"
     if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
     older_fingerprints: tuple[bytes, ...] = ()  # that the same request may have been kept under
+    # Finds the fingerprint of a request that is read while it is prepared, as a batch is; None: it is known.
+    find_fingerprint: Callable[[], Awaitable[bytes]] | None = None
+
+    async def fingerprinted(self) -> Write:
+        """The same write with its fingerprint."""
+        if self.find_fingerprint is None:
+            return self
+        found = await self.find_fingerprint()
+        return msgspec.structs.replace(self, fingerprint=found, find_fingerprint=None)
 
     def is_kept_under(self, fingerprint: bytes) -> bool:
         """Whether a kept answer with this fingerprint is the answer to this request."""
@@ -85,6 +94,7 @@ async def once(
         if known is not None:
             return msgspec.json.decode(known, type=answer_type)
         prepared = await prepare()
+        write = await write.fingerprinted()
         try:
             async with engine.database.transaction() as connection:
                 await connection.execute(_Q["be_brief"])
@@ -139,7 +149,8 @@ async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)
     if known is None:
         return None
-    if not write.is_kept_under(known["fingerprint"]):
+    asked = await write.fingerprinted()
+    if not asked.is_kept_under(known["fingerprint"]):
         raise IdempotencyKeyReused(write.key)
     answer: str = known["response"]
     return answer

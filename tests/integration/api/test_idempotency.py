@@ -106,9 +106,22 @@ async def test_the_same_batch_spelt_otherwise_is_the_same_request(api: Client):
     body = b" [" + b" , ".join(map(spelt_otherwise, jobs)) + b"]"
     again = await api.send("POST", BATCH, body=body, key="batch")
     assert (again.status, again.body) == (200, first.body)
+    with_a_new_line = await api.send("POST", BATCH, body=body + b"\n", key="batch")
+    assert with_a_new_line.body == first.body
     other = await api.post(BATCH, jobs[::-1], key="batch")
     assert other.is_problem(422, "idempotency_key_reused")
     assert len((await api.get(JOBS)).body["items"]) == 2
+
+
+async def test_one_batch_in_two_spellings_at_once_is_carried_out_once(api: Client):
+    jobs: list[dict[str, object]] = [one_time(name=f"{n}") for n in range(500)]
+    bodies = [json.dumps(jobs).encode(), b"[" + b",".join(map(spelt_otherwise, jobs)) + b"]"] * 2
+    answers = await asyncio.gather(
+        *(api.send("POST", BATCH, body=body, key="batch") for body in bodies)
+    )
+    assert {answer.status for answer in answers} == {200}
+    assert all(answer.body == answers[0].body for answer in answers)
+    assert len(await api.pages(JOBS)) == 500
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hourbell.api.errors import MalformedJson
-from hourbell.api.requests import _decode
+from hourbell.api.requests import _decode, _spelt
 from hourbell.engine.documents import parse_new_job
 from hourbell.engine.plain import read_plain
 from hourbell.model.errors import InvalidInput
@@ -73,6 +73,8 @@ def by_the_full_reader(text: bytes, queue: QueueSettings | None) -> NewJob | Non
 def check(text: bytes, queue: QueueSettings | None = None) -> bool:
     """Whether the fast reader reads it; if so, it is right."""
     plain = read_plain(text)
+    if plain is not None:
+        assert plain.spelt == _spelt(_decode(text))  # so that both are one request
     new = None if plain is None else plain.new_job(NOW, queue)
     if plain is None or new is None:
         return False
