@@ -386,23 +386,23 @@ def _(s: Scene) -> Case:
 
 @case("live executions of a job")
 def _(s: Scene) -> Case:
-    return listing(E["live_of_job"], [s.live_job, FAR, NEWEST, 51, s.now], rows=60, buffers=400)
+    return Case(E["live_of_job"], [s.live_job, FAR, NEWEST, 51, s.now], rows=60, buffers=400)
 
 
 @case("last 50 runs of a minutely job")
 def _(s: Scene) -> Case:
-    return listing(E["recorded_of_job"], [s.minutely_job, FAR, NEWEST, 51], rows=200, buffers=1_000)
+    return Case(E["recorded_of_job"], [s.minutely_job, FAR, NEWEST, 51], rows=300, buffers=1_000)
 
 
 @case("50 runs of a minutely job ten days ago")
 def _(s: Scene) -> Case:
     args = [s.minutely_job, s.now - timedelta(days=10), NEWEST, 51]
-    return listing(E["recorded_of_job"], args, rows=200, buffers=1_000)
+    return Case(E["recorded_of_job"], args, rows=300, buffers=1_000)
 
 
 @case("last 50 runs of a daily job")
 def _(s: Scene) -> Case:
-    return listing(E["recorded_of_job"], [s.daily_job, FAR, NEWEST, 51], rows=200, buffers=1_000)
+    return Case(E["recorded_of_job"], [s.daily_job, FAR, NEWEST, 51], rows=300, buffers=1_000)
 
 
 @case("recurring jobs of the biggest tenant")
@@ -930,7 +930,7 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     # Each of the 51 sessions is asked about what is ready.
     args = [NEWEST, 500, 1000, 0, None, ["QUEUED"], None, None, False, s.now]
-    return listing(E["list_live"], args, rows=30_000, buffers=80_000)
+    return listing(E["list_live"], args, rows=30_000, buffers=90_000)
 
 
 @case("one-time executions of a tenant that retry")

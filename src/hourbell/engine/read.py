@@ -284,8 +284,11 @@ async def _list_of_job(
     plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id, label=wanted.label)
     most = size + 1 if wanted == plain else _MOST_OF_A_JOB
     args = (wanted.job_id, before, before_id, most)
-    live = [live_execution(row) for row in await walk(engine, _E["live_of_job"], *args, now)]
-    ended = [_recorded(row) for row in await walk(engine, _E["recorded_of_job"], *args)]
+    # Without pinned plans: runs of the same time are sorted by id.
+    live = [
+        live_execution(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)
+    ]
+    ended = [_recorded(row) for row in await engine.database.fetch(_E["recorded_of_job"], *args)]
 
     def source(executions: list[Execution]) -> Seen[Any]:
         found = {_time(each): each for each in executions if _is_wanted(each, wanted)}
