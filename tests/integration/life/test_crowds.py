@@ -160,19 +160,23 @@ async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
 async def test_what_was_planned_for_a_moment_is_forgotten_when_it_has_passed(still: Engine) -> None:
     await from_one_timetable(still, 100)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
-    assert await still.database.value("select max(planned) from hourbell.crowds") == 96
+    assert await still.database.value("select max(planned) from hourbell.crowds") == 100
     await keep_house(still, None, await travel(still, MINUTE + SECOND))
     assert await still.database.value("select count(*) from hourbell.crowds") == 0
 
 
 def test_a_crowd_is_counted_by_tenant_and_second() -> None:
-    crowds = Crowds(most=2)
+    crowds = Crowds()
     assert [crowds.add(1, START) for _ in range(3)] == [1, 2, 3]
     assert crowds.add(1, START + SECOND / 2) == 4
     assert crowds.add(2, START) == 1
+    assert crowds.add(1, START + SECOND) == 1
     assert crowds.add(1, START) == 5
-    assert (
-        crowds.add(1, START + SECOND) == 1
-    )  # in the place of tenant 2, which was used least recently
-    assert crowds.add(1, START) == 6
-    assert crowds.add(2, START) == 1
+
+
+def test_the_count_of_a_crowd_is_kept_while_it_is_used() -> None:
+    crowds = Crowds(most=2)
+    for number in range(1, 100):
+        assert crowds.add(1, START) == number
+        assert crowds.add(number + 1, START) == 1
+    assert crowds.add(2, START) == 1  # long forgotten

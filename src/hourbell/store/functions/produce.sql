@@ -34,6 +34,7 @@ language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 declare
   base constant bigint := hourbell.id_base(p_now);
   crowded constant hourbell.crowds[] := array(select c from hourbell.crowds as c where at = any (p_occurrences));
+  skipped constant int := case when cardinality(p_members) > 512 then 7 else 0 end;
   made int;
 begin
   with made as (
@@ -58,19 +59,21 @@ begin
     select t.at, made.id, t.kind
     from made cross join lateral (values (start_by, 0), (finish_by, 1)) as t(at, kind)
     where fresh and t.at is not null and (start_by is not null or finish_by is not null)
-  ), placed as materialized (
-    -- The how many-th of its tenant at its moment each is, counted on from the statements before.
-    select made.*, coalesce(c.planned, 0) + row_number() over (partition by made.tenant, made.run_at) as nth
-    from made
-    left join (select tenant, at, max(planned) as planned from unnest(crowded) group by tenant, at) as c
-      on c.tenant = made.tenant and c.at = made.run_at
-    where fresh
+  ), crowds as materialized (
+    -- Tenants with many at one moment: by the statements before, and by this one, of which every eighth is counted if there
+    -- are many. The conditions also tell the planner that these are few: it hashes them, and `due` is written in order.
+    select tenant, at, max(planned) + max(n) as planned, max(n) as n
+    from (
+      select tenant, at, planned, 0::bigint as n from unnest(crowded) where planned >= 16
+      union all
+      select tenant, run_at, 0, count(*) * (skipped + 1) - skipped from made where fresh and id & skipped = 0 group by tenant, run_at) as c
+    group by tenant, at having max(planned) + max(n) >= 16
   ), counted as (
-    insert into hourbell.crowds (at, tenant, planned)
-    select run_at, tenant, max(nth) from placed where nth & 15 = 0 group by run_at, tenant
+    insert into hourbell.crowds (at, tenant, planned) select at, tenant, planned from crowds where n > 0
   )
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(nth), target, key from placed;
+  select run_at, id, made.tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(coalesce(c.planned, 1)), target, key
+  from made left join crowds as c on c.tenant = made.tenant and c.at = made.run_at where fresh;
   get diagnostics made = row_count;
 
   if p_late then
