@@ -29,6 +29,7 @@ EXAMPLES = [
     errors.ConfigurationError("HOURBELL_PORT must be a number."),
     errors.DataFolderBusy("data"),
     errors.UnsafeDatabase("The database runs with fsync = off: set fsync = on."),
+    errors.IncompatibleDatabase("0009_newer.sql", "0008_needed.sql", "0007_known.sql"),
 ]
 
 

@@ -74,6 +74,7 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
             "backoff": "EXPONENTIAL_WITH_JITTER",
             "non_retryable": [],
             "retryable": [],
+            "max_crashes": None,
             "initial_delay_seconds": 30,
             "max_delay_seconds": 3600,
         },
@@ -108,6 +109,7 @@ def test_a_one_time_job_is_shown_without_what_has_no_meaning_for_it():
         "backoff": "LIST",
         "non_retryable": [],
         "retryable": [],
+        "max_crashes": None,
         "delays_seconds": [60, 300],
     }
     assert "misfire_policy" not in shown
