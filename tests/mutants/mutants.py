@@ -312,8 +312,8 @@ MUTANTS = [
     Mutant(
         "quarantine_dropped",
         PLACES,
-        "(overlap > 0)::int + 2 * (crashes > 1)::int, target, key",
-        "(overlap > 0)::int, target, key",
+        "(overlap > 0)::int + 2 * (crashes > 1)::int + hourbell.level_of(",
+        "(overlap > 0)::int + hourbell.level_of(",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "What was lost twice runs with nothing beside it.",
     ),
@@ -416,8 +416,8 @@ MUTANTS = [
     Mutant(
         "admitted_early",
         ADMIT,
-        "where priority = p and run_at >= low and run_at <= p_now\n",
-        "where priority = p and run_at >= low and run_at <= p_now + interval '1 second'\n",
+        "= tiers[k] and run_at >= lows[k] and run_at <= p_now\n",
+        "= tiers[k] and run_at >= lows[k] and run_at <= p_now + interval '1 second'\n",
         (f"{GATE_TEST}::test_what_is_not_due_is_not_admitted",),
         "Nothing starts before its time.",
     ),
