@@ -33,6 +33,38 @@ TEMPLATE = "hourbell_template"
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
+# Tests that measure time, or load the machine on purpose: one after the other, never beside each other.
+BY_THE_CLOCK = (
+    "chaos/test_rig.py",
+    "integration/life/test_fair_and_limited.py",
+    "integration/life/test_health.py",
+    "integration/life/test_http_workers.py",
+    "integration/life/test_kills.py",
+    "integration/life/test_outage.py",
+    "integration/test_hostile.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Decide which tests share a process of pytest-xdist, and begin with those that take longest."""
+    for item in items:
+        if (group := _group(item.nodeid.removeprefix("tests/"))) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+
+
+_LONGEST = ("tests/conformance/test_plans.py", *(f"tests/{file}" for file in BY_THE_CLOCK))
+
+
+def _group(test: str) -> str | None:
+    """Tests with a database per module go by module; the plans by the server that their million rows are on."""
+    file = test.partition("::")[0]
+    if file == "conformance/test_plans.py":
+        return "plans, PostgreSQL 15" if "PostgreSQL 15" in test else "plans"
+    if file in BY_THE_CLOCK:
+        return "by the clock"
+    return None if file.startswith("conformance/") else file
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
