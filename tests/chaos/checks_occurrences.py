@@ -44,7 +44,7 @@ def nothing_acknowledged_is_lost(case: Case) -> Iterator[Violation]:
             yield from _fate_is_earned(case, row, row.ended)
     for stretches in case.missed.values():
         for stretch in stretches:
-            yield from _was_too_late_to_plan(case, stretch)
+            yield from _was_too_late_to_run(case, stretch)
     yield from _cancels_stand(case)
     yield from _the_dead_are_kept(case)
     yield from _requests_are_answered(case)
@@ -337,14 +337,14 @@ def _was_live(case: Case, story: Story, row: Row, at: float) -> bool:
     return started_at <= at + allowed
 
 
-def _was_too_late_to_plan(case: Case, stretch: Ended) -> Iterator[Violation]:
-    """Only what is planned after the grace may be missed."""
-    waited = stretch.recorded_at - stretch.scheduled_for
+def _was_too_late_to_run(case: Case, stretch: Ended) -> Iterator[Violation]:
+    """Only what is late by more than the grace may be missed, also the last of a stretch."""
+    waited = stretch.recorded_at - _through(stretch)
     if waited < case.promise.misfire_grace_seconds - case.promise.stamp_seconds:
         yield _lost(
             f"{stretch.execution_id} of {stretch.job_id}: {stretch.missed} occurrences from"
             f" {case.when(stretch.scheduled_for)} were recorded as missed {waited:.3f} s after the"
-            " first"
+            " last"
         )
 
 

@@ -46,7 +46,7 @@ TAKE = (
 )
 SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
-ADMIT = "select * from hourbell.admit($1, $2)"
+ADMIT = "select * from hourbell.admit($1, $2, '1 minute')"
 FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
 JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
 EXPIRE = "select hourbell.expire($1, $2, $3, $4)"

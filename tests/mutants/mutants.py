@@ -52,6 +52,7 @@ LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
 LIMITS = "src/hourbell/store/functions/limits.sql"
 PLACES = "src/hourbell/store/functions/places.sql"
 PLAN = "src/hourbell/store/functions/plan.sql"
+MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
@@ -74,6 +75,7 @@ FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
+MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
 LIMITS_TEST = f"{_LIFE}/test_limits.py"
 QUOTAS_TEST = "tests/integration/api/test_quotas.py"
 RATES_TEST = "tests/integration/life/test_rates.py"
@@ -731,6 +733,39 @@ MUTANTS = [
         "",
         (f"{LIMITS_REFUTED_TEST}::test_what_left_without_being_served_is_not_charged",),
         "A tenant is not charged for what left without having been served.",
+    ),
+    # Misfires.
+    Mutant(
+        "gate_does_not_judge_lateness",
+        ADMIT,
+        "    if oldest < p_now - p_grace then\n",
+        "    if false then\n",
+        (f"{MISFIRES_TEST}::test_what_is_late_by_more_than_the_grace_follows_the_policy",),
+        "What the gate first sees too late is a misfire.",
+    ),
+    Mutant(
+        "latest_drops_what_is_in_time",
+        PRODUCE,
+        "when m.misfire = 1 then least(misfires + 1, last)",
+        "when m.misfire = 1 then last",
+        (f"{MISFIRES_TEST}::test_occurrences_within_the_grace_are_never_dropped_for_newer_ones",),
+        "What is late by no more than the grace runs under every policy.",
+    ),
+    Mutant(
+        "what_was_put_back_is_judged_again",
+        PLACES,
+        "set run_at = e.run_at + interval '1 microsecond'",
+        "set run_at = e.run_at",
+        (f"{MISFIRES_TEST}::test_what_was_put_back_among_the_due_is_not_judged_again",),
+        "The gate judges lateness at its first look only.",
+    ),
+    Mutant(
+        "unplanned_is_not_newer",
+        MISFIRES,
+        "        (t.next_fire_at > m.since and t.next_fire_at <= m.until)\n",
+        "        false\n",
+        (f"{MISFIRES_TEST}::test_a_misfire_runs_only_under_all_when_a_newer_occurrence_is_due",),
+        "Under `latest` a newer occurrence counts also if it is still to be planned.",
     ),
     # Planning and joining.
     Mutant(

@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from hourbell.model.ids import created_at
 from simulation.history import (
     Cancel,
     Change,
@@ -28,6 +29,7 @@ from simulation.history import (
     Document,
     Event,
     Fate,
+    Gated,
     History,
     LeaderVerb,
     Live,
@@ -446,17 +448,32 @@ def runs_are_counted(case: Case) -> Iterator[Violation]:
 
 
 def misfires_follow_the_policy(case: Case) -> Iterator[Violation]:
-    """Only what was planned late is missed, and of that no more than the job's policy says."""
-    grace, horizon = case.history.grace, case.history.horizon
+    """Missed is only what was late by more than the grace, and of that only what the policy does not make up.
+
+    The rule, for each occurrence when it is planned, and again when the gate first looks at it:
+
+        late by no more than the grace    runs
+        later, `skip`                     missed
+        later, `latest`                   missed if a newer occurrence of the job is due
+        later, `all`                      missed if older than the window, or (when planned) beyond the limit
+    """
     for job, fates in case.missed.items():
         for fate in fates:
-            stretches = case.stretches_of(job, fate.scheduled_for)
             say = f"job {job}: the stretch missed from {fate.scheduled_for} to {_through(fate)}"
-            if fate.scheduled_for >= fate.recorded_at - grace:
-                yield Violation("misfire", f"{say} was not late at {fate.recorded_at}")
-            reasons = [_not_to_be_missed(case, stretch, fate) for stretch in stretches]
+            if _through(fate) >= fate.recorded_at - case.history.grace:
+                yield Violation("misfire", f"{say} reaches into the grace at {fate.recorded_at}")
+            documents = [stretch.document for stretch in case.stretches_of(job, fate.scheduled_for)]
+            if fate.missed == 1:  # the gate goes by the job as it is then
+                documents += case.documents_at(job, fate.recorded_at)
+            reasons = [_not_to_be_missed(case, document, fate) for document in documents]
             if reasons and None not in reasons:
                 yield Violation("misfire", f"{say} {reasons[0]}")
+    yield from _planned_too_late_to_run(case)
+    yield from _seen_too_late_to_run(case)
+
+
+def _planned_too_late_to_run(case: Case) -> Iterator[Violation]:
+    grace, horizon = case.history.grace, case.history.horizon
     moments = sorted(event.at for event in case.history.events if isinstance(event, Planned))
     for (job, at), records in case.of_occurrence.items():
         stretches = case.stretches_of(job, at)
@@ -471,18 +488,60 @@ def misfires_follow_the_policy(case: Case) -> Iterator[Violation]:
             )
 
 
-def _not_to_be_missed(case: Case, stretch: Stretch, fate: Fate) -> str | None:
-    document, last = stretch.document, _through(fate)
+def _seen_too_late_to_run(case: Case) -> Iterator[Violation]:
+    """What ran although the gate did not look at anything between its time and the end of its grace."""
+    passes = sorted(event.at for event in case.history.events if isinstance(event, Gated))
+    for (job, at), records in case.of_occurrence.items():
+        place = bisect_left(passes, at)
+        if place == len(passes) or passes[place] <= at + case.history.grace:
+            continue
+        seen_at = passes[place]  # or later
+        for record in records:
+            claims = case.claims[record.id]
+            if not claims or _changes_between(case, job, at - case.history.horizon, claims[0].at):
+                continue
+            for stretch in case.stretches_of(job, at):
+                reason = _not_to_run(stretch, at, seen_at)
+                if reason is not None:
+                    yield Violation(
+                        "misfire",
+                        f"{case.name(record.id)} ran, the gate saw it at {seen_at} first, and {reason}",
+                    )
+
+
+def _changes_between(case: Case, job: int, first: datetime, last: datetime) -> bool:
+    return any(change.asked_at <= last and change.acked_at >= first for change in case.changes[job])
+
+
+def _not_to_run(stretch: Stretch, at: datetime, seen_at: datetime) -> str | None:
+    document = stretch.document
     policy = document.get("misfire_policy", "latest")
     if policy == "skip":
-        in_grace = last >= fate.recorded_at - case.history.grace
-        return f"reaches into the grace at {fate.recorded_at}" if in_grace else None
-    following = sorted(at for at in stretch.maybe_due if last < at <= fate.recorded_at)
-    made_up = [at for at in following if case.of_occurrence[stretch.job, at]]
+        return "the policy is skip"
     if policy == "latest":
-        more_is_missed = bool(following) and bool(_missed(case, stretch.job, following[0]))
-        followed = bool(made_up) or more_is_missed
-        return None if followed else "was not followed by a run for the latest of it"
+        newer = any(at < other <= seen_at for other in stretch.due)
+        return "a newer occurrence was due by then" if newer else None
+    window = timedelta(seconds=document.get("catch_up_window_seconds", 86_400))
+    return "it was older than the window of `all`" if at <= seen_at - window else None
+
+
+def _not_to_be_missed(case: Case, document: Document, fate: Fate) -> str | None:
+    last = _through(fate)
+    policy = document.get("misfire_policy", "latest")
+    if policy == "skip":
+        return None
+    following = sorted(
+        {
+            at
+            for stretch in case.stretches[fate.job]
+            for at in stretch.maybe_due
+            if last < at <= fate.recorded_at
+        }
+    )
+    if policy == "latest":
+        # The newer one has a fate of its own, so the newest of all runs; or a change under way has taken it back.
+        return None if following else "ends with the newest occurrence that was due"
+    made_up = [at for at in following if case.of_occurrence[fate.job, at]]
     window = timedelta(seconds=document.get("catch_up_window_seconds", 86_400))
     limit = document.get("catch_up_limit", 100)
     within = last > fate.recorded_at - window and len(made_up) < limit
@@ -821,7 +880,10 @@ def _was_superseded(case: Case, record: Record, fate: Fate) -> bool:
 def _outdating(case: Case, record: Record) -> list[Change]:
     """The changes that make an execution out of date."""
     changes = case.superseding(record.job)
-    if record.id in case.requests:
+    if record.origin != 0:  # asked for: a pause outdates it, and the resume after that does not
+        changes = [c for c in changes if c.operation != "resume"]
+        if record.id not in case.requests:  # whoever asked never got the answer
+            return [c for c in changes if c.at > created_at(record.id)]
         return [c for c in changes if c.acked_at >= case.requests[record.id].asked_at]
     if any(record.occurrence in stretch.due for stretch in case.stretches.get(record.job, [])):
         return [c for c in changes if c.at >= record.occurrence]

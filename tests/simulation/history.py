@@ -125,6 +125,13 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Gated:
+    """A pass of the gate was tried at this moment."""
+
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Silenced:
     """A worker died or was stopped; it could renew its session no more."""
 
@@ -193,6 +200,7 @@ Event = (
     | TermBegun
     | LeaderVerb
     | Planned
+    | Gated
     | Silenced
     | Reaped
 )

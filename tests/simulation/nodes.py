@@ -30,6 +30,7 @@ from simulation.faults import Fault, Faults, Trouble
 from simulation.history import (
     Claim,
     Event,
+    Gated,
     LeaderVerb,
     Planned,
     Reaped,
@@ -164,6 +165,7 @@ class Scheduler(Node):
     async def _admit(self, now: datetime, agenda: Agenda) -> None:
         if agenda.due or self._world.random.random() < 0.02:
             batch = self._world.random.choice([1, 8, 5000])
+            self._world.record(Gated(now))
             while (await self._run("admit", lambda: admit(self._engine, now, batch))).more:
                 pass
 

@@ -22,6 +22,7 @@ from simulation.history import (
     Document,
     Event,
     Fate,
+    Gated,
     History,
     LeaderVerb,
     Live,
@@ -72,6 +73,7 @@ class Builder:
         fence = int(at(when).timestamp() * 1_000_000)
         claims = sum(isinstance(event, Claim) for event in self.history.events)
         self.add(SessionRenewed(at(when), session, frozenset(), 0, frozenset()))
+        self.add(Gated(at(when)))
         self.add(Claim(at(when), session, claims + 1, execution, number, at(due), attempt, fence))
         return fence
 
@@ -408,6 +410,38 @@ def a_missed_run_was_made_up_against_the_policy(history: History) -> None:
         for event in history.events
         if not isinstance(event, Planned) or event.at > at("09:00:00")
     ]
+
+
+def not_gated(history: History, first: str, last: str) -> None:
+    """No pass of the gate in that time."""
+    history.events = [
+        event
+        for event in history.events
+        if not (isinstance(event, Gated) and at(first) <= event.at <= at(last))
+    ]
+
+
+@breaks("misfire")
+def a_run_that_the_gate_saw_too_late_was_made_up_against_the_policy(history: History) -> None:
+    not_gated(history, "08:30:03", "08:31:03")
+
+
+@breaks("misfire")
+def a_run_that_the_gate_saw_too_late_was_made_up_beside_a_newer_one(history: History) -> None:
+    not_gated(history, "09:00:00", "12:09:59")  # 10:00, 11:00 and 12:00 are newer than 9:00
+
+
+@breaks("misfire")
+def a_run_that_the_gate_saw_too_late_was_made_up_after_its_window(history: History) -> None:
+    document = job(
+        "RECURRING", {"cron": "50 * * * *"}, misfire_policy="all", catch_up_window_seconds=600
+    )
+    alter_events(history, Change, lambda e: e.job == PAUSED, document=document)
+
+
+@breaks("misfire")
+def the_end_of_a_missed_stretch_is_within_the_grace(history: History) -> None:
+    alter(history, 11, recorded_at=at("11:00:30"))
 
 
 @breaks("two_leases")

@@ -149,9 +149,11 @@ async def list_job_audit(engine: TheEngine, request: AnyRequest, job_id: InPath)
 async def list_executions(
     engine: TheEngine, request: AnyRequest, job_id: InPath
 ) -> Response[bytes]:
-    wanted, part = read_job_execution_filter(request)
+    wanted, expand_missed, part = read_job_execution_filter(request)
     number = parse_job_id(job_id)
-    page = await read.list_executions(engine, number, part.page_size, part.page_token, wanted)
+    page = await read.list_executions(
+        engine, number, part.page_size, part.page_token, wanted, expand_missed
+    )
     return answer(render_page(page, render_execution))
 
 
@@ -353,7 +355,9 @@ ROUTES = (
         summary="List the executions of a job whose time has come, the latest first",
         description=(
             "`from` and `to` are about created_at. A call looks at a bounded number of executions, so a page "
-            "may have fewer than page_size and be followed by others."
+            "may have fewer than page_size and be followed by others. A stretch of missed occurrences is one entry: "
+            "`missed` says how many, `missed_through` up to when. With `expand=missed` each of them is an entry, "
+            "with the id of the stretch; a stretch by a schedule that was changed since stays one."
         ),
         query=(
             "executions.status",
@@ -361,6 +365,7 @@ ROUTES = (
             "queue",
             "from",
             "to",
+            "expand",
             "page_size",
             "page_token",
         ),

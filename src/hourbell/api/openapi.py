@@ -62,6 +62,7 @@ _QUERY: dict[str, dict[str, Any]] = {
         "default": USUAL_NEXT_RUNS,
     },
     "hours": {"type": "integer", "minimum": 1, "maximum": MOST_HOURS, "default": USUAL_HOURS},
+    "expand": {"enum": ["missed"]},
     "page_size": {
         "type": "integer",
         "minimum": 1,

@@ -254,9 +254,10 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
     return wanted, _part(reader, problems)
 
 
-def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
-    """The query parameters of the list of a job's executions."""
+def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, Part]:
+    """The query parameters of the list of a job's executions, and whether missed stretches are expanded."""
     reader, problems = _query(request, several="status")
+    expand_missed = bool(reader.choice("expand", {"missed": True}, False))
     wanted = ExecutionFilter(
         statuses=_statuses(reader),
         reason=reader.choice("reason", _REASONS, None),
@@ -264,7 +265,7 @@ def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Par
         created_from=reader.instant("from"),
         created_to=reader.instant("to"),
     )
-    return wanted, _part(reader, problems)
+    return wanted, expand_missed, _part(reader, problems)
 
 
 def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:

@@ -668,6 +668,12 @@ def _execution() -> Schema:
                     )
                 )
             ),
+            "missed": _or_null(
+                _whole(1, description="SKIPPED(misfire): how many occurrences this entry is for.")
+            ),
+            "missed_through": _or_null(
+                _instant("SKIPPED(misfire): the last of them; `scheduled_for` is the first.")
+            ),
             "error": _or_null(_text()),
             "result": {},
             "progress": {"description": "What its worker last said, while it runs."},

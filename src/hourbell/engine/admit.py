@@ -10,7 +10,7 @@ from hourbell.engine.core import Engine
 from hourbell.store.database import committing
 
 BATCH = 4_000  # a pass stays well below 100 ms, also if all of it is limited
-_ADMIT = "select * from hourbell.admit($1, $2)"
+_ADMIT = "select * from hourbell.admit($1, $2, $3)"
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Pass(msgspec.Struct, frozen=True):
 async def admit(engine: Engine, now: datetime, batch: int = BATCH) -> Pass:
     """Run one pass of the gate."""
     async with committing("admit.before_commit", "admit.after_commit"):
-        row = await engine.database.row(_ADMIT, now, batch)
+        row = await engine.database.row(_ADMIT, now, batch, engine.times.grace)
     if row["admitted"] < 0:
         return Pass(0, more=True, busy=True)
     return Pass(row["admitted"], row["more"], busy=False)

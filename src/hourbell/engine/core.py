@@ -31,9 +31,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """What holds system-wide: how long things take, and how often they may go wrong."""
 
     horizon_seconds: float = 60.0  # executions are planned this far ahead
-    grace_seconds: float = (
-        60.0  # planned later than this after its time, an occurrence is a misfire
-    )
+    grace_seconds: float = 60.0  # an occurrence that is planned, or first seen by the gate, later than this is a misfire
     lease_seconds: float = 15.0  # of a worker's session
     leader_lease_seconds: float = 10.0
     answers_seconds: float = 48 * 3600.0  # how long an idempotent write is remembered

@@ -928,6 +928,8 @@ def render_execution(execution: Execution) -> dict[str, Any]:
         "fence_token": execution.fence,
         "worker_id": execution.worker,
         "lateness_ms": execution.lateness_ms,
+        "missed": execution.missed,
+        "missed_through": _instant(execution.missed_through),
         "error": execution.error,
         "result": execution.result,
         "progress": execution.progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from hourbell.engine.codes import COMPLETED, FATES, JOB_STATUSES, ORIGINS, PAUSED, SCHEDULED
 from hourbell.engine.core import Engine
 from hourbell.engine.documents import first_run, timetable_of
+from hourbell.engine.missed import expanded
 from hourbell.engine.pages import (
     MOST_LOOKED_AT,
     MOST_PER_PAGE,
@@ -200,10 +202,14 @@ async def list_executions(
     page_size: int = 50,
     token: str | None = None,
     wanted: ExecutionFilter = ExecutionFilter(),  # noqa: B008 - frozen
+    expand_missed: bool = False,
 ) -> Page:
-    """The executions of a job whose time has come, the latest first, live and recorded together."""
+    """The executions of a job whose time has come, the latest first, live and recorded together.
+
+    A stretch of missed occurrences is one entry, or one for each of them (`expand_missed`).
+    """
     of_job = msgspec.structs.replace(wanted, job_id=job_id)
-    return await _list_of_job(engine, of_job, page_size, token)
+    return await _list_of_job(engine, of_job, page_size, token, expand_missed)
 
 
 async def search_executions(
@@ -268,7 +274,11 @@ def _split(
 
 
 async def _list_of_job(
-    engine: Engine, wanted: ExecutionFilter, page_size: int, token: str | None
+    engine: Engine,
+    wanted: ExecutionFilter,
+    page_size: int,
+    token: str | None,
+    expand_missed: bool = False,
 ) -> Page:
     assert wanted.job_id is not None
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
@@ -294,7 +304,14 @@ async def _list_of_job(
         found = {_time(each): each for each in executions if _is_wanted(each, wanted)}
         return Seen(found, _time(executions[-1]) if len(executions) == most else None)
 
-    return page_of([source(live), source(ended)], size)
+    recorded = source(ended)
+    if expand_missed:
+        asked = [each for each in ended if _is_wanted(each, wanted)]
+        position = (before, before_id)
+        entries, cut = await asyncio.to_thread(expanded, job, asked, position, size + 1)
+        floors = [floor for floor in (recorded.floor, cut) if floor is not None]
+        recorded = Seen({_time(each): each for each in entries}, max(floors, default=None))
+    return page_of([source(live), recorded], size)
 
 
 def _has_label(job: Job, label: str) -> bool:

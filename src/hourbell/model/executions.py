@@ -60,7 +60,7 @@ class Reason(StrEnum):
     OVERLAP = "overlap"  # an earlier run was live (`forbid`), or waited already (`queue_one`)
     REPLACED = "replaced"  # a later run came before it had started (`replace`)
     START_DEADLINE = "start_deadline"  # it could not start within start_deadline_seconds
-    MISFIRE = "misfire"  # missed while nothing planned, and the policy does not make it up
+    MISFIRE = "misfire"  # late by more than the grace, and the policy does not make it up
     MAX_RUNS = "max_runs"  # the job had started all the runs it may
     DEADLINE = "deadline"  # deadline_seconds ran out over all attempts
     RETRIES_EXHAUSTED = "retries_exhausted"

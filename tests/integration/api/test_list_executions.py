@@ -1,5 +1,7 @@
 """GET /api/v1/jobs/{job_id}/executions"""
 
+from datetime import timedelta
+
 from hourbell.dispatch import RETRY, SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
@@ -100,3 +102,28 @@ async def test_a_parameter_that_means_nothing_is_refused(api: Client):
 async def test_a_job_that_does_not_exist_is_not_found(api: Client):
     answer = await api.get("/api/v1/jobs/job_0ahr000000000/executions")
     assert answer.is_problem(404, "not_found")
+
+
+async def test_missed_occurrences_are_one_entry_or_one_each(api: Client, engine: Engine):
+    job = await api.created(recurring(schedule={"every_seconds": 60}))
+    later = await engine.clock.now() + timedelta(minutes=30)
+    await plan(engine, None, later)
+    stretch = (await api.get(job["path"] + "/executions")).body["items"][-1]
+    assert (stretch["status"], stretch["reason"]) == ("SKIPPED", "misfire")
+    assert stretch["missed"] >= 28
+    found = await api.pages(job["path"] + "/executions?expand=missed&page_size=7")
+    each = [item for item in found if item["reason"] == "misfire"]
+    assert len(each) == stretch["missed"]
+    assert (each[-1]["scheduled_for"], each[0]["scheduled_for"]) == (
+        stretch["scheduled_for"],
+        stretch["missed_through"],
+    )
+    assert {(item["execution_id"], item["missed"]) for item in each} == {
+        (stretch["execution_id"], 1)
+    }
+
+
+async def test_only_missed_stretches_can_be_expanded(api: Client):
+    job = await api.created(recurring())
+    answer = await api.get(job["path"] + "/executions?expand=attempts")
+    assert answer.is_problem(422, "invalid_input")

@@ -25,6 +25,9 @@ _LEAVE = """
 select pg_terminate_backend(pid, 5000) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
 """
+_FIRST_QUEUES = (
+    "select setval(pg_get_serial_sequence('hourbell.queues', 'id'), 1, false)"  # which are served
+)
 _REAL_CLOCK = """
 create or replace function hourbell.clock() returns timestamptz language sql volatile
 return clock_timestamp()
@@ -49,6 +52,7 @@ async def database(database_of_module: str) -> str:
         await connection.execute(_LEAVE)
         await connection.execute("set session_replication_role = replica")  # in any order
         await connection.execute(await connection.fetchval(_TABLES))
+        await connection.execute(_FIRST_QUEUES)
         await connection.execute(SOMEBODY_SERVES)
         await connection.execute(_REAL_CLOCK)
     finally:

@@ -326,7 +326,7 @@ async def pages_of_a_round(engine: Engine, hand: Hand) -> int:
     pages = 0
     async with engine.database.connection() as connection:
         for statement, arguments in (
-            ("select * from hourbell.admit($1, 5000)", (now,)),
+            ("select * from hourbell.admit($1, 5000, '1 minute')", (now,)),
             (
                 "select * from hourbell.take($1, $2, 1, false, 1000, 0, false, false, $3, '1 s',"
                 " null, null, null, null, null, null, null, null, null, null)",

@@ -431,6 +431,6 @@ async def test_a_stretch_of_missed_runs_that_is_longer_than_one_fire_is_accounte
     await (await Hand.opened(still)).run_all()
     found = await history(still, job.job_id)
     assert sum(fate.missed or 1 for fate in found) == 4 * 3600
-    assert [fate.status for fate in found].count("SUCCEEDED") == 1
+    assert [fate.status for fate in found].count("SUCCEEDED") == 61  # late by 0 to 60 s
     assert found[-1] == Fate(late, "SUCCEEDED")
     assert await place_of(still, job.job_id) == []

@@ -117,6 +117,7 @@ async def test_a_create_that_stops_holds_up_neither_its_timetable_nor_other_crea
         await others.go_on("10:01:01")
         assert await history(still, others.job.job_id) == [Fate(at("10:01"), "SUCCEEDED")]
         await others.go_on("10:02:01")
+    await others.go_on("10:02:40")
     await others.go_on("10:03:01")
     stopped = await still.database.value("select id from hourbell.jobs where name = 'stopped'")
     # It was created at 10:00:30, whenever that became known; what it missed by that is a misfire.

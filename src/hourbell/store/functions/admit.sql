@@ -106,7 +106,10 @@ end $$;
 -- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth. The same holds for the levels
 -- of a priority: level 0 comes first, and every level with something due gets at least an eighth of the priority's budget.
 -- So the few of one tenant are admitted in the next pass, however many of another are due.
-create or replace function hourbell.admit(p_now timestamptz, p_batch int, out admitted int, out more boolean)
+-- What is late by more than p_grace may be a misfire.
+create or replace function hourbell.admit(
+  p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean
+)
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -118,6 +121,9 @@ declare
   n int;  -- taken of this priority
   share int;
   taken hourbell.due[];
+  first timestamptz;
+  oldest timestamptz;
+  missed int;
   limited int;
   mostly_limited boolean;
   swept timestamptz;
@@ -186,7 +192,7 @@ begin
     -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end, 1);
 
-    n := 0; rows := '{}';
+    n := 0; rows := '{}'; oldest := null;
     for k in 1 .. cardinality(tiers) loop
       share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
       with gone as (
@@ -195,17 +201,23 @@ begin
           where hourbell.tier(priority, checks) = tiers[k] and run_at >= lows[k] and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
-      select array_agg(due order by (due).run_at, (due).id) into taken from gone;
+      select array_agg(due order by (due).run_at, (due).id), min((due).run_at) into taken, first from gone;
+      oldest := least(oldest, first);
       rows := rows || taken;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
     end loop;
     room := greatest(room - n, 0);
     admitted := admitted + n;
+    missed := 0;
+    if oldest < p_now - p_grace then
+      rows := hourbell.without_misfires(rows, p_now, p_grace);
+      missed := n - cardinality(rows);
+    end if;
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    limited := n - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
+    limited := n - missed - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
 
     -- The mark of a tier: the first row that is still there, or a little ago when nothing is due: what is due "now" is
     -- committed some milliseconds later.

@@ -13,15 +13,26 @@ create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
 language sql immutable parallel safe
 return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 
--- Puts executions among the due, as they are.
+-- Puts executions among the due, as they are. The gate has looked at them before and must not take them for misfires now:
+-- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked stays as
+-- it is, so that nothing waits for a client that has stopped.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
 declare n int;
 begin
+  with back as materialized (select * from hourbell.executions where id = any (p_ids)),
+  moved as (
+    update hourbell.executions as e set run_at = e.run_at + interval '1 microsecond'
+    where e.id = any (array(
+      select id from hourbell.executions
+      where id = any (array(select id from back where job is not null and origin = 0 and run_at = occurrence))
+      for no key update skip locked))
+    returning e.id, e.run_at)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority,
+  select coalesce(m.run_at, b.run_at), b.id, tenant, queue, priority,
     (overlap > 0)::int + 2 * (crashes > 1)::int + hourbell.level_of(row_number() over (partition by tenant)), target, key
-  from hourbell.executions where id = any (p_ids);
+  from back as b left join moved as m on m.id = b.id;
   get diagnostics n = row_count;
   return n;
 end $$;
@@ -75,9 +86,10 @@ begin
   recorded as (
     insert into hourbell.ledger
       (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
-       priority, origin, status, reason, spec, history)
+       priority, origin, status, reason, spec, history, missed, missed_through)
     select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
-      hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec, history
+      hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec,
+      history, case when reason = 'misfire' then 1 end, case when reason = 'misfire' then occurrence end
     from gone)
   select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
     array_agg(distinct target), array_agg(distinct key) filter (where key is not null),

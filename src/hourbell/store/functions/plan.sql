@@ -88,6 +88,7 @@ declare
   wanted int;
   seen int;
   cost int;
+  in_time int;  -- occurrences of a late fire that are late by no more than the grace, or the one that is made up
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   planned := 0;
@@ -113,11 +114,12 @@ begin
     seen := cardinality(chunk);
     cost := seen * each;
     if fire.late and seen > 0 then
+      in_time := greatest(1, cardinality(fire.occurrences) - width_bucket(
+        fire.opened_at - p_grace - interval '1 microsecond', fire.occurrences));
       select array_agg(m order by pos), max(total) into chunk, cost
       from (
-        select m, pos, sum(case (m).misfire
-            when 0 then greatest(extract(epoch from p_grace)::int, 1) when 1 then 1 else (m).catch_up_limit
-          end) over (order by pos) as total
+        select m, pos, sum(case (m).misfire when 2 then greatest((m).catch_up_limit, in_time) else in_time end)
+          over (order by pos) as total
         from (select m, row_number() over () as pos from unnest(chunk) as m) as numbered) as counted
       where pos = 1 or total <= room;
     end if;

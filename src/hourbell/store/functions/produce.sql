@@ -1,8 +1,10 @@
 -- Making executions out of memberships: shared by plan (fires) and join (own stretch), so that there is one producer.
 
--- Which of a stretch's occurrences (ascending) are a member's own, p_occurrences[first .. last], and which of these it
--- runs, p_occurrences[runs_from .. last]. Those before `runs_from` are missed: its misfire policy does not make them up
--- (R6). The latest one of a stretch that goes on (not p_tail) comes with a later fire, unless the member ends before that.
+-- Which of a stretch's occurrences (ascending, none later than p_opened_at) are a member's own, p_occurrences[first .. last],
+-- and which of these it runs, p_occurrences[runs_from .. last]. Those before `runs_from` are missed: they are late by more
+-- than the grace, and the misfire policy does not make them up. What is late by less always runs. So `latest` makes up the
+-- newest misfire only if nothing newer is due. The newest one of a stretch that is continued by a later fire (not p_tail)
+-- comes with that fire, unless the member ends before it.
 -- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
 create or replace function hourbell.share_of(
   m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
@@ -11,16 +13,16 @@ create or replace function hourbell.share_of(
 language sql immutable as $$
   select first, last, case
     when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
-    when m.misfire = 0 then least(greatest(first, later + 1), last + 1)
+    when m.misfire = 0 then least(misfires + 1, last + 1)
     when not p_tail and last = cardinality(p_occurrences) then last + 1
-    when m.misfire = 1 then last
-    else least(last + 1, greatest(first, last - m.catch_up_limit + 1,
+    when m.misfire = 1 then least(misfires + 1, last)
+    else least(misfires + 1, last + 1, greatest(first, last - m.catch_up_limit + 1,
       width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))
   end
   from (select
     width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first,
     case when m.until is null then cardinality(p_occurrences) else width_bucket(m.until, p_occurrences) end as last,
-    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as later) as range
+    width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires) as range
 $$;
 
 -- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed.
