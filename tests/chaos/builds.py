@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "4137a4fc24e1fea955832e33ba58caf5f90e78dc"
+OLDER = "98067caf0b3555ab95227cdb62f2a25ad3d74a17"
 TESTS = Path(__file__).parent.parent
 
 
