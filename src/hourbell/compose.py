@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -38,10 +38,10 @@ from hourbell.engine.scheduler import Scheduler
 from hourbell.engine.secrets import StoredSecrets
 from hourbell.model.egress import LOOPBACK, Egress
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
-from hourbell.model.jobs import TaskAction, WebhookAction
+from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.model.sealing import KeyRing
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
-from hourbell.settings import Settings
+from hourbell.settings import ALL_QUEUES, Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer, embedded_dsn
@@ -253,7 +253,7 @@ async def running(
         if Role.WORKER in roles:
             await clock.now()  # webhooks tell the time that it has heard
             actions = await stack.enter_async_context(_actions(handlers, settings, engine, clock))
-            worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings))
+            worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings, handlers))
         parts = Running(engine, scheduler, worker)
         app = create_health_app(parts)
         if Role.API in roles:
@@ -325,10 +325,12 @@ async def _in_background(loop: Loop) -> AsyncIterator[None]:
             await task
 
 
-def worker_settings(settings: Settings) -> WorkerSettings:
+def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettings:
+    queues = settings.worker_queues
     return WorkerSettings(
         name=f"{os.getpid()}-{uuid4().hex[:12]}",
-        queues=tuple(dict.fromkeys(settings.worker_queues.split(","))),
+        queues=None if queues == ALL_QUEUES else tuple(dict.fromkeys(queues.split(","))),
+        tasks=(WEBHOOK_TASK, *handlers),
         slots=settings.worker_slots,
         critical_slots=min(settings.worker_critical_slots, settings.worker_slots - 1),
         low_share=settings.worker_low_share,

@@ -21,6 +21,7 @@ from hourbell.model.policies import MAX_CRASHES
 from hourbell.model.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
+ALL_QUEUES = "*"
 
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
 LeaseSeconds = Annotated[int, Meta(ge=1, le=3600, description="whole seconds from 1 to 3600")]
@@ -34,8 +35,8 @@ Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Queues = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9._:-]{1,64}(,[A-Za-z0-9._:-]{1,64}){0,49}$",
-        description="names of queues, with commas between them",
+        pattern=r"^(\*|[A-Za-z0-9._:-]{1,64}(,[A-Za-z0-9._:-]{1,64}){0,49})$",
+        description="names of queues, with commas between them, or * for all",
     ),
 ]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
@@ -80,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         5  # of the slots, kept for CRITICAL; one is left to the rest
     )
     worker_low_share: Share = 0.05  # of the claims, begin with the least urgent
-    worker_queues: Queues = "default,notifications"
+    worker_queues: Queues = ALL_QUEUES
     worker_slots: Slots = 200
 
 

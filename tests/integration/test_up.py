@@ -159,6 +159,42 @@ def test_a_first_job_runs_and_ctrl_c_stops_everything(folder: Path, started: lis
     assert servers_of(folder) == []
 
 
+def test_a_job_with_a_queue_of_its_own_runs(folder: Path, started: list[Up]) -> None:
+    up = Up(folder)
+    started.append(up)
+    up.until_ready()
+    job = up.ask("POST", "/api/v1/jobs", hello(up.port) | {"queue": "of-its-own"}, key="first")
+    eventually(lambda: up.fates(job["job_id"]) == ["SUCCEEDED"])
+
+
+@pytest.mark.parametrize("named", [{}, {"tasks": ["greet"]}], ids=["all tasks", "its tasks"])
+def test_a_worker_over_http_gets_every_task_that_only_it_can_run(
+    folder: Path, started: list[Up], named: dict[str, Any]
+) -> None:
+    up = Up(folder, HOURBELL_LEASE_SECONDS="30")
+    started.append(up)
+    up.until_ready()
+    greet = hello(up.port) | {"action": {"type": "TASK", "name": "greet"}}
+    jobs = [up.ask("POST", "/api/v1/jobs", greet, key=f"{n}")["job_id"] for n in range(20)]
+    eventually(
+        lambda: up.ask("GET", f"/api/v1/jobs/{jobs[-1]}/explain")["code"] == "no_worker_for_task"
+    )
+    seen: list[str] = []
+    token = None
+    while len(seen) < 20:
+        wish = {"worker_id": "w", "capacity": 3, "wait_seconds": 10, "session_token": token}
+        claim = up.ask("POST", "/internal/v1/executions/claim", wish | named)
+        token = claim["session_token"] or token
+        for execution in claim["executions"]:
+            assert execution["attempt"] == 1
+            seen.append(execution["job_id"])
+            outcome = {"status": "SUCCEEDED", "duration_ms": 1, "session_token": token}
+            outcome |= {"fence_token": execution["fence_token"]}
+            path = f"/internal/v1/executions/{execution['execution_id']}/complete"
+            up.ask("POST", path, outcome)
+    assert sorted(seen) == sorted(jobs)
+
+
 def test_every_address_of_the_greeting_answers(folder: Path, started: list[Up]) -> None:
     up = Up(folder)
     started.append(up)

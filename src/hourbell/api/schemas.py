@@ -19,9 +19,11 @@ from hourbell.api.workers import (
     MAX_OUTCOMES,
     MAX_PROGRESS_BYTES,
     MAX_QUEUES,
+    MAX_TASKS,
     MAX_WAIT_SECONDS,
     MAX_WORKER_ID,
     SESSION_TOKEN,
+    TASK,
 )
 from hourbell.engine.batch import MOST_ITEMS
 from hourbell.engine.letters import MOST_AT_ONCE, MOST_PER_SECOND, USUAL_AT_ONCE
@@ -874,6 +876,12 @@ def _worker_calls() -> dict[str, Schema]:
                     "description": "Of the session; the queue `default` if nothing is said.",
                     "minItems": 1,
                     "maxItems": MAX_QUEUES,
+                },
+                "tasks": {
+                    **_array({"type": "string", "pattern": f"^({TASK})$"}),
+                    "description": "The tasks that the session serves, `@webhook` for webhooks; all if nothing is said.",
+                    "minItems": 1,
+                    "maxItems": MAX_TASKS,
                 },
                 "wait_seconds": {**_whole(0, MAX_WAIT_SECONDS), "default": 0},
                 "session_token": _session_token(),

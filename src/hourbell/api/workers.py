@@ -37,6 +37,7 @@ SESSIONS = "/internal/v1/sessions"
 MAX_WORKER_ID = 200
 MAX_CAPACITY = 10_000
 MAX_QUEUES = 50
+MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
 MAX_HELD = 20_000  # named by one heartbeat
@@ -49,6 +50,9 @@ DEFAULT_ERROR_KIND = "failed"
 # Not of session 0, which holds what waits for its target and belongs to nobody.
 SESSION_TOKEN = r"ses_[1-9][0-9]{0,17}_[0-9a-f]{32}"
 _SESSION_TOKEN = re.compile(SESSION_TOKEN)
+TASK = r"@webhook|[A-Za-z0-9._:-]{1,200}"
+_TASK = re.compile(TASK)
+_TASK_IS = "the name of a task, or @webhook"
 _ANY_TEXT = re.compile(r"(?s).*")
 _STATUSES = {"SUCCEEDED": True, "FAILED": False}
 
@@ -209,6 +213,9 @@ def _read_wish(document: object) -> Wish:
         reader.wrong(
             "queues", "out_of_range", "must name at least one; leave it out for the default"
         )
+    tasks = reader.texts("tasks", _TASK, _TASK_IS, MAX_TASKS)
+    if reader.given("tasks") and not tasks and not problems.touch("tasks"):
+        reader.wrong("tasks", "out_of_range", "must name at least one; leave it out for all")
     wait_seconds = reader.whole("wait_seconds", 0, MAX_WAIT_SECONDS, 0)
     session = _read_session(reader, required=False)
     number = reader.whole("claim_number", 1, MAX_CLAIM_NUMBER, None)
@@ -220,6 +227,7 @@ def _read_wish(document: object) -> Wish:
         capacity=capacity,
         wait_seconds=wait_seconds,
         queues=queues or None,
+        tasks=tasks or None,
         session=session,
         number=number,
     )

@@ -36,6 +36,13 @@ class Session(msgspec.Struct, frozen=True):
     token: UUID
 
 
+class Service(msgspec.Struct, frozen=True):
+    """What a session serves, in order."""
+
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...] | None = None  # None: all
+
+
 class Heard(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
@@ -46,8 +53,17 @@ class Heard(msgspec.Struct, frozen=True):
 class Dispatch(Protocol):
     """What a worker needs of the engine behind it."""
 
-    async def open(self, worker: str, queues: Sequence[str], slots: int) -> Session:
-        """Begin a session."""
+    async def open(
+        self,
+        worker: str,
+        queues: Sequence[str] | None,
+        slots: int,
+        tasks: Sequence[str] | None = None,
+    ) -> Session:
+        """Begin a session that serves these queues and these tasks, of which `@webhook` is one.
+
+        None: all of them, also those that are named later. It is given nothing else, for as long as it lives.
+        """
 
     async def admit(self) -> bool:
         """Run a pass of the gate and announce what it made ready; False: another pass was under way, and this one did nothing."""
@@ -79,8 +95,8 @@ class Dispatch(Protocol):
         for claims without a number, what is not named a whole lease after its claim goes back.
         """
 
-    async def renew(self, session: Session) -> Sequence[str]:
-        """The names of the session's queues; SessionLost if it is over. One that holds nothing is extended."""
+    async def renew(self, session: Session) -> Service:
+        """What the session serves; SessionLost if it is over. One that holds nothing is extended."""
 
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         """Those of these executions that the session holds, as they were claimed."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec.structs import replace
 
-from hourbell.dispatch import Heard, Session, Settlement
+from hourbell.dispatch import Heard, Service, Session, Settlement
 from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
 from hourbell.engine.settle import settle
@@ -15,7 +15,7 @@ from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.store.database import committing
 
-_OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5)"
+_OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5, $6)"
 _CLAIM = (
     "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, hourbell.clock(), $9,"
     " null, null, null, null, null, null, null, null, null, null)"
@@ -38,11 +38,23 @@ class PostgresDispatch:
         self._engine = engine
         self._tenants: dict[int, str] = {}
 
-    async def open(self, worker: str, queues: Sequence[str], slots: int) -> Session:
-        now = await self._engine.clock.now()
-        numbers = [await self._engine.queue(name, now) for name in queues]
-        row = await self._engine.database.row(
-            _OPEN, now, self._engine.times.lease, worker, numbers, slots
+    async def open(
+        self,
+        worker: str,
+        queues: Sequence[str] | None,
+        slots: int,
+        tasks: Sequence[str] | None = None,
+    ) -> Session:
+        engine = self._engine
+        now = await engine.clock.now()
+        row = await engine.database.row(
+            _OPEN,
+            now,
+            engine.times.lease,
+            worker,
+            None if queues is None else [await engine.queue(name, now) for name in queues],
+            None if tasks is None else await engine.tasks(tasks, now),
+            slots,
         )
         return Session(row["id"], row["token"])
 
@@ -103,7 +115,7 @@ class PostgresDispatch:
             raise SessionLost
         return Heard(row["lost"], row["unwanted"])
 
-    async def renew(self, session: Session) -> Sequence[str]:
+    async def renew(self, session: Session) -> Service:
         now = await self._engine.clock.now()
         row = await self._engine.database.row(
             _RENEW,
@@ -114,8 +126,8 @@ class PostgresDispatch:
         )
         if not row["alive"]:
             raise SessionLost
-        queues: list[str] = row["queues"]
-        return queues
+        tasks = row["tasks"]
+        return Service(tuple(row["queues"]), None if tasks is None else tuple(tasks))
 
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)

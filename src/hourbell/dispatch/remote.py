@@ -4,7 +4,7 @@ A remote worker does what a worker of ours does, call by call: claim, heartbeat,
 call does not matter, because none of them remembers anything: what a worker holds is its session's, in the database. What
 is here makes many small calls cheap.
 
-- Claims that find nothing wait in a *line*, one for each set of queues. A notification, or else a look every half second,
+- Claims that find nothing wait in a *line*, one for each set of queues and tasks. A notification, or else a look every half second,
   sends the first of the line to claim; whoever gets something sends two more. So a thousand idle workers cost one claim for
   each look, and a burst reaches all of them.
 - The gate is passed for all of them together. A pass that finds the gate taken by another process is tried again, and each
@@ -31,7 +31,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from hourbell.dispatch import RELEASED, RETRY, Dispatch, Heard, Session, Settlement
+from hourbell.dispatch import RELEASED, RETRY, Dispatch, Heard, Service, Session, Settlement
 from hourbell.dispatch.settling import MOST_PER_BATCH, settle_whole
 from hourbell.engine.outcomes import plain_settlement, settlement
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
@@ -54,6 +54,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     wait_seconds: float = 0.0  # for something to come, if there is nothing
     queues: Sequence[str] | None = None  # None: those of the session, or the default one
+    tasks: Sequence[str] | None = None  # None: those of the session, or all
     session: Session | None = None  # None: begin one
     number: int | None = None  # of the claim; None: the worker does not number them
 
@@ -81,7 +82,7 @@ class RemoteWorkers:
         self._dispatch = dispatch
         self.lease_seconds = lease_seconds
         self._gate = _Gate(dispatch.admit)
-        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._lines: dict[Service, _Line] = {}
         self._looking: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopped = False
@@ -108,17 +109,23 @@ class RemoteWorkers:
         if self._stopped:
             return Given(wish.session, [])
         if wish.session is not None:
-            queues = tuple(await self._dispatch.renew(wish.session))
-            _check_queues(wish.queues, queues)
-            given = await self._claim_or_wait(wish.session, queues, wish, gone)
+            service = await self._dispatch.renew(wish.session)
+            _check_named("queues", wish.queues, service.queues)
+            _check_named("tasks", wish.tasks, service.tasks)
+            given = await self._claim_or_wait(wish.session, service, wish, gone)
             if given and gone.done() and wish.number is None:
                 await self._give_back(wish.session, given)
             return Given(wish.session, given)
-        queues = tuple(sorted(set(wish.queues or [DEFAULT_QUEUE])))
-        session = await self._dispatch.open(wish.worker, queues, wish.capacity)
+        service = Service(
+            tuple(sorted(set(wish.queues or [DEFAULT_QUEUE]))),
+            None if wish.tasks is None else tuple(sorted(set(wish.tasks))),
+        )
+        session = await self._dispatch.open(
+            wish.worker, service.queues, wish.capacity, service.tasks
+        )
         given = []
         try:
-            given = await self._claim_or_wait(session, queues, wish, gone)
+            given = await self._claim_or_wait(session, service, wish, gone)
         finally:
             if not given or gone.done():
                 with contextlib.suppress(StoreUnavailable):  # then it expires
@@ -128,14 +135,14 @@ class RemoteWorkers:
     async def _claim_or_wait(
         self,
         session: Session,
-        queues: tuple[str, ...],
+        service: Service,
         wish: Wish,
         gone: asyncio.Future[None],
     ) -> list[tuple[Claimed, SentSpec]]:
         clock = asyncio.get_running_loop().time
         until, renew_at = clock() + wish.wait_seconds, clock() + self.lease_seconds / 3
         passed_gate = False
-        async with self._in_line(queues) as line:
+        async with self._in_line(service) as line:
             while True:
                 news = line.news
                 if given := await self._take(session, wish):
@@ -190,15 +197,15 @@ class RemoteWorkers:
         await self._dispatch.settle(session, back)
 
     @asynccontextmanager
-    async def _in_line(self, queues: tuple[str, ...]) -> AsyncIterator[_Line]:
-        line = self._lines.setdefault(queues, _Line())
+    async def _in_line(self, service: Service) -> AsyncIterator[_Line]:
+        line = self._lines.setdefault(service, _Line())
         line.users += 1
         try:
             yield line
         finally:
             line.users -= 1
             if not line.users:
-                del self._lines[queues]
+                del self._lines[service]
 
     def _look(self) -> None:
         """Somebody waits: from now on there is somebody who looks."""
@@ -280,7 +287,7 @@ class RemoteWorkers:
 
 
 class _Line:
-    """Claims of one set of queues that wait for something to come."""
+    """Claims of sessions that serve the same, waiting for something to come."""
 
     def __init__(self) -> None:
         self.users = 0  # who waits, and who is just claiming
@@ -393,13 +400,16 @@ class _Gathering:
         return groups
 
 
-def _check_queues(asked: Sequence[str] | None, queues: Sequence[str]) -> None:
-    if asked is not None and set(asked) != set(queues):
-        shown = ", ".join(queues[:10]) + (" and others" if len(queues) > 10 else "")
-        message = (
-            f"are not those of the session, which serves {shown}; claim without it to begin another"
-        )
-        raise InvalidInput([FieldError("queues", "conflict", message)])
+def _check_named(field: str, asked: Sequence[str] | None, served: Sequence[str] | None) -> None:
+    """That a claim does not name other queues or tasks than its session serves."""
+    if asked is None or (served is not None and set(asked) == set(served)):
+        return
+    names = ["all"] if served is None else served
+    shown = ", ".join(names[:10]) + (" and others" if len(names) > 10 else "")
+    message = (
+        f"are not those of the session, which serves {shown}; claim without it to begin another"
+    )
+    raise InvalidInput([FieldError(field, "conflict", message)])
 
 
 def _spec(claimed: Claimed) -> SentSpec | None:

@@ -417,7 +417,7 @@ class _Place(msgspec.Struct, frozen=True):
 
     tenant: int
     queue: int
-    target: int | None
+    target: int
     key: int | None
 
 
@@ -425,7 +425,7 @@ async def _place_of(engine: Engine, job: NewJob, now: datetime) -> _Place:
     return _Place(
         await engine.tenant(job.tenant_id, now),
         await engine.queue(job.queue, now, job.tenant_id),
-        await engine.target(job.target, now),
+        await engine.target(job.target, now, job.tenant_id),
         key_number(job),
     )
 

@@ -16,12 +16,15 @@ import msgspec
 from hourbell.engine.crowds import Crowds
 from hourbell.engine.groups import Group, Room, Turns
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
+from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
 MOST_QUEUES_MADE = 1_000  # by the jobs of one tenant; a cell has room for 32,767
+MOST_TASKS_MADE = 10_000  # by the jobs of one tenant
+_WEBHOOKS = TASK_MARK + WEBHOOK_TASK
 _MOST_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
@@ -122,9 +125,11 @@ class Engine:
         """
         makers = tenants or {}
 
-        async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
+        async def make(missing: list[str]) -> Sequence[_Numbered]:
             named_by = [makers.get(name) for name in missing]
-            return await self.make(_Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE)
+            return _pairs(
+                await self.make(_Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE)
+            )
 
         try:
             return await self._numbers(self._queues, names, make)
@@ -137,13 +142,46 @@ class Engine:
             problem = "is new, and there are as many queues as there can be; use one that exists"
         raise InvalidInput([FieldError("queue", "out_of_range", problem)])
 
-    async def target(self, host: str | None, now: datetime) -> int | None:
-        """The number of a host that jobs call; a new name is a new target."""
-        return None if host is None else (await self.targets([host], now))[host]
+    async def target(self, name: str, now: datetime, tenant: str | None = None) -> int:
+        """The number of what a job runs on, see `targets`. `tenant`: whose job names it, if one does."""
+        return (await self.targets([name], now, {} if tenant is None else {name: tenant}))[name]
 
-    async def targets(self, hosts: Collection[str], now: datetime) -> dict[str, int]:
-        """The numbers of hosts that jobs call; a new name is a new target."""
-        return await self._ensured(self._targets, "ensure_targets", hosts, now)
+    async def targets(
+        self, names: Collection[str], now: datetime, tenants: Mapping[str, str] | None = None
+    ) -> dict[str, int]:
+        """The numbers of what jobs run on: hosts have numbers above 0, tasks, which are named `@task`, below 0.
+
+        A new name is a new target. `tenants`: whose jobs name them; no tenant can name tasks without end.
+        """
+        makers = tenants or {}
+
+        async def make(missing: list[str]) -> Sequence[_Numbered]:
+            made: list[_Numbered] = [(name, -1) for name in missing if name == _WEBHOOKS]
+            hosts = [name for name in missing if not name.startswith(TASK_MARK)]
+            tasks = [name for name in missing if name.startswith(TASK_MARK) and name != _WEBHOOKS]
+            if hosts:
+                made += _pairs(await self.make(_Q["ensure_targets"], hosts, now))
+            if tasks:
+                plain, named_by = [t.removeprefix(TASK_MARK) for t in tasks], map(makers.get, tasks)
+                rows = await self.make(
+                    _Q["ensure_tasks"], plain, now, list(named_by), MOST_TASKS_MADE
+                )
+                made += [(TASK_MARK + name, -number) for name, number in _pairs(rows)]
+            return made
+
+        try:
+            return await self._numbers(self._targets, names, make)
+        except asyncpg.CheckViolationError as error:
+            problem = (
+                f"is a new task, and the jobs of tenant {error.detail} name as many as those of one tenant can, "
+                f"{MOST_TASKS_MADE}; use one name for each handler, and the payload for what differs"
+            )
+        raise InvalidInput([FieldError("action.name", "out_of_range", problem)])
+
+    async def tasks(self, names: Collection[str], now: datetime) -> list[int]:
+        """The numbers of tasks that a worker serves; `@webhook` is one of them."""
+        numbers = await self.targets([TASK_MARK + name for name in names], now)
+        return [-number for number in numbers.values()]
 
     async def make(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
         """Make what others may be making at this moment: in a transaction of its own, so that nobody waits for us for long."""
@@ -168,8 +206,8 @@ class Engine:
     async def _ensured(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
     ) -> dict[str, int]:
-        async def make(missing: list[str]) -> Sequence[asyncpg.Record]:
-            return await self.make(_Q[statement], missing, now)
+        async def make(missing: list[str]) -> Sequence[_Numbered]:
+            return _pairs(await self.make(_Q[statement], missing, now))
 
         return await self._numbers(known, names, make)
 
@@ -177,19 +215,25 @@ class Engine:
         self,
         known: dict[str, int],
         names: Collection[str],
-        make: Callable[[list[str]], Awaitable[Sequence[asyncpg.Record]]],
+        make: Callable[[list[str]], Awaitable[Sequence[_Numbered]]],
     ) -> dict[str, int]:
         found = {name: known[name] for name in names if name in known}
         if len(found) == len(names):
             return found
         while missing := [name for name in names if name not in found]:
             # Twice at most: somebody else may be making one just now.
-            rows = await make(missing)
-            found |= {row["name"]: row["id"] for row in rows}
+            found |= dict(await make(missing))
         if len(known) + len(found) > _MOST_NAMES:
             known.clear()
         known |= found
         return found
+
+
+_Numbered = tuple[str, int]  # a name and what stands for it in the database
+
+
+def _pairs(rows: Sequence[asyncpg.Record]) -> list[_Numbered]:
+    return [(row["name"], row["id"]) for row in rows]
 
 
 class _Announcer:

@@ -13,7 +13,7 @@ import msgspec
 from hourbell.engine.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TENANT
+from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TASK, TENANT
 from hourbell.engine.pages import walk
 from hourbell.engine.read import get_execution, get_job, list_executions, live_execution
 from hourbell.model.errors import NotFound
@@ -59,6 +59,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     until: datetime | None = None  # when that changes by itself
     execution_id: int | None = None  # the execution that is explained
     blocked_by: Holder | None = None  # one that has what it waits for, if the caller may see it
+
+
+_NO_WORKER_FOR_TASK = Explanation(
+    code="no_worker_for_task",
+    message="No live worker of its queue runs its task. Start one that has a handler for it, or names it in `tasks`.",
+)
 
 
 async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
@@ -203,6 +209,8 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
     if kind == KEY:
         message = "Another execution with the same concurrency key has not ended yet."
         return Explanation(code="concurrency_key", message=message, blocked_by=holder)
+    if kind == TASK:
+        return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
     name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
     if row["full"]:
         message = f"Its {name} has as many executions at once as it may."

@@ -25,7 +25,8 @@ from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-QUEUE, TENANT, TARGET, KEY, JOB = range(1, 6)  # kinds of blockers, as in functions/limits.sql
+# Kinds of blockers, as in functions/limits.sql.
+QUEUE, TENANT, TARGET, KEY, JOB, TASK = range(1, 7)
 
 _Q = queries("limits")
 _POINTS = Points("configure.before_commit", "configure.after_commit")

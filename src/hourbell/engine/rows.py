@@ -32,8 +32,8 @@ _TOO_MANY = (
     "Nothing was changed; send it again without them."
 )
 
-Names = tuple[str, str, str | None, Schedule | None]
-Terms = tuple[str, str | None, Priority, Delivery, int | None, int | None, int | None, int, int]
+Names = tuple[str, str, str, Schedule | None]
+Terms = tuple[str, str, Priority, Delivery, int | None, int | None, int | None, int, int]
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -114,12 +114,12 @@ async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime)
         if entry.recurring is not None and not isinstance(entry.recurring.schedule, Once)
     }
     tenants = {entry.tenant for entry in entries} | {request.tenant for request in requests}
-    terms = {entry.terms for entry in entries}
     makers = {entry.terms[0]: entry.tenant for entry in entries}
+    namers = {entry.terms[1]: entry.tenant for entry in entries}
     return Numbers(
         await engine.tenants(tenants, now),
         await engine.queues(makers.keys(), now, makers),
-        await engine.targets({host for _, host, *_ in terms if host is not None}, now),
+        await engine.targets(namers.keys(), now, namers),
         await ensure_timetables(engine, set(rides.values()), now) if rides else {},
         rides,
     )
@@ -155,9 +155,9 @@ async def unnameable(
 
 def names_of(entry: Entry) -> Names:
     """All that it names."""
-    queue, host, *_ = entry.terms
+    queue, target, *_ = entry.terms
     schedule = None if entry.recurring is None else entry.recurring.schedule
-    return entry.tenant, queue, host, schedule
+    return entry.tenant, queue, target, schedule
 
 
 def arguments(
@@ -202,8 +202,8 @@ def arguments(
 
 
 def _numbered(terms: Terms, numbers: Numbers) -> tuple[Any, ...]:
-    queue, host, priority, delivery, *rest = terms
-    target = None if host is None else numbers.targets[host]
+    queue, name, priority, delivery, *rest = terms
+    target = numbers.targets[name]
     at_most_once = delivery is Delivery.AT_MOST_ONCE
     return numbers.queues[queue], target, priority.value, at_most_once, *rest
 
@@ -255,7 +255,7 @@ def _recurring(
         ends_at=job.window.ends_at,
         name=job.name,
         spec=entry.spec,
-        target=None if job.target is None else numbers.targets[job.target],
+        target=numbers.targets[job.target],
         key=key_number(job),
         key_limit=job.concurrency_limit,
         since=active_since(job, now),

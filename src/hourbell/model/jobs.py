@@ -33,6 +33,8 @@ from hourbell.model.schedules import Schedule, Window
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 NOTIFICATION_QUEUE = "notifications"
+WEBHOOK_TASK = "@webhook"  # stands for every webhook among the tasks that a worker serves
+TASK_MARK = "@"  # before the name of a task where hosts are named too
 DEFAULT_TIMEOUT_SECONDS = 300
 MAX_TIMEOUT_SECONDS = 86_400
 MAX_START_DEADLINE_SECONDS = 30 * 86_400
@@ -202,9 +204,11 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     notifications: tuple[Notification, ...] = ()
 
     @property
-    def target(self) -> str | None:
-        """The host that its action calls, if it calls one."""
-        return host_of(self.action.url) if isinstance(self.action, WebhookAction) else None
+    def target(self) -> str:
+        """What it runs on: the host that its webhook calls, or its task as `@name`."""
+        if isinstance(self.action, TaskAction):
+            return TASK_MARK + self.action.name
+        return host_of(self.action.url) or TASK_MARK + WEBHOOK_TASK
 
 
 class Job(NewJob, frozen=True, kw_only=True):

@@ -57,7 +57,8 @@ _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    queues: Sequence[str] = ("default",)
+    queues: Sequence[str] | None = ("default",)  # None: all, also those that are named later
+    tasks: Sequence[str] | None = None  # that it can run; `@webhook` is one. None: all
     slots: int = 100
     critical_slots: int = 0  # of the slots, for CRITICAL only
     low_share: float = 0.05  # of the claims, begin with the least urgent, so that it goes on too
@@ -460,7 +461,9 @@ class Worker:
             return
         asked_at = time.monotonic()
         settings = self._settings
-        session = await self._dispatch.open(settings.name, settings.queues, settings.slots)
+        session = await self._dispatch.open(
+            settings.name, settings.queues, settings.slots, settings.tasks
+        )
         self._session = self._settler.session = session
         self._renewed_at = asked_at
         self._woken.set()

@@ -252,8 +252,13 @@ class Hand:
         self._claims = 0
 
     @classmethod
-    async def opened(cls, engine: Engine, queues: Sequence[str] = ("default",)) -> "Hand":
-        return cls(engine, await PostgresDispatch(engine).open("hand", queues, 1000))
+    async def opened(
+        cls,
+        engine: Engine,
+        queues: Sequence[str] | None = ("default",),
+        tasks: Sequence[str] | None = None,
+    ) -> "Hand":
+        return cls(engine, await PostgresDispatch(engine).open("hand", queues, 1000, tasks))
 
     async def claim(self, limit: int = 1000, at_once: bool = False) -> list[Claimed]:
         self._claims += 1

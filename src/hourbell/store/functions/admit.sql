@@ -130,7 +130,8 @@ declare
   tiers int[];  -- tiers of this priority with something due, by level
   lows timestamptz[];
   marks tid[];
-  served smallint[];
+  served hourbell.sessions[];
+  mixed smallint[];  -- queues whose sessions do not all serve the same tasks
   generation int;
   from_below boolean;
   woken hourbell.due[] := '{}';
@@ -157,11 +158,14 @@ begin
     room := room - 2 * cardinality(woken);
     admitted := cardinality(woken);
   end if;
+  if exists (select from hourbell.fleets where fleets.mixed) then more := hourbell.regroup(p_batch) or more; end if;
   served := hourbell.served();
+  mixed := array(select queue from hourbell.fleets where fleets.mixed);
   generation := hourbell.generation();  -- before any limit is looked at
   if from_below and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
-      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now, this_pass);
+      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, mixed, generation, p_now,
+        this_pass);
     end loop;
     woken := '{}';
   end if;
@@ -217,7 +221,7 @@ begin
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    limited := n - missed - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
+    limited := n - missed - hourbell.let_on(rows, p, served, mixed, generation, p_now, this_pass);
 
     -- The mark of a tier: the first row that is still there, or a little ago when nothing is due: what is due "now" is
     -- committed some milliseconds later.
@@ -238,21 +242,27 @@ end $$;
 
 -- Decides about due executions of one priority: ready, parked, or skipped. Returns how many went on without any limit.
 create or replace function hourbell.let_on(
-  p_rows hourbell.due[], p smallint, p_served smallint[], p_generation int, p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_mixed smallint[], p_generation int, p_now timestamptz,
+  p_pass bigint
 ) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-declare rows hourbell.due[];
+declare
+  rows hourbell.due[];
+  stopped boolean;
 begin
   if p_rows is null or p_rows = '{}' then return 0; end if;
   -- Overlap is decided once; what has waited for something else since is the earlier run.
   rows := hourbell.without_overlap(p_rows, 0, p_now);
-  if not exists (select from unnest(rows) as r where r.key is not null or not r.queue = any (p_served))
-      and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
-    perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+  select bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task)) into stopped
+  from (
+    select queue, hourbell.task(target) as task, bool_or(key is not null) as keyed from unnest(rows)
+    group by queue, hourbell.task(target)) as r;
+  if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
+    perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
   rows := hourbell.restrict(rows, p, p_served, p_now, p_pass);
-  perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+  perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & 256 = 0);
 end $$;
 
@@ -281,7 +291,7 @@ end $$;
 
 -- Makes executions of one priority ready: fairness is the tag that each is given.
 create or replace function hourbell.offer(
-  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p smallint, p_mixed smallint[], p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -297,11 +307,11 @@ begin
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v on true;
   tags := hourbell.tag(array(select queue from unnest(p_rows)), array(select tenant from unnest(p_rows)), p, queues, times, p_pass);
   with tagged as materialized (
-    select tag, id, queue, checks
+    select tag, id, queue, checks, hourbell.task(target) as task
     from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
   set_apart as (
-    insert into hourbell.suspects (tag, id, queue, priority, since, held, generation)
-    select tag, id, queue, p, p_now, checks & 256 > 0, p_generation from tagged where checks & 2 > 0),
+    insert into hourbell.suspects (tag, id, queue, priority, since, held, generation, task)
+    select tag, id, queue, p, p_now, checks & 256 > 0, p_generation, task from tagged where checks & 2 > 0),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
     from (select queue, max(tag) as highest from tagged group by queue) as t
@@ -313,8 +323,9 @@ begin
   highest as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, p, v, highest, p_pass from times)
-  insert into hourbell.ready (tag, id, queue, priority, held, generation)
-  select tag, id, queue, p, checks & 256 > 0, p_generation from tagged where checks & 2 = 0 order by queue, tag;
+  insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
+  select tag, id, queue, p, checks & 256 > 0, p_generation, task, queue = any (p_mixed)
+  from tagged where checks & 2 = 0 order by queue, tag;
 end $$;
 
 -- The tags of rows of one priority, in their order: each tenant goes on in its lane from where it was, but not from below

@@ -27,6 +27,9 @@ declare
   p smallint;
   room int;
   queues smallint[];
+  hidden smallint[];  -- queues in which what others serve is in the way
+  fitting int[];  -- tasks that this session serves; null: all
+  seen int;
   shares int[];
   in_hand boolean;
   takes_long boolean;
@@ -44,6 +47,8 @@ begin
   alive := found; recalled := false;
   if not alive then return; end if;
   newest := hourbell.generation();
+  if session.all_queues then session.queues := hourbell.all_queues(); end if;
+  if session.tasks is not null then fitting := session.tasks || 0; end if;
 
   -- 0 is the number of every claim that its worker did not number: it names none of them.
   if p_repeated and p_claim > 0 then
@@ -59,17 +64,21 @@ begin
   -- Quarantine: one session at a time drains and then runs, one by one and with nothing beside them, the executions whose
   -- workers died twice in a row. Only so is it known which of them kills. A session whose work takes long leaves that to
   -- another one: it would stand idle until the last of it has ended. But if they have waited for long, somebody has to.
-  if session.quarantine or exists (select from hourbell.suspects where queue = any (session.queues)) then
+  if session.quarantine or exists (
+      select from hourbell.suspects
+      where queue = any (session.queues) and (fitting is null or task = any (fitting))) then
     in_hand := exists (select from hourbell.leased where leased.session = p_session);
     takes_long := exists (
         select from hourbell.leased where leased.session = p_session and not alone and claimed_at < p_now - p_patience)
       and not exists (
-        select from hourbell.suspects where queue = any (session.queues) and since < p_now - 20 * p_patience);
+        select from hourbell.suspects
+        where queue = any (session.queues) and (fitting is null or task = any (fitting)) and since < p_now - 20 * p_patience);
     if session.quarantine and takes_long then
       update hourbell.sessions set quarantine = false where id = p_session;
       session.quarantine := false;
     elsif not session.quarantine and not takes_long and (not in_hand or exists (
-        select from hourbell.suspects where queue = any (session.queues) and since < p_now - p_patience)) then
+        select from hourbell.suspects
+        where queue = any (session.queues) and (fitting is null or task = any (fitting)) and since < p_now - p_patience)) then
       begin
         update hourbell.sessions set quarantine = true where id = p_session;
         session.quarantine := true;
@@ -79,7 +88,7 @@ begin
     if session.quarantine then
       if in_hand then return; end if;
       delete from hourbell.suspects where ctid = (
-        select ctid from hourbell.suspects where queue = any (session.queues)
+        select ctid from hourbell.suspects where queue = any (session.queues) and (fitting is null or task = any (fitting))
         order by priority, tag limit 1 for update skip locked)
       returning array[id], case when held then array[id] else '{}' end,
         case when generation < newest then array[id] else '{}' end into popped, held, stale;
@@ -96,17 +105,17 @@ begin
     foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
-      queues := session.queues; shares := array[room];
-      if cardinality(queues) > 1 then
+      queues := session.queues; shares := array[room]; hidden := '{}';
+      if cardinality(queues) > 1 or fitting is not null then
         -- Mostly only one of them has anything of this priority.
-        queues := array(
-          select q.queue from unnest(session.queues) as q(queue)
-          cross join lateral (
-            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
-          cross join lateral (
-            select from hourbell.ready as r
-            where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r);
-        continue when queues = '{}';
+        select coalesce(array_agg(q.queue) filter (where r.fits), '{}'), coalesce(array_agg(q.queue) filter (where not r.fits), '{}')
+        into queues, hidden
+        from unnest(session.queues) as q(queue)
+        cross join lateral (
+          select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+        cross join lateral (
+          select fitting is null or task = any (fitting) as fits from hourbell.ready as r
+          where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r;
       end if;
       -- Between queues decides how far their next is ahead of their virtual time: how many of each that makes.
       if cardinality(queues) > 1 then
@@ -123,21 +132,45 @@ begin
             order by r.tag - v.v limit room) as t on t.queue = q.queue
           group by q.pos order by q.pos);
       end if;
-      with places as materialized (
-        select r.row from unnest(queues, shares) as q(queue, share)
-        cross join lateral (
-          select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
-        cross join lateral (
-          select ctid as row from hourbell.ready as r
-          where r.queue = q.queue and r.priority = p and r.tag >= v.v
-          order by r.tag limit q.share for update skip locked) as r),
-      taken as (
-        delete from hourbell.ready where ctid = any (array(select row from places))
-        returning ready as row, id, tag, held, generation < newest as older)
-      select array_agg(id order by tag), array_agg(id order by tag) filter (where held), array_agg(id) filter (where taken.older),
-        rows || array_agg(row) filter (where held and p_at_once)
-      into more, holding, older, rows from taken;
-      popped := popped || more; held := held || holding; stale := stale || older;
+      if queues <> '{}' then
+        with places as materialized (
+          select r.row, r.task from unnest(queues, shares) as q(queue, share)
+          cross join lateral (
+            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+          cross join lateral (
+            select ctid as row, task from hourbell.ready as r
+            where r.queue = q.queue and r.priority = p and r.tag >= v.v
+            order by r.tag limit q.share for update skip locked) as r),
+        taken as (
+          delete from hourbell.ready where ctid = any (array(
+            select row from places where fitting is null or task = any (fitting)))
+          returning ready as row, id, tag, held, generation < newest as older)
+        select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
+          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where held and p_at_once),
+          (select count(*) from places)
+        into more, holding, older, rows, seen from taken;
+        popped := popped || more; held := held || holding; stale := stale || older;
+        if seen > coalesce(cardinality(more), 0) then hidden := hidden || queues; end if;
+      end if;
+      room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
+      if hidden <> '{}' and room > 0 then
+        with places as materialized (
+          select r.row, r.tag - v.v as ahead from unnest(hidden) as q(queue)
+          cross join lateral (
+            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+          cross join unnest(fitting) as t(task)
+          cross join lateral (
+            select ctid as row, tag from hourbell.ready as r
+            where r.queue = q.queue and r.priority = p and r.task = t.task and r.tag >= v.v and r.apart
+            order by r.tag limit least(room, greatest(room / cardinality(fitting), 100)) for update skip locked) as r),
+        taken as (
+          delete from hourbell.ready where ctid = any (array(select row from places order by ahead limit room))
+          returning ready as row, id, tag, held, generation < newest as older)
+        select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
+          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where held and p_at_once)
+        into more, holding, older, rows from taken;
+        popped := popped || more; held := held || holding; stale := stale || older;
+      end if;
     end loop;
   end if;
   if cardinality(popped) = 0 then return; end if;
@@ -326,7 +359,7 @@ declare
   back bigint[];
 begin
   with places as materialized (
-    select r.row from hourbell.sessions as s cross join lateral unnest(s.queues) as q(queue)
+    select r.row from hourbell.sessions as s cross join lateral unnest(hourbell.queues_of(s)) as q(queue)
     cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
     cross join lateral (
       select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
@@ -339,8 +372,8 @@ begin
   if stale is null then return false; end if;
   back := hourbell.recall(array(select id from unnest(stale)), p_now);
   -- Whoever may start goes back to his place, under the limits of now.
-  insert into hourbell.ready (tag, id, queue, priority, held, generation)
-  select tag, id, queue, priority, held, generation from unnest(stale) where not id = any (back);
+  insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
+  select tag, id, queue, priority, held, generation, task, apart from unnest(stale) where not id = any (back);
   return back <> '{}';
 end $$;
 

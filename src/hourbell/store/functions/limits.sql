@@ -1,4 +1,5 @@
--- Limits, as the gate sees them. Blockers, wherever `kind` stands: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job.
+-- Limits, as the gate sees them. Blockers, wherever `kind` stands: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job,
+-- 6 queue and task (no worker of the queue serves the task).
 -- `kind + 0`: what is looked up by its id must not be looked up by its kind, of which statistics may say that there is none.
 
 -- The space of tags of what is parked by a blocker; that of the ready of a queue is the queue's number.
@@ -6,10 +7,21 @@ create or replace function hourbell.space(p_kind smallint, p_key bigint) returns
 language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
+-- The number of the task of an execution: 0 unknown, 1 a webhook.
+create or replace function hourbell.task(p_target int) returns int
+language sql immutable
+return case when p_target > 0 then 1 else coalesce(-p_target, 0) end;
+
+-- The key of a queue and a task, as a blocker of kind 6.
+create or replace function hourbell.task_key(p_queue bigint, p_task int) returns bigint
+language sql immutable
+return (p_queue << 32) + p_task;
+
 -- Which blocker of a kind an execution falls under; null: none.
 create or replace function hourbell.scope(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
 language sql immutable
-return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key end;
+return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key
+  when 6 then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
 -- Executions let go of what they hold. One that has not ended keeps its key: the next of that key waits for its end. Offers
 -- that were not claimed have cost no token.
@@ -173,13 +185,6 @@ begin
   perform hourbell.write_bucket(l.kind, l.key, hourbell.tokens(l, p_now) - p_starts, p_now);
 end $$;
 
--- Queues that a worker serves. A session that was not renewed counts until it is reaped: after an outage of the database all
--- of them are late, and none is gone.
-create or replace function hourbell.served() returns smallint[]
-language sql stable as $$
-  select coalesce(array_agg(distinct q), '{}') from hourbell.sessions cross join lateral unnest(queues) as q
-$$;
-
 -- Takes what may go on out of `parked`: of every blocker about which there is news as many as it has room for, in order.
 -- They come back as due rows whose `checks` say, from 16 up, where they waited; the gate looks at them anew.
 create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
@@ -190,7 +195,8 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 declare
   kinds smallint[]; keys bigint[];
   claimed hourbell.wakes[];
-  served smallint[];
+  served hourbell.sessions[];
+  queues bigint[];  -- about which there is news: workers may have come or gone
   share int;
   rooms int[];
   counts int[];
@@ -205,8 +211,16 @@ begin
   into kinds, keys, claimed from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
   served := hourbell.served();  -- after the news were read, so that it is not older than they are
-  perform hourbell.leave(array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1 and not key = any (served)),
-    p_limit, p_now);
+  queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1);
+  if queues <> '{}' then
+    perform hourbell.note_fleet(q::smallint, served) from unnest(queues) as q;
+    perform hourbell.leave(array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
+    perform hourbell.leave_tasks(queues, served, p_limit, p_now);
+    keys := keys || array(
+      select t.key from unnest(queues) as q cross join lateral hourbell.parked_tasks(q) as t(key)
+      where not hourbell.lacks_task(served, t.key));
+    kinds := kinds || array_fill(6::smallint, array[cardinality(keys) - cardinality(kinds)]);
+  end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- who has many is not in the way of the others
 
   if claimed is not null then
@@ -225,7 +239,8 @@ begin
           select id from hourbell.parked as p where p.kind = 4 and p.key = n.key order by p.priority, p.rank, p.id limit 1) as p
         cross join lateral (select key_limit from hourbell.executions as e where e.id = p.id offset 0) as e)
         - (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = n.key)
-      when n.kind = 1 and not n.key = any (served) then 0
+      when n.kind = 1 and not hourbell.is_queue_served(served, n.key) then 0
+      when n.kind = 6 and hourbell.lacks_task(served, n.key) then 0
       else coalesce((select hourbell.room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
@@ -235,7 +250,7 @@ begin
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
     left join lateral (
-      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_from_below and n.kind < 4
+      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_from_below and n.kind not in (4, 5)
       order by p.priority desc limit 1) as least_urgent on true
     cross join lateral (
       select ctid as row, id from hourbell.parked as p
@@ -411,7 +426,7 @@ end $$;
 -- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
 -- waited at one of them has passed those before it, and does not stand in line there again.
 create or replace function hourbell.restrict(
-  p_rows hourbell.due[], p_priority smallint, p_served smallint[], p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p_priority smallint, p_served hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
@@ -421,18 +436,20 @@ declare
   staying hourbell.due[];
   blocker smallint;
 begin
-  foreach blocker in array array[3, 2, 1]::smallint[] loop
+  foreach blocker in array array[6, 3, 2, 1]::smallint[] loop
     with candidates as materialized (
       select r, hourbell.scope(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
       from unnest(going) as r),
     limited as materialized (
-      select s.key, case when blocker = 1 and not s.key = any (p_served) then 0 else hourbell.room(l, p_now) end as room,
+      select s.key, case when l.key is null or (blocker = 1 and not hourbell.is_queue_served(p_served, s.key)) then 0
+          else hourbell.room(l, p_now) end as room,
         exists (
           select from hourbell.parked as p
           where p.kind = blocker and p.key = s.key and p.priority <= p_priority offset 0) as waited_for
       from (select distinct key from candidates where key is not null) as s
       left join lateral (select * from hourbell.limits as l where l.kind = blocker and l.key = s.key) as l on true
-      where l.key is not null or (blocker = 1 and not s.key = any (p_served))),
+      where l.key is not null or (blocker = 1 and not hourbell.is_queue_served(p_served, s.key))
+        or (blocker = 6 and hourbell.lacks_task(p_served, s.key))),
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
@@ -486,7 +503,7 @@ begin
   with lines as materialized (
     select distinct (checks >> 4)::smallint as kind, hourbell.scope((checks >> 4)::smallint, queue, tenant, target, key) as key,
       hourbell.scope(p_kind, queue, tenant, target, key) as blocked
-    from unnest(p_rows) where checks >> 4 > p_kind and checks >> 4 < 4),
+    from unnest(p_rows) where checks >> 4 between 1 and 3 and (p_kind = 6 or checks >> 4 > p_kind)),
   picked as materialized (
     select p.row, e.executions as e, l.kind
     from lines as l
@@ -677,8 +694,8 @@ begin
         for update skip locked))
       returning *),
     put as (
-      insert into hourbell.ready (tag, id, queue, priority, held, generation)
-      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation from moved)
+      insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
+      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation, task, apart from moved)
     select count(*), case when s.factor < 1 then max(tag) else min(tag) end into seen, come_to from next;
   else
     with next as materialized (

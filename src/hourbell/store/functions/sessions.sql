@@ -1,20 +1,35 @@
 -- Sessions: a worker process's hold on everything it has claimed, with one expiry.
 
+-- p_queues and p_tasks say what it serves; null: all of them, also those that are named later.
 create or replace function hourbell.open_session(
-  p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_slots int, out id bigint, out token uuid
+  p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_tasks int[], p_slots int,
+  out id bigint, out token uuid
 )
 language sql volatile as $$
   -- What waited for a worker of these queues.
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, q from unnest(p_queues) as q;
-  insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
-  values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, p_queues, p_slots, p_now, p_now, p_now + p_lease)
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
+  insert into hourbell.sessions (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
+  values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, coalesce(p_queues, hourbell.all_queues()),
+    p_queues is null, case when p_tasks is not null then array(select distinct unnest(p_tasks) order by 1) end, p_slots, p_now,
+    p_now, p_now + p_lease)
   returning id, token
 $$;
 
--- Somebody asks for work: extends his session if it holds nothing, and says which queues it serves. What is held is held by
+create or replace function hourbell.all_queues() returns smallint[]
+language sql stable as $$
+  select coalesce(array_agg(id order by id), '{}') from hourbell.queues
+$$;
+
+-- The queues that a session serves now.
+create or replace function hourbell.queues_of(s hourbell.sessions) returns smallint[]
+language sql stable
+return case when s.all_queues then hourbell.all_queues() else s.queues end;
+
+-- Somebody asks for work: extends his session if it holds nothing, and says which queues and tasks (null: all) it serves. What is held is held by
 -- heartbeats alone: one that the worker does not know of must not be held for ever because he goes on asking for more.
 create or replace function hourbell.renew_session(
-  p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[]
+  p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[],
+  out tasks text[]
 )
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -23,7 +38,12 @@ begin
   select * into session from hourbell.sessions where id = p_session and token = p_token;
   alive := found;
   if not alive then return; end if;
-  queues := array(select name from hourbell.queues where id = any (session.queues) order by name);
+  queues := array(select name from hourbell.queues where id = any (hourbell.queues_of(session)) order by name);
+  if session.tasks is not null then
+    tasks := array(
+      select name from hourbell.tasks where id = any (session.tasks)
+      union all select '@webhook' where 1 = any (session.tasks) order by name);
+  end if;
   -- Who asks all the time is extended now and then.
   if session.renewed_at not between p_now - p_lease / 10 and p_now
       and not exists (select from hourbell.leased as l where l.session = p_session) then
@@ -130,7 +150,7 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 begin
   with gone as (delete from hourbell.sessions where id = p_session returning *)
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(queues) from gone;
+  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
 end $$;
 
 -- What a session holds of these executions, as its claims gave it.

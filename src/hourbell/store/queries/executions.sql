@@ -118,7 +118,8 @@ select hourbell.job_spec(job, spec) from hourbell.executions where id = $1
 
 -- name: queue_served
 -- Whether anybody serves a queue.
-select exists (select from hourbell.sessions where $1::smallint = any (queues) and expires_at > $2) as served
+select exists (
+  select from hourbell.sessions where (all_queues or $1::smallint = any (queues)) and expires_at > $2) as served
 
 -- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 of those that are `wanted`, among the $3
 -- newest, and the last of these if the walk ends there (engine/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label

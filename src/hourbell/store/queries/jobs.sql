@@ -33,6 +33,10 @@ with made as (
   on conflict (host) do nothing returning id, host as name)
 select id, name from made union all select id, host from hourbell.targets where host = any ($1)
 
+-- name: ensure_tasks
+-- The same for tasks; $3 and $4 as for queues.
+select * from hourbell.ensure_tasks($1, $2, $3, $4)
+
 -- name: timetables
 -- Those that there are of some rhythms, by their place in the arrays.
 select a.k, t.id

@@ -45,7 +45,8 @@ select p.kind, p.key,
   case when l.rate is not null then hourbell.next_token(p.kind, p.key, $2) + make_interval(secs => (
     select count(*) from (
       select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
-        and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token
+        and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
+  p.kind = 6 and hourbell.lacks_task(hourbell.served(), p.key) as lacks_task
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 where p.id = $1

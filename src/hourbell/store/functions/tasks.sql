@@ -1,0 +1,188 @@
+-- Tasks: which executions the workers of a queue can run, and how a claim finds them.
+--
+-- The gate makes ready only what a live session serves; the rest is parked under (queue, task), kind 6, until such a session
+-- opens. As long as all sessions of a queue serve the same tasks, everything that is ready there fits each of them, and claims
+-- go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an index by task. A claim that meets
+-- rows of others in its way goes by the tasks of its session, so a backlog that only another worker serves hides nothing.
+
+-- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped: after an
+-- outage of the database all of them are late, and none is gone.
+create or replace function hourbell.served() returns hourbell.sessions[]
+language sql stable as $$
+  select coalesce(array_agg(s), '{}') from (
+    select distinct on (all_queues, queues, tasks) sessions as s from hourbell.sessions order by all_queues, queues, tasks) as s
+$$;
+
+create or replace function hourbell.is_queue_served(p_served hourbell.sessions[], p_queue bigint) returns boolean
+language sql immutable
+return exists (select from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues));
+
+create or replace function hourbell.is_served(p_served hourbell.sessions[], p_queue bigint, p_task int) returns boolean
+language sql immutable
+return exists (
+  select from unnest(p_served) as s
+  where (s.all_queues or p_queue = any (s.queues)) and (p_task = 0 or s.tasks is null or p_task = any (s.tasks)));
+
+-- Of a blocker of kind 6: whether its queue has workers, and none of them serves its task.
+create or replace function hourbell.lacks_task(p_served hourbell.sessions[], p_key bigint) returns boolean
+language sql immutable
+return hourbell.is_queue_served(p_served, p_key >> 32)
+  and not hourbell.is_served(p_served, p_key >> 32, (p_key & 4294967295)::int);
+
+-- The tasks of a queue under which something is parked, as blockers. One look-up for each of them.
+create or replace function hourbell.parked_tasks(p_queue bigint) returns setof bigint
+language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  with recursive found as (
+    (select key from hourbell.parked
+     where kind = 6 and key >= hourbell.task_key(p_queue, 0) and key < hourbell.task_key(p_queue + 1, 0) order by key limit 1)
+    union all
+    select n.key from found as f cross join lateral (
+      select key from hourbell.parked as p
+      where p.kind = 6 and p.key > f.key and p.key < hourbell.task_key(p_queue + 1, 0) order by p.key limit 1) as n)
+  select key from found
+$$;
+
+-- Sessions of a queue have come or gone. What is ready there was admitted for the sessions of before: if those of now serve
+-- other tasks, or not all the same, it has to be found by its task.
+create or replace function hourbell.note_fleet(p_queue smallint, p_served hourbell.sessions[]) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  old hourbell.fleets;
+  new hourbell.fleets;
+begin
+  select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1, count(distinct coalesce(s.tasks, '{-1}')) > 1
+  into new from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
+  if not found then return; end if;  -- nobody claims there
+  select * into old from hourbell.fleets where queue = p_queue;
+  new.mixed := new.mixed or (old.queue is not null and (old.mixed or new.tasks is distinct from old.tasks));
+  if new is not distinct from old then return; end if;
+  insert into hourbell.fleets values (new.*)
+  on conflict (queue) do update set tasks = new.tasks, uniform = new.uniform, mixed = new.mixed;
+  if new.mixed and not coalesce(old.mixed, false) then
+    insert into hourbell.regroupings (queue, priority, upto, last)
+    select p_queue, p.priority, v.v - 1, v.highest
+    from unnest('{0,1,2,3}'::smallint[]) as p(priority)
+    cross join lateral (
+      select v, highest from hourbell.virtual_time as v
+      where v.queue = p_queue and v.priority = p.priority order by pass desc limit 1) as v;
+  end if;
+end $$;
+
+-- Sets `apart` on what was made ready before its queue was mixed, a part in each pass; and ends what is mixed no more: all
+-- its sessions serve the same, and nothing that is ready is from before. Returns whether there is more to do.
+create or replace function hourbell.regroup(p_limit int) returns boolean
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  this hourbell.regroupings;
+  seen int;
+  locked int;
+  come_to float8;
+begin
+  update hourbell.fleets as f set mixed = false
+  where f.mixed and f.uniform
+    and not exists (select from hourbell.regroupings as r where r.queue = f.queue)
+    and not exists (select from hourbell.ready as r where r.queue = f.queue and r.apart offset 0);
+  select * into this from hourbell.regroupings limit 1;
+  if not found then return false; end if;
+  with next as materialized (
+    select ctid as row, tag, apart from hourbell.ready
+    where queue = this.queue and priority = this.priority and tag > this.upto and tag <= this.last
+    order by tag fetch first p_limit rows with ties),
+  free as materialized (
+    select ctid as row from hourbell.ready where ctid = any (array(select row from next where not apart)) for update skip locked),
+  moved as (update hourbell.ready set apart = true where ctid = any (array(select row from free)))
+  select count(*), count(*) filter (where not apart) - (select count(*) from free), max(tag) into seen, locked, come_to from next;
+  if locked > 0 then return false; end if;  -- a claim has them: the next pass looks at this part again
+  if seen >= p_limit then
+    update hourbell.regroupings set upto = come_to where queue = this.queue and priority = this.priority;
+  else
+    delete from hourbell.regroupings where queue = this.queue and priority = this.priority;
+  end if;
+  return true;
+end $$;
+
+-- No session serves some of the tasks any more that are ready in these queues: they release what they hold and go back through
+-- the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
+create or replace function hourbell.leave_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
+returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  here constant smallint[] := array(
+    select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (p_queues)
+      and not exists (select from hourbell.regroupings as r where r.queue = f.queue));
+  left_behind bigint[];
+begin
+  with recursive places as (
+    select n.* from unnest(here) as q(queue) cross join lateral (
+      select queue, priority, task from hourbell.ready as r where r.queue = q.queue and r.apart
+      order by r.queue, r.priority, r.task limit 1) as n
+    union all
+    select n.* from places as p cross join lateral (
+      select queue, priority, task from hourbell.ready as r
+      where r.queue = p.queue and r.apart and (r.priority, r.task) > (p.priority, p.task)
+      order by r.queue, r.priority, r.task limit 1) as n),
+  unserved as materialized (
+    select * from places as p where hourbell.lacks_task(p_served, hourbell.task_key(p.queue, p.task))),
+  from_ready as (
+    delete from hourbell.ready where ctid = any (array(
+      select r.row from unserved as u cross join lateral (
+        select ctid as row from hourbell.ready as r
+        where r.queue = u.queue and r.priority = u.priority and r.task = u.task and r.apart
+        order by r.tag limit p_limit for update skip locked) as r limit p_limit))
+    returning id, queue, priority),
+  from_suspects as (
+    delete from hourbell.suspects where ctid = any (array(
+      select ctid from hourbell.suspects as s
+      where s.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(s.queue, s.task))
+      limit p_limit for update skip locked))
+    returning id),
+  refunded as (
+    insert into hourbell.refunds (queue, priority, tenant)
+    select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
+      select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
+  select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
+  if left_behind is not null then
+    perform hourbell.let_go(left_behind, false, p_now);
+    perform hourbell.requeue(left_behind);
+  end if;
+  -- There may be more, now or when they have been regrouped.
+  insert into hourbell.wakes (at, kind, key)
+  select p_now + interval '100 milliseconds', 1, queue from hourbell.fleets as f
+  where f.queue = any (p_queues) and (left_behind is not null
+    or exists (select from hourbell.regroupings as r where r.queue = f.queue));
+end $$;
+
+-- The numbers of tasks; a new name is a new task. As ensure_queues, which see.
+create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
+returns table (id int, name text)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+  excessive text;
+begin
+  if exists (
+    select from unnest(p_names) as n(name) where not exists (select from hourbell.tasks as t where t.name = n.name offset 0))
+  then
+    select t.name into excessive
+    from hourbell.tenants as t
+    cross join lateral (select count(*) as n from hourbell.tasks as k where k.made_by = t.id) as made
+    cross join lateral (
+      select count(*) as n from unnest(p_names, p_makers) as a(name, maker)
+      where a.maker = t.name and not exists (select from hourbell.tasks as k where k.name = a.name offset 0)) as more
+    where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
+    limit 1;
+    if excessive is not null then
+      raise check_violation using message = 'a tenant names too many tasks', detail = excessive;
+    end if;
+    insert into hourbell.tasks (name, created_at, made_by)
+    select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
+    left join hourbell.tenants as t on t.name = a.maker
+    where not exists (select from hourbell.tasks as k where k.name = a.name offset 0) order by a.name
+    on conflict (name) do nothing;
+  end if;
+  return query select k.id, k.name from hourbell.tasks as k where k.name = any (p_names);
+end $$;
