@@ -37,7 +37,7 @@ async def enqueue(dsn: str) -> float:
 async def admit_all(dsn: str) -> tuple[float, float]:
     async with engine(dsn) as made:
         # Nothing is let on for a queue that nobody serves.
-        await PostgresDispatch(made).open("bench", ["default"], 1)
+        await PostgresDispatch(made).open("bench", ["default"], 1, ["no-op"])
         began, done, longest = time.monotonic(), 0, 0.0
         while done < COUNT:
             before = time.monotonic()
@@ -51,7 +51,7 @@ async def work(dsn: str) -> float:
     async with engine(dsn) as made:
         counter = Counter(COUNT)
         actions = {TaskAction: TaskRunner({"no-op": counter.handle})}
-        settings = WorkerSettings(name="bench", slots=6_000, lease_seconds=15)
+        settings = WorkerSettings(name="bench", slots=6_000, tasks=("no-op",), lease_seconds=15)
         worker = Worker(PostgresDispatch(made), actions, settings)
         running = asyncio.create_task(worker.run())
         while worker.session is None:  # noqa: ASYNC110 - the first claim follows at once

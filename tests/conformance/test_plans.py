@@ -252,6 +252,31 @@ def _(s: Scene) -> Case:
     return Case(TAKE, args, rows=2_050, buffers=50_000)
 
 
+def other_tasks_first(s: Scene) -> list[Step]:
+    """A worker of one task, of which 300 are ready behind all others, which another worker serves."""
+    return [
+        Step("update hourbell.ready set task = 2, apart = true"),
+        Step(
+            "update hourbell.ready set task = 3, tag = tag + 1e9 where id = any (array("
+            "select id from hourbell.ready where queue = 1 and priority = 2 limit 300))"
+        ),
+        Step("update hourbell.sessions set tasks = '{3}' where id = $1", [s.session]),
+    ]
+
+
+@case("claim of 200 behind the tasks of others")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 99, False, 200, s.now, "15 s"]
+    return Case(TAKE, args, rows=650, buffers=10_000, before=other_tasks_first(s))
+
+
+@case("claim that finds only the tasks of others")
+def _(s: Scene) -> Case:
+    args = [s.session, s.token, 99, False, 200, s.now, "15 s"]
+    steps = [*other_tasks_first(s), Step("delete from hourbell.ready where task = 3")]
+    return Case(TAKE, args, rows=30, buffers=1_000, before=steps)
+
+
 @case("claim repeated")
 def _(s: Scene) -> Case:
     args = [s.session, s.token, 4, True, 1000, s.now, "15 s"]
@@ -1210,6 +1235,7 @@ async def test_a_hot_statement_reads_no_more_than_it_needs(
     [
         ("claim of 200", "drop index hourbell.ready_in_order"),
         ("claim of 1,000", "alter function hourbell.take reset all"),
+        ("claim of 200 behind the tasks of others", "drop index hourbell.ready_by_task"),
         ("admission of 500", "drop index hourbell.due_in_order"),
         ("reaping a session of 400", "alter function hourbell.reap reset all"),
         ("a look at overlaps", "drop index hourbell.executions_manual"),
@@ -1233,7 +1259,8 @@ async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
         assert_reads_little(found, without)
 
 
-async def test_a_held_snapshot_makes_claims_no_dearer(database: str) -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+async def test_a_held_snapshot_makes_claims_no_dearer(database: str, mixed: bool) -> None:
     # What vacuum may not clear away piles up where rows pass through. Every scan of the life begins behind the pile.
     worker = await connect(database, statement_cache_size=0)
     holder = await connect(database)
@@ -1247,10 +1274,11 @@ async def test_a_held_snapshot_makes_claims_no_dearer(database: str) -> None:
     await worker.execute(
         "insert into hourbell.queues (name, created_at) values ('default', $1)", now
     )
-    session = await worker.fetchrow(
-        "select * from hourbell.open_session($1, '1 hour', 'worker', '{1}', 1000)", now
-    )
+    opened = "select * from hourbell.open_session($1, '1 hour', 'worker', '{1}', $2::int[], 1000)"
+    session = await worker.fetchrow(opened, now, [2] if mixed else None)
     assert session is not None
+    if mixed:
+        await worker.fetchrow(opened, now, [3])
     hold = holder.transaction(isolation="repeatable_read")
     await hold.start()
     await holder.fetchval("select count(*) from hourbell.executions")
@@ -1274,11 +1302,11 @@ async def one_round(
     await worker.execute(
         """
         with made as (
-          insert into hourbell.executions (id, occurrence, run_at, tenant, queue, priority, version, origin, spec)
-          select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303), $1, $1, 1 + n % 20, 1, 2, 1, 0, '{}'
+          insert into hourbell.executions (id, occurrence, run_at, tenant, queue, priority, version, origin, spec, target)
+          select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303), $1, $1, 1 + n % 20, 1, 2, 1, 0, '{}', -2
           from generate_series(1, 200) as n returning *)
-        insert into hourbell.due (run_at, id, tenant, queue, priority)
-        select run_at, id, tenant, queue, priority from made
+        insert into hourbell.due (run_at, id, tenant, queue, priority, target)
+        select run_at, id, tenant, queue, priority, target from made
         """,
         now,
     )

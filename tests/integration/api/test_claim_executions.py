@@ -111,6 +111,33 @@ async def test_only_the_queues_that_were_asked_for_are_served(api: Client, engin
     assert answer.paths == {"queues"}
 
 
+async def test_workers_that_name_different_tasks_get_only_theirs(api: Client, engine: Engine):
+    made = {}
+    for name in ("greet", "print"):
+        action = {"type": "TASK", "name": name}
+        made[name] = {execution_text(n) for n in await enqueue(engine, 10, action=action)}
+    [call] = await enqueue(engine, action=WEBHOOK)
+    made["@webhook"] = {execution_text(call)}
+    for name, wanted in made.items():
+        given = await RemoteWorker(api, name).claim(50, tasks=[name])
+        assert {each["execution_id"] for each in given} == wanted
+
+
+async def test_the_tasks_of_a_session_stay_those_of_its_first_claim(api: Client, engine: Engine):
+    await enqueue(engine, 3)
+    worker = RemoteWorker(api)
+    await worker.claim(1, tasks=["count", "print"])
+    assert len(await worker.claim(1, tasks=["print", "count"])) == 1
+    answer = await worker.ask(1, tasks=["print"])
+    assert answer.is_problem(422, "invalid_input")
+    assert answer.paths == {"tasks"}
+    assert len(await worker.claim(1)) == 1
+    other = RemoteWorker(api)
+    await enqueue(engine)
+    await other.claim(1)
+    assert (await other.ask(1, tasks=["count"])).paths == {"tasks"}
+
+
 async def test_what_is_due_and_not_admitted_is_given_too(api: Client, engine: Engine):
     # There is no scheduler here, and nobody else has passed the gate.
     await create(engine, one_time())
@@ -421,6 +448,10 @@ async def test_what_cannot_be_read_is_dead_and_harms_no_other(api: Client, engin
         ({"queues": "mail"}, "queues"),
         ({"queues": ["no spaces"]}, "queues[0]"),
         ({"queues": ["q"] * 51}, "queues"),
+        ({"tasks": []}, "tasks"),
+        ({"tasks": "greet"}, "tasks"),
+        ({"tasks": ["@other"]}, "tasks[0]"),
+        ({"tasks": ["t"] * 101}, "tasks"),
         ({"wait_seconds": -1}, "wait_seconds"),
         ({"wait_seconds": 31}, "wait_seconds"),
         ({"session_token": "ses_1"}, "session_token"),
