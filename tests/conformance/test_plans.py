@@ -1150,6 +1150,15 @@ def _(s: Scene) -> Case:
     )
 
 
+@case("retention of a thousand tenants")
+def _(s: Scene) -> Case:
+    # Once a minute; it looks at the oldest of each tenant, never at all that a tenant has.
+    args = [NODE, 1, s.now, 30, 365, 365, 1_000, 10_000]
+    return Case(
+        "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)", args, rows=40_000, buffers=60_000
+    )
+
+
 def creating(
     s: Scene,
     count: int,

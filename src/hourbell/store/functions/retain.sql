@@ -128,6 +128,25 @@ begin
   return total;
 end $$;
 
+-- The number of the first audit entry that is not older than p_at. Entries are numbered in the order of their time, or nearly, so a
+-- binary search finds it without an index by time.
+create or replace function hourbell.audit_from(p_at timestamptz) returns bigint language plpgsql stable
+set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+  low bigint := coalesce((select id from hourbell.audit order by id limit 1), 0);
+  high bigint := coalesce((select id from hourbell.audit order by id desc limit 1), -1) + 1;
+  middle bigint;
+  entry record;
+begin
+  while low < high loop
+    middle := low + (high - low) / 2;
+    select id, at into entry from hourbell.audit where id >= middle order by id limit 1;
+    if entry.at < p_at then low := entry.id + 1; else high := middle; end if;
+  end loop;
+  return low;
+end $$;
+
 -- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit entries, and rows
 -- of the ledger of tenants that keep less than the cell; days that no tenant keeps any longer are dropped whole by `drop_partitions`.
 -- A round looks at the next p_tenants tenants and deletes p_limit rows of each kind at most; the cursor stays until they have no more.
@@ -141,7 +160,9 @@ declare
   n int;
   most int := 0;
   tenants int[];
-  brief int[];  -- those that keep less of the ledger than the partition's age
+  short int[];  -- those that have a retention of the ledger of their own,
+  since date[];  -- and the first day that each keeps
+  over int[];  -- those that do not keep a partition any longer
   name text;
   day date;
   left_over int;
@@ -160,16 +181,22 @@ begin
     limit p_limit));
   get diagnostics n = row_count; most := greatest(most, n);
 
-  -- Entries are numbered in the order of their time, or nearly.
   delete from hourbell.audit where id = any (array(
+    with bounds as materialized (
+      select d.days, hourbell.audit_from(p_now - make_interval(days => d.days)) as id from (
+        select distinct coalesce(t.audit_days, p_audit_days) as days from unnest(tenants) as w(id)
+        cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t) as d)
     select a.id from unnest(tenants) as w(id)
     cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+    join bounds as b on b.days = coalesce(t.audit_days, p_audit_days)
     cross join lateral (
-      select id, at from hourbell.audit as a where a.tenant = t.id order by a.tenant, a.id limit p_limit for update skip locked) as a
-    where a.at < p_now - make_interval(days => coalesce(t.audit_days, p_audit_days))
+      select id from hourbell.audit as a where a.tenant = t.id and a.id < b.id order by a.tenant, a.id limit p_limit offset 0) as a
     limit p_limit));
   get diagnostics n = row_count; most := greatest(most, n);
 
+  select array_agg(t.id), array_agg(((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date) into short, since
+  from unnest(tenants) as w(id)
+  cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t where t.ledger_days is not null;
   left_over := p_limit;
   for name, day in
     select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
@@ -177,11 +204,8 @@ begin
       and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
     order by c.relname
   loop
-    brief := array(
-      select t.id from unnest(tenants) as w(id)
-      cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
-      where day < ((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date);
-    continue when brief = '{}';
+    over := array(select s.id from unnest(short, since) as s(id, since) where day < s.since);
+    continue when over = '{}';
     begin
       for i in 0..1 loop  -- recurring and one-time: each has an index of its own
         execute format(
@@ -190,7 +214,7 @@ begin
              cross join lateral (
                select ctid from hourbell.%1$I as l where l.tenant = w.id and %2$s order by l.tenant, l.id limit $2 offset 0) as l
              limit $2))',
-          name, case i when 0 then 'l.job <> l.id' else 'l.job = l.id' end) using brief, left_over;
+          name, case i when 0 then 'l.job <> l.id' else 'l.job = l.id' end) using over, left_over;
         get diagnostics n = row_count; left_over := left_over - n;
       end loop;
     exception
