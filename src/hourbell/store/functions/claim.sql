@@ -144,9 +144,9 @@ begin
         taken as (
           delete from hourbell.ready where ctid = any (array(
             select row from places where fitting is null or task = any (fitting)))
-          returning ready as row, id, tag, held, generation < newest as older)
+          returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
         select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
-          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where held and p_at_once),
+          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held),
           (select count(*) from places)
         into more, holding, older, rows, seen from taken;
         popped := popped || more; held := held || holding; stale := stale || older;
@@ -165,9 +165,9 @@ begin
             order by r.tag limit least(room, greatest(room / cardinality(fitting), 100)) for update skip locked) as r),
         taken as (
           delete from hourbell.ready where ctid = any (array(select row from places order by ahead limit room))
-          returning ready as row, id, tag, held, generation < newest as older)
+          returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
         select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
-          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where held and p_at_once)
+          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held)
         into more, holding, older, rows from taken;
         popped := popped || more; held := held || holding; stale := stale || older;
       end if;
