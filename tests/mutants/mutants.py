@@ -223,8 +223,8 @@ MUTANTS = [
     Mutant(
         "session_opened_by_the_local_clock",
         DISPATCH,
-        "_OPEN, now, self._engine.times.lease,",
-        "_OPEN, __import__('datetime').datetime.now().astimezone(), self._engine.times.lease,",
+        "            _OPEN,\n            now,\n",
+        "            _OPEN,\n            __import__('datetime').datetime.now().astimezone(),\n",
         (f"{DISPATCH_TEST}::test_heartbeats_keep_a_session_alive[embedded]",),
         "Only the database says what time it is, and here a lease begins by a node's own clock.",
     ),
@@ -453,8 +453,8 @@ MUTANTS = [
     Mutant(
         "unserved_queue_admitted",
         ADMIT,
-        "as r where r.key is not null or not r.queue = any (p_served))",
-        "as r where r.key is not null)",
+        "bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task))",
+        "bool_or(r.keyed)",
         (f"{LIMITS_TEST}::test_nothing_is_admitted_to_a_queue_that_nobody_serves",),
         "Nothing is made ready for a queue without a worker.",
     ),

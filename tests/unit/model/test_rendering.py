@@ -207,6 +207,8 @@ def test_an_execution_is_shown_with_its_attempts():
         "error": "it broke",
         "result": None,
         "progress": None,
+        "missed": None,
+        "missed_through": None,
         "attempts": [
             {
                 "attempt": 1,
