@@ -45,6 +45,7 @@ BY_THE_CLOCK = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Decide which tests share a process of pytest-xdist, and begin with those that take longest."""
     for item in items:
