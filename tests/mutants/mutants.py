@@ -86,6 +86,7 @@ POISON_TEST = f"{_LIFE}/test_poison.py"
 POLICIES_TEST = f"{_LIFE}/test_policies.py"
 REFUTED_TEST = f"{_LIFE}/test_refuted.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
+TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
@@ -458,7 +459,39 @@ MUTANTS = [
         (f"{LIMITS_TEST}::test_nothing_is_admitted_to_a_queue_that_nobody_serves",),
         "Nothing is made ready for a queue without a worker.",
     ),
+    Mutant(
+        "unserved_task_admitted",
+        LIMITS,
+        "array[6, 3, 2, 1]::smallint[]",
+        "array[3, 2, 1]::smallint[]",
+        (f"{TASKS_TEST}::test_what_no_worker_serves_waits_and_runs_when_one_comes",),
+        "What no worker of the queue can run is not made ready.",
+    ),
+    Mutant(
+        "backlog_not_regrouped",
+        ADMIT,
+        "more := hourbell.regroup(p_batch) or more;",
+        "more := more;",
+        (f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[uniform]",),
+        "What was ready before the workers of a queue differed is found by its task too.",
+    ),
     # Claims.
+    Mutant(
+        "claims_of_all_tasks",
+        CLAIM,
+        "select row from places where fitting is null or task = any (fitting)))",
+        "select row from places))",
+        (f"{TASKS_TEST}::test_sessions_of_one_queue_are_given_their_own_tasks_only",),
+        "A session is given only the tasks that it serves.",
+    ),
+    Mutant(
+        "no_claims_by_task",
+        CLAIM,
+        "if hidden <> '{}' and room > 0 then",
+        "if false then",
+        (f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[mixed]",),
+        "A backlog that only another worker serves hides nothing.",
+    ),
     Mutant(
         "urgent_last",
         CLAIM,

@@ -66,8 +66,9 @@ async def test_sessions_of_one_queue_are_given_their_own_tasks_only(engine: Engi
     greet, others = await made(engine, "greet", 20), await made(engine, "print", 10)
     others |= await made(engine, "copy", 10)
     await admit_all(engine)
+    assert ids(await greeter.claim(10)) < greet  # the first in line are its own
+    assert len(await greeter.claim()) == 10  # and then come those of others
     assert ids(await printer.claim()) == others
-    assert ids(await greeter.claim()) == greet
     assert await printer.claim() == await greeter.claim() == []
 
 
