@@ -683,6 +683,12 @@ def _(s: Scene) -> Case:
     return Case(J["create_jobs"], creating(s, 200, keys="new"), rows=1_100, buffers=20_000)
 
 
+@case("creating 200 one-time jobs of a tenant with a quota")
+def _(s: Scene) -> Case:
+    quota = Step("update hourbell.tenants set max_jobs = 1000 where id = 1")
+    return Case(J["create_jobs"], creating(s, 200), rows=3_000, buffers=20_000, before=[quota])
+
+
 @case("creating 200 one-time jobs under keys that were used")
 def _(s: Scene) -> Case:
     return Case(J["create_jobs"], creating(s, 200, keys="key"), rows=1_100, buffers=20_000)
@@ -1192,10 +1198,9 @@ def creating(
         ["somebody"] * count,
         kept,
         [r"\x00"] * count,
-        [r"\x01"] * count,
         ["{}"] * count,
     ]
-    return [s.now, 50, *asked, *one_time, *terms, None, *wishes, [1], [count // 2]]
+    return [s.now, 50, 50, *asked, *one_time, *terms, None, *wishes, [1]]
 
 
 def listing(
