@@ -795,7 +795,7 @@ MUTANTS = [
     Mutant(
         "unplanned_is_not_newer",
         MISFIRES,
-        "        (t.next_fire_at > m.since and t.next_fire_at <= m.until)\n",
+        "            (t.next_fire_at > m.since and t.next_fire_at <= m.until)\n",
         "        false\n",
         (f"{MISFIRES_TEST}::test_a_misfire_runs_only_under_all_when_a_newer_occurrence_is_due",),
         "Under `latest` a newer occurrence counts also if it is still to be planned.",
