@@ -153,7 +153,7 @@ async def create_herd(
     seconds_each: float,
     create: Callable[[int, datetime], Awaitable[None]],
 ) -> None:
-    at = whole_second(datetime.now(UTC) + timedelta(seconds=10 + 1.5 * steps * seconds_each))
+    at = whole_second(datetime.now(UTC) + timedelta(seconds=20 + 2 * steps * seconds_each))
     size = HERD // steps if steps * BATCH == HERD else ONE_BY_ONE // steps
     await small(made, at, "before")
     for step in range(steps):
@@ -213,17 +213,21 @@ WAYS = {way.__name__: way for way in (batches, one_by_one, one_timetable, hundre
 
 async def one_round(dsn: str, way: Callable[[Engine], Awaitable[None]]) -> dict[str, float]:
     children = [spawn(role, dsn) for role in ("schedule", "work")]
-    for child in children:
-        assert child.stdout is not None
-        child.stdout.readline()
-    async with engine(dsn) as made:
-        await way(made)
-    worker_says = children[1].stdout
-    assert worker_says is not None
-    late: dict[str, float] = json.loads(await asyncio.to_thread(worker_says.readline))
-    for child in children:
-        child.communicate("stop\n")
-    return late
+    try:
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        async with engine(dsn) as made:
+            await way(made)
+        worker_says = children[1].stdout
+        assert worker_says is not None
+        late: dict[str, float] = json.loads(await asyncio.to_thread(worker_says.readline))
+        for child in children:
+            child.communicate("stop\n")
+        return late
+    finally:
+        for child in children:
+            child.kill()
 
 
 def rounds_of(way: str, rounds: int) -> dict[str, object]:

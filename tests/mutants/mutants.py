@@ -73,6 +73,7 @@ CLAIMS_TEST = f"{_LIFE}/test_claims.py"
 FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
 FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
+CROWDS_TEST = "tests/integration/life/test_crowds.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
@@ -411,18 +412,44 @@ MUTANTS = [
     Mutant(
         "sweep_dropped",
         ADMIT,
-        "if not found or swept <= p_now - interval '1 second' or swept > p_now then",
-        "if not found then",
+        "if sweeping or swept <= p_now - interval '1 second' or swept > p_now then",
+        "if sweeping then",
         (f"{GATE_TEST}::test_what_is_committed_with_a_time_long_past_is_found",),
         "What is committed below the gate's mark is found by a sweep.",
     ),
     Mutant(
         "admitted_early",
         ADMIT,
-        "= tiers[k] and run_at >= lows[k] and run_at <= p_now\n",
-        "= tiers[k] and run_at >= lows[k] and run_at <= p_now + interval '1 second'\n",
+        " and run_at <= p_now\n          order by run_at, id limit share",
+        " and run_at <= p_now + interval '1 second'\n          order by run_at, id limit share",
         (f"{GATE_TEST}::test_what_is_not_due_is_not_admitted",),
         "Nothing starts before its time.",
+    ),
+    Mutant(
+        "levels_forgotten",
+        PLACES,
+        "return case when p_nth <= 16 then 0 ",
+        "return 0 * case when p_nth <= 16 then 0 ",
+        (f"{CROWDS_TEST}::test_retries_of_a_crowd_do_not_delay_another_tenant",),
+        "The few of one tenant do not wait for the many of another.",
+    ),
+    Mutant(
+        "level_starved",
+        ADMIT,
+        "share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);",
+        "share := greatest(budget - n, 1);",
+        (f"{CROWDS_TEST}::test_every_level_moves_on_in_each_pass",),
+        "Every level gets a part of each pass.",
+    ),
+    Mutant(
+        "crowd_counted_anew",
+        PRODUCE,
+        "select tenant, at, max(planned) + max(n) as planned",
+        "select tenant, at, max(n) as planned",
+        (
+            f"{CROWDS_TEST}::test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed",
+        ),
+        "A crowd may come from several timetables, and in many chunks.",
     ),
     Mutant(
         "lanes_forgotten",

@@ -157,10 +157,12 @@ async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
     assert waiting[0] == 16 + 200 - (PASS - 2 * (PASS // 8))
 
 
-async def test_what_was_planned_for_a_moment_is_forgotten_when_it_has_passed(still: Engine) -> None:
-    await from_one_timetable(still, 100)
+async def test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed(
+    still: Engine,
+) -> None:
+    await from_several_timetables(still, CROWD)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
-    assert await still.database.value("select max(planned) from hourbell.crowds") == 100
+    assert await still.database.value("select max(planned) from hourbell.crowds") == CROWD
     await keep_house(still, None, await travel(still, MINUTE + SECOND))
     assert await still.database.value("select count(*) from hourbell.crowds") == 0
 

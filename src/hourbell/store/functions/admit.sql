@@ -125,11 +125,13 @@ declare
   oldest timestamptz;
   missed int;
   limited int;
-  mostly_limited boolean;
-  swept timestamptz;
-  tiers int[];  -- tiers of this priority with something due, by level
   lows timestamptz[];
   marks tid[];
+  mostly_limited boolean[];
+  swept timestamptz;
+  sweeping boolean;
+  crowded int[];  -- tiers above level 0 with something due
+  tiers int[];  -- those of this priority, and its level 0
   served hourbell.sessions[];
   mixed smallint[];  -- queues whose sessions do not all serve the same tasks
   generation int;
@@ -170,31 +172,32 @@ begin
     woken := '{}';
   end if;
 
+  -- How far each tier is known to be empty: by tier, from 1 (for tier 0).
+  select array_agg(m.due_from order by tier), array_agg(m.mark order by tier), array_agg(m.mostly_limited order by tier),
+    min(m.swept_at) filter (where tier < 4), count(m.mark) filter (where tier < 4) < 4
+  into lows, marks, mostly_limited, swept, sweeping
+  from generate_series(0, 15) as tier left join lateral (
+    select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
+    where m.priority = tier order by pass desc limit 1) as m on true;
+  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing shall wait for what it was
+    update hourbell.wakes set at = p_now where at > p_now;
+  end if;
+  -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
+  if sweeping or swept <= p_now - interval '1 second' or swept > p_now then
+    sweeping := true; swept := p_now; lows := array_fill('-infinity'::timestamptz, array[16]);
+  end if;
+  crowded := array(
+    select tier from generate_series(4, 15) as tier
+    where exists (
+      select from hourbell.due as d
+      where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+        and d.run_at <= p_now offset 0));
+
   foreach p in array '{0,1,2,3}'::smallint[] loop
-    select swept_at, due_marks.mostly_limited into swept, mostly_limited
-    from hourbell.due_marks where priority = p order by pass desc limit 1;
-    -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
-    if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing shall wait for what it was
-      update hourbell.wakes set at = p_now where at > p_now;
-    end if;
-    if not found or swept <= p_now - interval '1 second' or swept > p_now then
-      swept := p_now;
-    end if;
-    -- Level 0 is always looked at: its mark keeps the time of the last sweep.
-    select array_agg(tier), array_agg(low), array_agg(mark) into tiers, lows, marks
-    from (
-      select l.tier, l.low, m.mark
-      from unnest(hourbell.tiers_of(p)) as tier
-      left join lateral (
-        select due_from, ctid as mark from hourbell.due_marks as m where m.priority = tier order by pass desc limit 1) as m on true
-      cross join lateral (
-        select tier, case when swept = p_now or m.mark is null then '-infinity' else m.due_from end as low) as l
-      where l.tier = p or exists (
-        select from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = l.tier and d.run_at >= l.low and d.run_at <= p_now offset 0)
-      order by l.tier) as t;
+    tiers := array[p::int];
+    if crowded <> '{}' then tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t); end if;
     -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
-    budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited then 2 else 1 end, 1);
+    budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
     n := 0; rows := '{}'; oldest := null;
     for k in 1 .. cardinality(tiers) loop
@@ -202,7 +205,7 @@ begin
       with gone as (
         delete from hourbell.due where ctid = any (array(
           select ctid from hourbell.due
-          where hourbell.tier(priority, checks) = tiers[k] and run_at >= lows[k] and run_at <= p_now
+          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(lows[tiers[k] + 1], '-infinity') and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
       select array_agg(due order by (due).run_at, (due).id), min((due).run_at) into taken, first from gone;
@@ -225,15 +228,16 @@ begin
 
     -- The mark of a tier: the first row that is still there, or a little ago when nothing is due: what is due "now" is
     -- committed some milliseconds later.
-    if n > 0 or swept = p_now then
-      delete from hourbell.due_marks where ctid = any (marks);
+    if n > 0 or sweeping then
+      delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
       insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
-      select l.tier, least(
+      select tier, least(
           (select run_at from hourbell.due as d
-           where hourbell.tier(d.priority, d.checks) = l.tier and d.run_at >= l.low order by d.run_at limit 1),
+           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+           order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
         swept, 2 * limited > n, this_pass
-      from unnest(tiers, lows) as l(tier, low);
+      from unnest(tiers) as tier;
     end if;
   end loop;
   perform hourbell.move_virtual_time(this_pass);
