@@ -45,12 +45,14 @@ BY_THE_CLOCK = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Decide which tests share a process of pytest-xdist."""
+    if (group := _group(item.nodeid.removeprefix("tests/"))) is not None:
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Decide which tests share a process of pytest-xdist, and begin with those that take longest."""
-    for item in items:
-        if (group := _group(item.nodeid.removeprefix("tests/"))) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with what takes longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
 
 

@@ -25,7 +25,7 @@ POSTGRES15_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 FAKETIME = "faketime/libfaketimeMT.so.1"  # below the folder of the machine's libraries
 START_SECONDS = 30.0
 MEMORY = Path("/dev/shm")
-MEMORY_BYTES = 8 * 1024**3  # more than all tests together fill: 5.5 GiB
+MEMORY_BYTES = 4 * 1024**3  # more than one server of the tests fills: 3 GiB
 
 
 def provide() -> None:

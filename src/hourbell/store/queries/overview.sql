@@ -73,9 +73,14 @@ select least($2::int, (
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
   runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
-    select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2) as p) as parked,
+    (select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2)
+    union all
+    (select from hourbell.parked as p  -- for a worker that serves its task
+     where p.kind = 6 and p.key >= hourbell.task_key($1, 0) and p.key < hourbell.task_key($1 + 1, 0) limit $2)
+    limit $2) as p) as parked,
   (select count(*) from (
-    select from hourbell.sessions as s where $1::smallint = any (s.queues) and s.expires_at > $3 limit $2) as s) as workers
+    select from hourbell.sessions as s
+    where (s.all_queues or $1::smallint = any (s.queues)) and s.expires_at > $3 limit $2) as s) as workers
 from (
   select count(*) filter (where e.queue = $1) as running, count(*) as looked_at from (
     select e.queue from (select id from hourbell.sessions order by id desc) as s
