@@ -13,7 +13,7 @@ up: runtime ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C 
 	@exec $(BIN)/hourbell up
 
 test: check services ## Lint, types, and all tests, on servers of their own
-	$(BIN)/python -m pytest --numprocesses=4 --dist=loadgroup
+	$(BIN)/python -m pytest --numprocesses=4
 
 check: dev ## Lint, formatting, types, and what bandit knows of unsafe code
 	$(BIN)/ruff check

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import services
 from hourbell import failpoints
@@ -45,28 +46,20 @@ BY_THE_CLOCK = (
 )
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Decide which tests share a process of pytest-xdist."""
-    if (group := _group(item.nodeid.removeprefix("tests/"))) is not None:
-        item.add_marker(pytest.mark.xdist_group(group))
+class Scheduling(LoadScopeScheduling):
+    """Which tests share a process of pytest-xdist; the largest groups come first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.removeprefix("tests/").partition("::")[0]
+        if file == "conformance/test_plans.py":  # by the server that their million rows are on
+            return "plans, PostgreSQL 15" if "PostgreSQL 15" in nodeid else "plans"
+        if file in BY_THE_CLOCK:
+            return "by the clock"
+        return nodeid if file.startswith("conformance/") else file
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
-
-
-_LONGEST = ("tests/conformance/test_plans.py", *(f"tests/{file}" for file in BY_THE_CLOCK))
-
-
-def _group(test: str) -> str | None:
-    """Tests with a database per module go by module; the plans by the server that their million rows are on."""
-    file = test.partition("::")[0]
-    if file == "conformance/test_plans.py":
-        return "plans, PostgreSQL 15" if "PostgreSQL 15" in test else "plans"
-    if file in BY_THE_CLOCK:
-        return "by the clock"
-    return None if file.startswith("conformance/") else file
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
