@@ -42,6 +42,7 @@ BY_THE_CLOCK = (
     "integration/life/test_http_workers.py",
     "integration/life/test_kills.py",
     "integration/life/test_outage.py",
+    "integration/life/test_rates.py",
     "integration/test_hostile.py",
 )
 

@@ -101,18 +101,20 @@ class Clients:
     async def count(self) -> None:
         """What the API says of how many jobs there are; after `stop`."""
         for tenant in TENANTS:
-            asked_at, counted, token = time.time(), Counter[str](), None
-            while True:
-                query = {"tenant_id": tenant, "page_size": str(_PAGE)}
-                page = await self._ask(
-                    "GET", "/api/v1/jobs", query | ({"page_token": token} if token else {})
-                )
-                assert page is not None
-                assert page[0] == 200
-                counted.update(job["status"] for job in page[1]["items"])
-                token = page[1]["next_page_token"]
-                if token is None:
-                    break
+            asked_at, counted = time.time(), Counter[str]()
+            of_tenant = {"tenant_id": tenant, "page_size": str(_PAGE)}
+            for query in (of_tenant, of_tenant | {"status": "CANCELLED"}):  # deleted ones: if asked
+                token = None
+                while True:
+                    page = await self._ask(
+                        "GET", "/api/v1/jobs", query | ({"page_token": token} if token else {})
+                    )
+                    assert page is not None
+                    assert page[0] == 200
+                    counted.update(job["status"] for job in page[1]["items"])
+                    token = page[1]["next_page_token"]
+                    if token is None:
+                        break
             self._log.add(
                 Call(
                     operation="count",
@@ -212,6 +214,8 @@ class Clients:
             self._chosen.choice(TENANTS),
             schedule,
             self._chosen.choice(("well", "slow", "trickles")),
+            # Of a second or so: what waits for an earlier run waits for its retries too.
+            retry_policy=RETRIES[number % len(RETRIES)],
             **({"overlap_policy": overlap} if number % 4 == 1 else {}),
         )
         return made["job_id"], made["tenant_id"]

@@ -188,13 +188,13 @@ async def test_a_lost_worker_is_a_failure_or_a_dead_letter(engine: Engine) -> No
 
 async def test_a_job_that_kills_its_workers_is_a_dead_letter(still: Engine) -> None:
     job = await create(still, one_time(notifications=telling("dead_letter")))
-    for _ in range(3):
+    for _ in range(5):
         hand, (_one,) = await claimed(still)
         await expire_session(still, hand.session)
         await reap(still, None, await still.clock.now())
     assert await outbox(still) == [(job.job_id, "dead_letter")]
     (body,) = await bodies(still)
-    assert (body["reason"], body["attempt"]) == ("crashed", 3)
+    assert (body["reason"], body["attempt"]) == ("crashed", 5)
 
 
 async def test_a_deadline_is_a_dead_letter_wherever_it_is_noticed(still: Engine) -> None:

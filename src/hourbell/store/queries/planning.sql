@@ -2,10 +2,12 @@
 
 -- name: joining
 -- Timetables with memberships that have still to join, and since when the oldest of these is active.
-select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, min(m.active_since) as since
-from hourbell.members as m join hourbell.timetables as t on t.id = m.timetable
-where m.joined_through is null and t.broken is null
-group by t.id limit $1
+select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, m.since
+from (
+  select timetable, min(active_since) as since from hourbell.members where joined_through is null group by timetable) as m
+cross join lateral (
+  select * from hourbell.timetables as t where t.id = m.timetable and t.broken is null offset 0) as t
+limit $1
 
 -- name: firing
 -- Timetables whose next fire is to be planned by now, the earliest first.
