@@ -113,9 +113,9 @@ async def test_who_holds_a_limit_is_shown_only_to_whom_he_exists(
     path = f"/api/v1/jobs/{made_job['job_id']}/explain"
     seen = await api.send("GET", path, key=None, headers=bearing(admin))
     assert seen.body["code"] == "queue_concurrency"
-    assert seen.body["execution_id"] is not None
+    assert seen.body["blocked_by"] is not None
     b = bearing(await made(api, "viewer", "b", headers=bearing(admin)))
-    assert (await api.send("GET", path, key=None, headers=b)).body["execution_id"] is None
+    assert (await api.send("GET", path, key=None, headers=b)).body["blocked_by"] is None
 
 
 async def test_a_valid_key_is_not_held_up_by_unknown_ones_from_its_address(api: Client, admin: str):

@@ -6,7 +6,7 @@ select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as te
   hourbell.document_after(a.operation, a.after, a.of_job, a.id) as shown
 from (
   select a.*, j.of_job, j.place
-  from (select * from hourbell.audit where id <= $1 order by id desc) as a
+  from (select * from hourbell.audit where id <= $1 order by id desc limit $2::bigint + 1) as a
   cross join lateral (
     select * from unnest(coalesce(a.jobs, array[a.job])) with ordinality as j(of_job, place)
     where a.id < $1 or j.place < $3 order by j.place desc) as j
@@ -18,7 +18,9 @@ select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as te
   hourbell.document_after(a.operation, a.after, a.of_job, a.id) as shown
 from (
   select a.*, j.of_job, j.place
-  from (select * from hourbell.audit where (tenant, id) <= ($4, $1) and tenant >= $4 order by tenant desc, id desc) as a
+  from (
+    select * from hourbell.audit where (tenant, id) <= ($4, $1) and tenant >= $4
+    order by tenant desc, id desc limit $2::bigint + 1) as a
   cross join lateral (
     select * from unnest(coalesce(a.jobs, array[a.job])) with ordinality as j(of_job, place)
     where a.id < $1 or j.place < $3 order by j.place desc) as j
