@@ -10,6 +10,7 @@ Each server runs in a private folder, on a unix socket, for one test session.
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -195,13 +196,19 @@ def running_pgbouncer(server: str) -> Iterator[str]:
             process.wait(START_SECONDS)
 
 
-def _wait_for(socket: Path, process: "subprocess.Popen[bytes]") -> None:
+def _wait_for(path: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Until the server accepts connections: its socket is there a moment before."""
     deadline = time.monotonic() + START_SECONDS
-    while not socket.exists():
+    while not _is_listening(path):
         if process.poll() is not None or time.monotonic() > deadline:
-            log = socket.parent / "log"
+            log = path.parent / "log"
             raise RuntimeError(log.read_text() if log.exists() else "it did not start")
         time.sleep(0.01)
+
+
+def _is_listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def _unprivileged_uid() -> int:

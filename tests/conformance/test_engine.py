@@ -535,11 +535,12 @@ async def test_a_list_of_jobs_has_every_job_once(world: World) -> None:
     for claimed in (await world.claim())[:4]:
         await world.settle(claimed)
 
-    assert await listed(world) == sorted(ids, reverse=True)
+    there = [number for number in ids if number != ids[3]]  # deleted ones are listed by status only
+    assert await listed(world) == sorted(there, reverse=True)
     by_tenant = {tenant: await listed(world, tenant) for tenant in ("a", "b", "nobody")}
     assert by_tenant == {
-        "a": sorted(ids[0::2], reverse=True),
-        "b": sorted(ids[1::2], reverse=True),
+        "a": sorted(set(ids[0::2]) & set(there), reverse=True),
+        "b": sorted(set(ids[1::2]) & set(there), reverse=True),
         "nobody": [],
     }
     by_status = {status: await listed(world, None, status) for status in JobStatus}

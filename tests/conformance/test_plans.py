@@ -202,7 +202,7 @@ def _(s: Scene) -> Case:
 
 @case("admission of 500")
 def _(s: Scene) -> Case:
-    return Case(ADMIT, [s.now, 500], rows=2_000, buffers=30_000)
+    return Case(ADMIT, [s.now, 500], rows=2_000, buffers=35_000)
 
 
 @case("admission of 5,000")

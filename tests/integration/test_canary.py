@@ -129,7 +129,11 @@ async def test_a_secret_is_nowhere_but_in_the_request(
 ) -> None:
     target = Target()
     logs: list[str] = []
-    ring = {"HOURBELL_SECRET_KEYS": KeyRing.generate(), "HOURBELL_LOG_LEVEL": "debug"}
+    ring = {
+        "HOURBELL_SECRET_KEYS": KeyRing.generate(),
+        "HOURBELL_LOG_LEVEL": "debug",
+        "HOURBELL_WORKER_QUEUES": "default,notifications",  # the queue `remote` is left to HTTP
+    }
     async with new_database(postgres) as dsn, AsyncExitStack() as stack:
         runner = await served(target)
         stack.push_async_callback(runner.cleanup)

@@ -337,7 +337,7 @@ async def test_a_notification_and_an_alert_arrive(
                 "name": "nightly",
                 "type": "RECURRING",
                 "schedule": {"every_seconds": 1},
-                "action": {"type": "TASK", "name": "nobody-knows-it"},
+                "action": {"type": "WEBHOOK", "url": f"http://127.0.0.1:{free_port()}/refused"},
                 "retry_policy": {"max_retries": 0},
                 "notifications": [{"on": ["dead_letter"], "url": here}],
             }

@@ -54,5 +54,5 @@ async def test_a_job_whose_zone_the_scheduler_does_not_know_says_so(api: Client,
     seen = (await api.get(job["path"])).body
     assert (seen["status"], seen["next_run_at"]) == ("SCHEDULED", None)
     assert (await api.get("/api/v1/jobs")).body["items"] == [seen]
-    assert (await api.get(job["path"] + "/next-runs")).body == {"items": []}
+    assert (await api.get(job["path"] + "/next-runs")).body["items"] == []
     assert (await api.delete(job["path"])).status == 200

@@ -16,7 +16,7 @@ async def test_what_is_released_goes_to_the_next_and_no_attempt_is_burnt(
     answer = await worker.tell(execution, "release")
     assert (answer.status, answer.body) == (200, {"execution_id": execution["execution_id"]})
     shown = await worker.status(execution)
-    assert (shown["status"], shown["attempt"]) == ("SCHEDULED", 0)
+    assert (shown["status"], shown["attempt"]) == ("QUEUED", 0)
     [again] = await RemoteWorker(api).claim()
     assert (again["execution_id"], again["attempt"]) == (execution["execution_id"], 1)
     assert again["fence_token"] > execution["fence_token"]

@@ -13,7 +13,7 @@ async def test_a_run_now_is_an_execution_beside_the_schedule(api: Client):
     assert answer.status == 202
     (execution_id,) = answer.body["execution_ids"]
     execution = (await api.get(f"/api/v1/executions/{execution_id}")).body
-    assert (execution["job_id"], execution["status"]) == (job["job_id"], "SCHEDULED")
+    assert (execution["job_id"], execution["status"]) == (job["job_id"], "QUEUED")
     assert (await api.get(job["path"])).body["next_run_at"] == job["next_run_at"]
 
 

@@ -30,10 +30,12 @@ begin
         -- or the next that its timetable owes, or in a fire that is being fanned out,
         or exists (
           select from hourbell.timetables as t
+          -- By each priority on its own: PostgreSQL 15 may take `= any` for a filter, and walk over the whole timetable.
+          cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
           cross join lateral (
             select greatest(late.occurrence, m.active_since) as since, least(p_now, m.until) as until
             from hourbell.members as m
-            where m.timetable = t.id and m.priority = any ('{0,1,2,3}'::smallint[]) and m.job = late.job offset 0) as m
+            where m.timetable = t.id and m.priority = p.priority and m.job = late.job offset 0) as m
           where t.id = late.timetable and (
             (t.next_fire_at > m.since and t.next_fire_at <= m.until)
             or exists (
