@@ -174,7 +174,8 @@ async def test_a_limit_that_tenants_share_reaches_its_rate_beside_limits_of_thei
     starts = await run(kept, "tenant", lambda starts: len(starts["a"]) > 50, ["default"])
     for tenant in "abc":
         assert needed_burst(starts[tenant], own.per_second) <= own.burst + 1e-3
-    check_starts(sorted(moment for some in starts.values() for moment in some), shared)
+    # Each start waits for two buckets, and 20 ms is little for a machine that is busy with other tests.
+    check_starts(sorted(moment for some in starts.values() for moment in some), shared, share=0.9)
 
 
 async def test_claims_at_one_moment_take_a_token_each(still: Engine) -> None:

@@ -13,8 +13,9 @@ create index tasks_by_maker on hourbell.tasks (made_by) where made_by is not nul
 -- (`targets`), below 0 a task (minus its number). Null: it was made by a version that did not number tasks, and any worker may
 -- take it. A column of its own in `due` would break the functions of that version, which build rows of that type.
 insert into hourbell.tasks (name, created_at)
-select distinct spec::json -> 'action' ->> 'name', hourbell.clock() from hourbell.jobs
-where target is null and spec::json -> 'action' ->> 'type' = 'TASK';
+select name, hourbell.clock() from (
+  select distinct spec::json -> 'action' ->> 'name' as name from hourbell.jobs
+  where target is null and spec::json -> 'action' ->> 'type' = 'TASK') as named;
 update hourbell.jobs as j set target = -t.id from hourbell.tasks as t
 where j.target is null and j.spec::json -> 'action' ->> 'type' = 'TASK' and t.name = j.spec::json -> 'action' ->> 'name';
 update hourbell.members as m set target = j.target from hourbell.jobs as j
