@@ -574,12 +574,13 @@ def _(s: Scene) -> Case:
 
 @case("the audit trail")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=5_000)
+    # Each document may be looked for in every partition of the ledger: about 110 pages.
+    return listing(A["list_audit"], [NEWEST, 51, NEWEST], rows=200, buffers=7_000)
 
 
 @case("the audit trail of a tenant")
 def _(s: Scene) -> Case:
-    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 1], rows=200, buffers=5_000)
+    return listing(A["list_audit_of_tenant"], [NEWEST, 51, NEWEST, 1], rows=200, buffers=7_000)
 
 
 @case("what a queue has")
