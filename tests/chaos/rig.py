@@ -307,6 +307,8 @@ class Rig:
             for process in self.processes.values():
                 with contextlib.suppress(psutil.Error):
                     seen = psutil.Process(process.pid)
+                    if seen.status() == psutil.STATUS_ZOMBIE:
+                        continue  # it has ended, and uses nothing
                     self.log.add(
                         Sample(
                             at=time.time(),
