@@ -129,7 +129,7 @@ class WebhookRunner:
         try:
             outcome = await self._sent(action.method, url, request, run, token, began)
         except BaseException as error:
-            # Cancelled by the watchdog when its time is over, by others for other reasons; or an error that nobody foresaw.
+            # Cancelled by the watchdog when its time is over, by others for other reasons; or an unforeseen error.
             now = time.monotonic()
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds

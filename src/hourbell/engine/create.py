@@ -185,7 +185,7 @@ def _read(asks: list[Ask[Asked, Outcome]], seen: Seen) -> list[_Ready]:
         try:
             known = seen.first_answer(number, ask.wanted.write)
             ready = known or _ready(ask, seen, seen.ids[number - 1])
-        except Exception as error:  # whatever it is, it concerns nobody else
+        except Exception as error:  # whatever it is, it concerns this request only
             ask.refuse(error)
             continue
         if isinstance(ready, Created):

@@ -73,7 +73,7 @@ class Group(Generic[T, A]):
         return await ask.future
 
     def set_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
-        """Carry out some apart from the others; a few such groups may be waiting for somebody at the same time."""
+        """Carry out some apart from the others; a few such groups may wait for locks at the same time."""
         self._set_aside += len(asks)
         self._start(self._serve_aside(asks, carry_out))
 

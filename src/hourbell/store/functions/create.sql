@@ -190,7 +190,7 @@ end $$;
 -- The jobs of several requests, with their audit rows and the answers that are kept for their keys: one statement, one
 -- commit. Requests are counted from 1.
 --   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
---   p_quota_ms        how long to wait for whoever creates jobs of a tenant with a quota
+--   p_quota_ms        how long to wait for the lock of a quota
 --   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
 --   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms;
 --                     p_nths: the how many-th of its tenant in its second each is, see hourbell.level_of

@@ -269,7 +269,7 @@ begin
     select * from hourbell.executions as e where e.id = g.id offset 0) as e;
 
   -- What is still parked where there is room is looked at again: at once if there were too many of them, a little later if
-  -- somebody has locked them, and under a rate when it can offer more.
+  -- they are locked, and under a rate when it can offer more.
   insert into hourbell.wakes (at, kind, key)
   select case when n.room <= n.taken then hourbell.next_offer(n.kind, n.key, p_now)
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key

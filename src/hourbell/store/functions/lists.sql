@@ -30,7 +30,7 @@ return case
   when not p_in_held and e.waits_for is not null then 'QUEUED'  -- a worker gave it back, for as long as its target is left alone
   else 'SCHEDULED' end;
 
--- Where an execution is that has not ended, and its status at p_now; nothing if nobody asks. p_wanted: the statuses that are asked
+-- Where an execution is that has not ended, and its status at p_now; nothing unless p_asked. p_wanted: the statuses that are asked
 -- for, or null. Every session has to be asked whether it holds something, so that is left out if no status can be such.
 create or replace function hourbell.whereabouts(
   e hourbell.executions, p_asked boolean, p_wanted text[], p_now timestamptz, out in_due boolean, out in_parked boolean,

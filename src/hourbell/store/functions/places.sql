@@ -3,7 +3,7 @@
 -- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` keeps of it. Of each
 -- tenant the first 16 are of level 0, up to 256 of level 1, up to 4,096 of level 2, the rest of level 3. The gate serves all
 -- levels of a priority side by side, so an execution waits for about 16 times as many of each other tenant as its own tenant
--- has, at most. Only fairness depends on the level, so whoever writes a row may count roughly.
+-- has, at most. Only fairness depends on the level, so the producer of a row may count roughly.
 create or replace function hourbell.level_of(p_nth bigint) returns int
 language sql immutable parallel safe
 return case when p_nth <= 16 then 0 when p_nth <= 256 then 4 when p_nth <= 4096 then 8 else 12 end;

@@ -53,7 +53,7 @@ declare
 begin
   select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1, count(distinct coalesce(s.tasks, '{-1}')) > 1
   into new from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
-  if not found then return; end if;  -- nobody claims there
+  if not found then return; end if;  -- no session claims there
   select * into old from hourbell.fleets where queue = p_queue;
   new.mixed := new.mixed or (old.queue is not null and (old.mixed or new.tasks is distinct from old.tasks));
   if new is not distinct from old then return; end if;
