@@ -31,10 +31,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -44,6 +42,7 @@ import asyncpg
 import psutil
 
 from hourbell.store.embedded import Account, program_path, server_environment
+from ports import free_port
 
 StopMode = Literal["fast", "immediate"]
 
@@ -54,7 +53,6 @@ PARTING_SECONDS = 5.0  # for processes whose first one is gone
 PROGRAM_SECONDS = 120.0
 SQL_SECONDS = 30.0
 POLL_SECONDS = 0.02
-PORTS = 10_000  # as many below those that the kernel gives to clients
 
 SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
@@ -99,7 +97,7 @@ class Pair:
 
     def __init__(self, folder: Path, *, synchronous: bool) -> None:
         self.synchronous = synchronous
-        one, two = _free_ports()
+        one, two = free_port(), free_port()
         self._primary = _Server(folder, "one", one)
         self._standby = _Server(folder, "two", two)  # after a failover: the old primary
 
@@ -453,16 +451,3 @@ def _is_there(process: psutil.Process) -> bool:
 
 def _conninfo(port: int) -> str:
     return f"host=127.0.0.1 port={port} user=postgres"
-
-
-def _free_ports() -> tuple[int, int]:
-    """Two that nobody listens on, and that no client gets from the kernel while a server is down."""
-    first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    below = range(max(1024, first_of_clients - PORTS), first_of_clients)
-    free: list[int] = []
-    for port in random.SystemRandom().sample(below, 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            free.append(port)
-            if len(free) == 2:
-                return free[0], free[1]
-    raise ServerFailed("there are no free ports")

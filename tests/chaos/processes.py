@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,11 +98,3 @@ async def supervise(processes: Sequence[Process]) -> None:
             if process.supervised and not process.is_alive:
                 process.start()
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number

@@ -48,9 +48,10 @@ from chaos.history import (
     read_log,
 )
 from chaos.postgres import Pair, dsn_at
-from chaos.processes import START_SECONDS, Process, free_port, supervise
+from chaos.processes import START_SECONDS, Process, supervise
 from chaos.proxy import Proxy
 from chaos.zones import write_older_tzdata
+from ports import free_port
 
 LEASE_SECONDS = 3
 HORIZON_SECONDS = 10  # short, so that a leader that does not plan is felt soon

@@ -19,7 +19,8 @@ from hourbell.engine.complete import WITHHELD
 from hourbell.engine.secrets import FRESH_SECONDS
 from hourbell.model.sealing import KeyRing
 from integration.life.support import eventually
-from integration.test_roles import PATIENCE_SECONDS, free_port, hourbell, is_ready
+from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready
+from ports import free_port
 
 ODD = "c4n4ry/Sings+at=dawn & \u00fcbt"  # of what a body can hold
 PLAIN = "c4n4ry-pla1n.sings~at_noon"  # of what a url and a header can hold, too

@@ -15,7 +15,8 @@ import pytest
 from conftest import DatabaseMaker
 from hourbell.model.ids import job_text
 from integration.life.support import eventually
-from integration.test_roles import PATIENCE_SECONDS, free_port, hourbell, is_ready, running
+from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready, running
+from ports import free_port
 
 GIGABYTE = 1024**3
 GROWTH_BYTES = 64 * 1024**2

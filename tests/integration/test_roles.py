@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -22,6 +21,7 @@ from conftest import DatabaseMaker
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 from integration.life.support import eventually
+from ports import free_port
 
 PATIENCE_SECONDS = 60.0
 
@@ -48,13 +48,6 @@ def hourbell(
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 def ask(port: int, path: str, body: object = None, key: str | None = None) -> Any:

@@ -19,6 +19,7 @@ import pytest
 
 import services
 from hourbell.store import embedded
+from ports import free_port
 
 PATIENCE_SECONDS = 60.0
 
@@ -27,9 +28,7 @@ class Up:
     """One `hourbell up` process on a data folder."""
 
     def __init__(self, folder: Path, **env: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.folder = folder
         ours = {
             "HOURBELL_DATA_DIR": str(folder),

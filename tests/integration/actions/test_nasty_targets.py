@@ -24,7 +24,8 @@ from hourbell.engine.core import Engine
 from hourbell.engine.read import get_execution
 from hourbell.model.executions import FATES, Execution
 from integration.life.support import create, eventually, open_engine, scheduling
-from integration.test_roles import free_port, hourbell, is_ready
+from integration.test_roles import hourbell, is_ready
+from ports import free_port
 
 HEALTHY = 50
 SECOND = timedelta(seconds=1)

@@ -23,7 +23,8 @@ from hourbell.model.errors import ConfigurationError
 from hourbell.model.executions import Failed, Outcome, Succeeded
 from integration.actions.test_guard import sent
 from integration.actions.test_webhook import Secrets
-from integration.test_roles import free_port, hourbell
+from integration.test_roles import hourbell
+from ports import free_port
 
 HOST = "hooks.example"
 FROM, UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2090, 1, 1, tzinfo=UTC)

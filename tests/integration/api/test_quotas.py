@@ -26,7 +26,8 @@ from integration.api.client import Client, one_time, recurring
 from integration.api.test_backfill_job import STRETCH
 from integration.api.working import Hand, dead
 from integration.life.support import eventually, in_transaction, somebody_waits, standing
-from integration.test_roles import free_port, hourbell
+from integration.test_roles import hourbell
+from ports import free_port
 
 JOBS, BATCH = "/api/v1/jobs", "/api/v1/jobs/batch"
 _LIVING = """

@@ -427,6 +427,9 @@ async def test_a_storm_of_changes_beside_three_planners_doubles_nothing(still: E
             hand.run_all(),
         )
         await check_sound(still)
+    await travel(still, moment + timedelta(seconds=7))
+    await plan_all(still)
+    await admit_all(still)  # they are queued when their jobs are deleted
     for job in jobs:
         with contextlib.suppress(HourbellError):
             await delete_job(still, job.job_id, Write())
