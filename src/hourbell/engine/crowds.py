@@ -7,8 +7,6 @@ several processes together put a few more executions into the first levels, whic
 
 from __future__ import annotations
 
-from datetime import datetime
-
 _MOST_COUNTS = 65_536
 
 
@@ -22,20 +20,16 @@ class Crowds:
         self._newer: dict[tuple[int, int], int] = {}
         self._older: dict[tuple[int, int], int] = {}
         self._most = most
-        self._last_at: datetime | None = None  # a batch often has one moment for all its jobs
-        self._second = 0
 
-    def add(self, tenant: int, at: datetime) -> int:
-        """Count an execution; the how many-th of its tenant it is in the second of `at`, from 1."""
-        if at is not self._last_at:
-            self._last_at, self._second = at, int(at.timestamp())
-        key = tenant, self._second
+    def level(self, tenant: int, second: int) -> int:
+        """Count an execution of a tenant in a second; its level, as in `hourbell.level_of`."""
+        key = tenant, second
         counts = self._newer
-        nth = counts.get(key)
+        nth = counts.get(key)  # from 0
         if nth is None:
             nth = self._older.get(key, 0)
             if len(counts) >= self._most:
                 self._older, self._newer = counts, {}
                 counts = self._newer
         counts[key] = nth + 1
-        return nth + 1
+        return 0 if nth < 16 else 1 if nth < 256 else 2 if nth < 4_096 else 3

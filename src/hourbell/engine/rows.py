@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,6 +27,8 @@ UNIQUE_KEY, NAME = range(2)  # the spaces of unique keys
 _Q = queries("jobs")
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _TOO_MANY = (
     "Many others that were sent with it name something new that cannot be had, and it was not looked at any more. "
     "Nothing was changed; send it again without them."
@@ -171,14 +173,19 @@ def arguments(
 ) -> list[object]:
     """In the order of the function's parameters."""
     once, again, unique = [], [], []
-    terms: dict[Terms, int] = {}  # counted from 1
+    counts = [0] * len(requests)
+    last_at, instant = None, 0
+    terms: dict[tuple[Terms, int], int] = {}  # with the level; counted from 1
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
             tenant = numbers.tenants[entry.tenant]
             if entry.at is not None:
-                place = terms.setdefault(entry.terms, len(terms) + 1)
-                nth = crowds.add(tenant, entry.at)
-                once.append((entry.job_id, number, entry.at, tenant, place, entry.spec, nth))
+                if entry.at is not last_at:  # a batch often has one moment for all its jobs
+                    last_at, instant = entry.at, (entry.at - _EPOCH) // _MICROSECOND
+                level = crowds.level(tenant, instant // 1_000_000)
+                place = terms.setdefault((entry.terms, level), len(terms) + 1)
+                counts[number - 1] += 1
+                once.append((entry.job_id, instant, tenant, place, entry.spec))
             elif entry.recurring is not None:
                 again.append(_recurring(number, entry, entry.recurring, numbers, now))
             if entry.unique is not None:
@@ -193,8 +200,9 @@ def arguments(
         [request.key for request in requests],
         [request.fingerprint for request in requests],
         [request.answer for request in requests],
-        *_columns(once, 7),
-        *_columns([_numbered(each, numbers) for each in terms], 9),
+        counts,
+        *_columns(once, 5),
+        *_columns([(*_numbered(each, numbers), level) for each, level in terms], 10),
         msgspec.json.encode(again).decode() if again else None,
         *_columns(unique, 6),
         [numbers.tenants[tenant] for tenant in limited if tenant in numbers.tenants],

@@ -18,7 +18,6 @@ from hourbell.engine.retain import keep_house
 from hourbell.engine.writes import Write
 from hourbell.model.jobs import Job
 from integration.life.support import (
-    START,
     Hand,
     admit_all,
     at,
@@ -167,18 +166,21 @@ async def test_planned_crowds_are_counted_over_timetables_until_their_moment_has
     assert await still.database.value("select count(*) from hourbell.crowds") == 0
 
 
-def test_a_crowd_is_counted_by_tenant_and_second() -> None:
+async def test_a_crowd_is_counted_by_tenant_and_second(still: Engine) -> None:
     crowds = Crowds()
-    assert [crowds.add(1, START) for _ in range(3)] == [1, 2, 3]
-    assert crowds.add(1, START + SECOND / 2) == 4
-    assert crowds.add(2, START) == 1
-    assert crowds.add(1, START + SECOND) == 1
-    assert crowds.add(1, START) == 5
+    assert [crowds.level(1, 60) for _ in range(17)] == [0] * 16 + [1]
+    assert crowds.level(2, 60) == 0
+    assert crowds.level(1, 61) == 0
+    levels = [crowds.level(3, 60) for _ in range(5_000)]
+    same = (
+        "select array_agg(hourbell.level_of(n) / 4 order by n) from generate_series(1, 5000) as n"
+    )
+    assert levels == await still.database.value(same)
 
 
 def test_the_count_of_a_crowd_is_kept_while_it_is_used() -> None:
     crowds = Crowds(most=2)
-    for number in range(1, 100):
-        assert crowds.add(1, START) == number
-        assert crowds.add(number + 1, START) == 1
-    assert crowds.add(2, START) == 1  # long forgotten
+    for number in range(100):
+        assert crowds.level(1, 60) == (number >= 16)
+        assert crowds.level(number + 2, 60) == 0
+    assert [crowds.level(2, 60) for _ in range(16)] == [0] * 16  # long forgotten

@@ -121,7 +121,6 @@ declare
   n int;  -- taken of this priority
   share int;
   taken hourbell.due[];
-  first timestamptz;
   oldest timestamptz;
   missed int;
   limited int;
@@ -199,7 +198,7 @@ begin
     -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
-    n := 0; rows := '{}'; oldest := null;
+    n := 0; oldest := null;
     for k in 1 .. cardinality(tiers) loop
       share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
       with gone as (
@@ -208,9 +207,9 @@ begin
           where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(lows[tiers[k] + 1], '-infinity') and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
-      select array_agg(due order by (due).run_at, (due).id), min((due).run_at) into taken, first from gone;
-      oldest := least(oldest, first);
-      rows := rows || taken;
+      select array_agg(due order by (due).run_at, (due).id) into taken from gone;
+      oldest := least(oldest, (taken[1]).run_at);
+      if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
     end loop;
@@ -258,9 +257,7 @@ begin
   -- Overlap is decided once; what has waited for something else since is the earlier run.
   rows := hourbell.without_overlap(p_rows, 0, p_now);
   select bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task)) into stopped
-  from (
-    select queue, hourbell.task(target) as task, bool_or(key is not null) as keyed from unnest(rows)
-    group by queue, hourbell.task(target)) as r;
+  from (select queue, hourbell.task(target) as task, count(key) > 0 as keyed from unnest(rows) group by 1, 2) as r;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
     return cardinality(p_rows);

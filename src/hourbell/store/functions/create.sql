@@ -192,9 +192,10 @@ end $$;
 --   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
 --   p_quota_ms        how long to wait for the lock of a quota
 --   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
---   p_ids …           one-time jobs, of the requests p_requests, on the terms p_terms, counted from 1: many jobs, few terms;
---                     p_nths: the how many-th of its tenant in its second each is, see hourbell.level_of
---   p_queues …        the terms
+--   p_counts          how many one-time jobs each request has
+--   p_ids …           one-time jobs, in the order of their requests, at p_instants (microseconds since 1970: a client encodes
+--                     them twice as fast as timestamps), on the terms p_terms, counted from 1: many jobs, few terms
+--   p_queues …        the terms; p_levels: see hourbell.level_of
 --   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
 --   p_unique …        jobs that want a unique key, as in give_unique_keys
 --   p_limited         tenants with a quota, as before_create saw them
@@ -203,10 +204,10 @@ end $$;
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int, p_quota_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
-  p_ids bigint[], p_requests int[], p_instants timestamptz[], p_job_tenants int[], p_terms int[], p_specs text[],
-  p_nths int[],
+  p_counts int[], p_ids bigint[], p_instants bigint[], p_job_tenants int[], p_terms int[], p_specs text[],
   p_queues smallint[], p_targets int[], p_priorities smallint[], p_at_most_once boolean[], p_start_seconds int[],
   p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
+  p_levels int[],
   p_recurring json,
   p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
   p_replaces boolean[],
@@ -217,6 +218,8 @@ language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
+  requests constant int[] := array(
+    select k from unnest(p_counts) with ordinality as c(n, k) cross join lateral generate_series(1, c.n) order by k);
   dropped bigint[];
   rooms int[];  -- of p_limited; null: it has no quota any more
 begin
@@ -257,7 +260,7 @@ begin
 
   if p_limited <> '{}' then
     with new as (
-      select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
+      select id, request, tenant from unnest(p_ids, requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
     placed as (
@@ -272,7 +275,7 @@ begin
   if dropped <> '{}' then  -- a refusal is not kept: the same request may do better later
     delete from hourbell.idempotency as i
     using (
-      select id, request from unnest(p_ids, p_requests) as n(id, request)
+      select id, request from unnest(p_ids, requests) as n(id, request)
       union all
       select id, request from json_to_recordset(p_recurring) as n(id bigint, request int)) as n
     where n.id = any (dropped) and i.tenant = p_tenants[n.request] and i.key = p_keys[n.request];
@@ -281,14 +284,15 @@ begin
   if p_ids <> '{}' then
     with terms as materialized (
       select * from unnest(p_queues, p_targets, p_priorities, p_at_most_once, p_start_seconds, p_finish_seconds,
-        p_concurrency_keys, p_concurrency_limits, p_notifies) with ordinality
-        as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, notifies, k)),
+        p_concurrency_keys, p_concurrency_limits, p_notifies, p_levels) with ordinality
+        as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, notifies, level, k)),
     new as materialized (
-      select n.*, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit, t.notifies,
-        n.at + make_interval(secs => t.start_seconds) as start_by, n.at + make_interval(secs => t.finish_seconds) as finish_by
-      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_terms, p_specs, p_nths)
-        as n(id, request, at, tenant, terms, spec, nth)
+      select n.id, n.request, i.at, n.tenant, n.spec, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit, t.notifies, t.level,
+        i.at + make_interval(secs => t.start_seconds) as start_by, i.at + make_interval(secs => t.finish_seconds) as finish_by
+      from unnest(p_ids, requests, p_instants, p_job_tenants, p_terms, p_specs)
+        as n(id, request, instant, tenant, terms, spec)
       join terms as t on t.k = n.terms
+      cross join lateral (select timestamptz 'epoch' + n.instant * interval '1 microsecond' as at) as i
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.executions
@@ -309,7 +313,7 @@ begin
       select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
       from new group by request, tenant order by request, tenant)
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-    select at, id, tenant, queue, priority, hourbell.level_of(nth), target, key from new;
+    select at, id, tenant, queue, priority, 4 * level, target, key from new;
   end if;
 
   if p_recurring is not null then
