@@ -56,7 +56,7 @@ _REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
 API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
 
 
-_NOT_MIGRATED = "The database lacks tables or functions of this version. Run `hourbell migrate` once, by this version, and start again."
+_NOT_MIGRATED = "The database lacks tables or functions of this version. Run `hourbell migrate` of this version once, and start again."
 _NO_KEYS = (
     "The API would listen on {host}, where others can reach it, and there is no API key yet, so that anybody could do "
     "anything. Make an administrator's key first, with `hourbell keys create --role admin --name NAME`, or listen on "

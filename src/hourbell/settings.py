@@ -74,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     ledger_days: Days = 30  # how long ended executions are kept
     log_level: LogLevel = "info"
-    max_crashes: Crashes = 3  # deaths alone with its worker, until an execution is DEAD
+    max_crashes: Crashes = 3  # deaths of its worker while it ran alone, until an execution is DEAD
     port: Port = 8080
     secret_keys: SecretKeys = ""  # that secrets are sealed with, the newest first
     worker_critical_slots: CriticalSlots = (

@@ -332,7 +332,7 @@ def test_what_is_no_cluster_is_refused_and_left_as_it_is(folder: Path, what: str
         (cluster / "notes.txt").write_text("not a cluster")
     with pytest.raises(ConfigurationError) as refused:
         EmbeddedServer(folder / "data", owner="tests").start()
-    assert f"{cluster} is there and is no PostgreSQL cluster" in refused.value.message
+    assert f"{cluster} exists but is not a PostgreSQL cluster" in refused.value.message
     assert "HOURBELL_DATA_DIR" in refused.value.message
     kept = cluster if what == "a file" else cluster / "notes.txt"
     assert kept.read_text() == "not a cluster"

@@ -385,5 +385,5 @@ def test_a_data_folder_that_is_no_cluster_gets_a_sentence(folder: Path) -> None:
     (folder / "postgres" / "notes.txt").write_text("not a cluster")
     code, said = command(folder, "up")
     assert code == 2
-    assert "is no PostgreSQL cluster" in said
+    assert "is not a PostgreSQL cluster" in said
     assert "Traceback" not in said

@@ -9,7 +9,7 @@ row, over a while: failures among successes open nothing. `webhook` has two sets
 could not be made, those of endpoints (method and path at a host) count bad answers and answers that did not come. So a broken endpoint
 never delays another one, and a dead host is still called by one probe at a time, however many endpoints it has.
 
-Jobs that share an endpoint may differ in what they send, and the probe may always go to one that fails. So an endpoint's circuit delays
+Jobs that share an endpoint may differ in what they send, and every probe may be sent by one that fails. So an endpoint's circuit delays
 an attempt by at most `longest_wait_seconds`; after that the attempt is sent, a bounded number of them at once.
 A probe that has no outcome after `PROBE_SECONDS` is not waited for any longer.
 Purely decided: times come in as arguments, monotonic.
@@ -52,7 +52,7 @@ class _Circuit:
 class Circuits:
     """The circuits of one process, by target. Only those that have failed lately are remembered.
 
-    `call` is a number of the caller's, another one for each request.
+    `call` is a number that the caller chooses, a different one for each request.
     """
 
     def __init__(self, longest_wait_seconds: float = math.inf) -> None:
@@ -68,7 +68,7 @@ class Circuits:
         attempt: tuple[int, int] = (0, 0),
         waited_seconds: float = 0.0,
     ) -> float | None:
-        """None: send it, and report the outcome. Otherwise do not, and come back after so many seconds.
+        """None: send it, and report the outcome. Otherwise do not send it, and retry after so many seconds.
 
         `attempt` is an execution and its attempt, `waited_seconds` how long it has waited already, if the caller knows.
         """
@@ -129,7 +129,7 @@ class Circuits:
         return None
 
     def unknown(self, target: Target, call: int) -> None:
-        """It ended without a word about the target: if it was the probe, the next request is."""
+        """It ended without an outcome for the target: if it was the probe, the next request becomes the probe."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

@@ -129,7 +129,7 @@ class WebhookRunner:
         try:
             outcome = await self._sent(action.method, url, request, run, token, began)
         except BaseException as error:
-            # Cancelled by the watchdog when its time is over, by others for other reasons; or an unforeseen error.
+            # Cancelled by the watchdog at its timeout, or for another reason; or an unforeseen error.
             now = time.monotonic()
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds
@@ -231,7 +231,7 @@ class WebhookRunner:
                 tenant=tenant,
                 host=host,
                 port=port,
-                job=job_text(call.claimed.job_id),  # not the path: it may be as good as a password
+                job=job_text(call.claimed.job_id),  # not the path: it may contain a credential
                 seconds=pause,
             )
 
@@ -257,7 +257,7 @@ def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
 
 
 def _is_failure_of_target(outcome: Outcome) -> bool | None:
-    """Whether a target is down, or too busy; False: it does not like the request, at most. None: it was not asked."""
+    """Whether a target is down, or too busy; False: at most it rejected the request. None: it was not called."""
     if not isinstance(outcome, Failed):
         return False
     kind = outcome.kind

@@ -82,7 +82,7 @@ class Doorkeeper:
         return caller
 
     async def _is_open(self) -> bool:
-        # The time before the question: a key that was created after the answer is seen KEYLESS_SECONDS later at most.
+        # The time before the query: a key that is created after the answer is seen at most KEYLESS_SECONDS later.
         at = time.monotonic()
         if self._local and at >= self._keyless_until:
             if await is_keyless(self._engine):

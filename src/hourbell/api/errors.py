@@ -96,4 +96,4 @@ class Unexpected(HourbellError):
     title = "Something went wrong here"
 
     def __init__(self) -> None:
-        super().__init__("The request met an unexpected error; the log of the server tells more.")
+        super().__init__("The request failed with an unexpected error; see the log of the server.")

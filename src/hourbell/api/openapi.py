@@ -32,19 +32,19 @@ _QUERY: dict[str, dict[str, Any]] = {
     "tenant_id": {"type": "string"},
     "jobs.status": {
         "enum": [status.value for status in JobStatus],
-        "description": "Left out: every status except CANCELLED.",
+        "description": "If omitted: every status except CANCELLED.",
     },
     "executions.status": {
         "type": "array",
         "items": {"enum": [status.value for status in ExecutionStatus]},
         "description": (
-            "Any of these; several by repeating the parameter, or between commas. FAILED stands for RETRYING "
+            "Any of these; repeat the parameter for several, or separate them by commas. FAILED stands for RETRYING "
             "and DEAD: the latest attempt failed."
         ),
     },
     "executions.reason": {
         "enum": [reason.value for reason in Reason],
-        "description": "Of what has ended. The kind of failure of an attempt is not one of these.",
+        "description": "Why an execution has ended. The kind of failure of an attempt is not one of these.",
     },
     "queue": {"type": "string"},
     "type": {"enum": [kind.value for kind in JobType]},

@@ -60,7 +60,7 @@ STATUSES = {
     "store_unavailable": 503,
 }
 
-_AWAY = "The database does not answer at the moment."
+_AWAY = "The database is unavailable at the moment."
 
 _log = structlog.get_logger(__name__)
 

@@ -53,7 +53,7 @@ _NUMBERS = ("page_size", "count", "hours")
 _JOB_STATUSES = {status.value: status for status in JobStatus}
 _JOB_TYPES = {kind.value: kind for kind in JobType}
 _EXECUTION_STATUSES = {status.value: frozenset({status}) for status in ExecutionStatus}
-# No execution rests there: it is one whose latest attempt failed, and that is retried or dead.
+# No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
 _EXECUTION_STATUSES[ExecutionStatus.FAILED] = frozenset(
     {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
 )
@@ -61,7 +61,7 @@ _REASONS = {reason.value: reason for reason in Reason}
 _RUNNING = {"finish": False, "cancel": True}
 
 _MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
-_SLICE = 200  # items of a batch that are digested together, and spelt before others get their turn
+_SLICE = 200  # items of a batch that are digested together, and encoded before other requests get their turn
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
@@ -130,7 +130,7 @@ async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[
 
 
 class Batch:
-    """The items of a batch. Reading them also finds their spelling, for which a pass of its own would be dear."""
+    """The items of a batch. Reading them also finds their canonical text, for which a separate pass would be expensive."""
 
     def __init__(self, items: Sequence[Raw]) -> None:
         self.items = items
@@ -461,13 +461,13 @@ def _label(reader: ObjectReader) -> str | None:
 
 
 def _statuses(reader: ObjectReader) -> frozenset[ExecutionStatus] | None:
-    """The statuses that any of several words stands for."""
+    """The union of the statuses that several words stand for."""
     found = reader.words("status", _EXECUTION_STATUSES)
     return None if found is None else frozenset().union(*found)
 
 
 def _query(request: AnyRequest, several: str | None = None) -> tuple[ObjectReader, Problems]:
-    """The query parameters. `several`: one that may be repeated, or have several values between commas."""
+    """The query parameters. `several`: one that may be repeated, or have several values separated by commas."""
     problems = Problems()
     fields: dict[str, object] = {}
     for name, text in request.query_params.multi_items():

@@ -451,7 +451,7 @@ def _secrets_check() -> Schema:
     return {
         **_choice(SecretsCheck),
         "default": SecretsCheck.REQUIRED.value,
-        "description": "lazy: the secrets that are named here need not exist before it is sent.",
+        "description": "lazy: the secrets that are named here need not exist until the request is sent.",
     }
 
 
@@ -582,13 +582,13 @@ def _job() -> Schema:
 
 def _warnings() -> Schema:
     warning = {
-        "path": _text("The field that it is about."),
+        "path": _text("The field in question."),
         "code": {"enum": ["seconds_first"]},
         "message": _text(),
     }
     return {
         **_array(_answered(warning)),
-        "description": "What was accepted and was probably not meant.",
+        "description": "What was accepted but probably not intended.",
     }
 
 
@@ -631,7 +631,7 @@ def _execution() -> Schema:
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
-            "job_name": _or_null(_text("Null if the job is not known any more.")),
+            "job_name": _or_null(_text("Null if the job is no longer known.")),
             "tenant_id": _text(),
             "queue": _or_null(_text()),
             "origin": {
@@ -661,7 +661,7 @@ def _execution() -> Schema:
             "attempt": _whole(0, description="0 until it first runs."),
             "fence_token": _or_null(_whole(0, MAX_ID, "Of the latest claim.")),
             "worker_id": _or_null(
-                _text("Of the latest attempt. Null: none yet, or its name is not kept any more.")
+                _text("Of the latest attempt. Null: none yet, or its name is no longer kept.")
             ),
             "lateness_ms": _or_null(
                 _whole(
@@ -754,7 +754,11 @@ def _audit_entry() -> Schema:
 def _limits() -> dict[str, Schema]:
     rate = _sent(
         {"per_second": _number(MIN_RATE, MAX_RATE)},
-        {"burst": _whole(1, MAX_BURST, "Default: what comes in 50 ms, rounded up; at least 1.")},
+        {
+            "burst": _whole(
+                1, MAX_BURST, "Default: the tokens that come in 50 ms, rounded up; at least 1."
+            )
+        },
     )
     return {
         "max_concurrency": _whole(0, MAX_CONCURRENCY, "Queued for a worker or running at once."),
@@ -847,7 +851,7 @@ def _worker_calls() -> dict[str, Schema]:
     whose = {
         "worker_id": {
             **worker_id,
-            "description": "Not needed. If it is given, it must be the worker_id of the claim that began the session.",
+            "description": "Optional. If given, it must be the worker_id of the claim that began the session.",
         }
     }
     execution = {
@@ -879,7 +883,7 @@ def _worker_calls() -> dict[str, Schema]:
                 },
                 "tasks": {
                     **_array({"type": "string", "pattern": f"^({TASK})$"}),
-                    "description": "The tasks that the session serves, `@webhook` for webhooks; all if nothing is said.",
+                    "description": "The tasks that the session serves, `@webhook` for webhooks; all if omitted.",
                     "minItems": 1,
                     "maxItems": MAX_TASKS,
                 },
@@ -970,7 +974,7 @@ def _explanation() -> Schema:
             "blocked_by": _or_null(
                 {
                     **_answered({"execution_id": _execution_id(), "job_id": _job_id()}),
-                    "description": "An execution that has what this one waits for.",
+                    "description": "An execution that holds what this one waits for.",
                 }
             ),
         }

@@ -269,7 +269,7 @@ def _read_worker(reader: ObjectReader) -> str | None:
 
 
 async def _check_worker(remote: RemoteWorkers, session: Session, worker: str | None) -> None:
-    """InvalidInput if a worker is named and the session is another's. One that is over is found by the call itself."""
+    """InvalidInput if a worker is named and the session belongs to another. An ended session is found by the call itself."""
     if worker is not None and await remote.worker_of(session) not in (worker, None):
         message = "is not the worker_id of the claim that began this session; send that one, or leave it out"
         raise InvalidInput([FieldError("worker_id", "conflict", message)])

@@ -1,4 +1,4 @@
-"""`hourbell keys`: API keys, created and revoked at the database itself. A user that can reach it needs no key."""
+"""`hourbell keys`: API keys, created and revoked directly in the database. A user that can reach it needs no key."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
 @keys_command.command("list")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def list_command(output: str) -> None:
-    """Show the keys, newest first, without their secret part."""
+    """List API keys, newest first, without their secrets."""
 
     async def show(engine: Engine) -> None:
         keys: list[ApiKey] = []

@@ -15,7 +15,7 @@ from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
 from hourbell.timing.intervals import is_interval
 
-_EXAMPLE_JOB = 0  # whose values H stands for if no job is named
+_EXAMPLE_JOB = 0  # whose values replace H if no job is named
 
 
 class _Instant(click.ParamType[datetime]):
@@ -74,7 +74,7 @@ def _now() -> datetime:
     "--job",
     "job_id",
     type=_JobId(),
-    help="The id of the job whose values H stands for. [an example]",
+    help="The id of the job whose values replace H. [default: an example]",
 )
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def next_command(

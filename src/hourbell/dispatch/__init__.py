@@ -62,7 +62,7 @@ class Dispatch(Protocol):
     ) -> Session:
         """Begin a session that serves these queues and these tasks, of which `@webhook` is one.
 
-        None: all of them, also those that are named later. It is given nothing else, for as long as it lives.
+        None: all of them, including those that are named later. It is given nothing else until it ends.
         """
 
     async def admit(self) -> bool:

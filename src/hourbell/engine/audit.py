@@ -1,4 +1,4 @@
-"""audit: who changed what, when, from what and to what.
+"""audit: which actor changed what, when, from what and to what.
 
 Each created job is an entry with its document. The one-time jobs that a request creates for a tenant share one row, and their
 documents are not copied: a job is the record of what was asked for, until a change notes what it was before.

@@ -2,7 +2,7 @@
 
 The zone data of this node may lack a zone: IANA has removed it, or a node with newer data has accepted it. A rule may be
 one that only another version of the program can read. Such a timetable must not stop the others: it is marked with why,
-leaves the index that planning walks, and is logged. `explain` tells it about each of its jobs. Planning resumes by itself,
+leaves the index that planning walks, and is logged. `explain` reports it for each of its jobs. Planning resumes by itself,
 with the misfire policies for what was missed: at once under a leader with other zone data, otherwise at the next look,
 ten minutes later.
 """

@@ -38,7 +38,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 15.0  # of a worker's session
     leader_lease_seconds: float = 10.0
     answers_seconds: float = 48 * 3600.0  # how long an idempotent write is remembered
-    max_crashes: int = 3  # of jobs that do not say it: deaths of the worker while it ran alone
+    max_crashes: int = 3  # for jobs that do not set it: deaths of the worker while it ran alone
     ledger_days: int = 30  # how long ended executions are kept,
     dead_letter_days: int = 365  # dead letters,
     audit_days: int = 365  # and entries of the audit trail, unless a tenant says otherwise
@@ -151,7 +151,7 @@ class Engine:
     ) -> dict[str, int]:
         """The numbers of what jobs run on: hosts have numbers above 0, tasks, which are named `@task`, below 0.
 
-        A new name is a new target. `tenants`: whose jobs name them; no tenant can name tasks without end.
+        A new name is a new target. `tenants`: whose jobs name them; the number of tasks per tenant is bounded.
         """
         makers = tenants or {}
 
@@ -173,7 +173,7 @@ class Engine:
             return await self._numbers(self._targets, names, make)
         except asyncpg.CheckViolationError as error:
             problem = (
-                f"is a new task, and the jobs of tenant {error.detail} name as many as those of one tenant can, "
+                f"is a new task, and the jobs of tenant {error.detail} already name as many as one tenant may, "
                 f"{MOST_TASKS_MADE}; use one name for each handler, and the payload for what differs"
             )
         raise InvalidInput([FieldError("action.name", "out_of_range", problem)])

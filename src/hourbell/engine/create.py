@@ -7,7 +7,7 @@ Whoever creates a job while others do is created together with them (`groups`): 
 documents read here, then `hourbell.create_jobs` as one autocommit statement for all of them. Each gets an answer of his
 own: a wrong document, a used-up quota or a taken key concerns nobody else. The statement waits for others only briefly.
 If somebody holds a key that is wanted, the group is halved until he who wants it is alone; he is set aside, and waits a
-little longer. So one stuck row delays no stranger. Jobs of tenants with a quota are counted under a lock; if another
+little longer. So one stuck row never delays unrelated requests. Jobs of tenants with a quota are counted under a lock; if another
 transaction holds it, they are created apart from the others.
 """
 
@@ -82,7 +82,7 @@ _MOST_JOINS = 4  # at once
 class _Patience(msgspec.Struct, frozen=True):
     """How long to wait for other transactions."""
 
-    keys_ms: int  # for a key or a name that one of a group wants
+    keys_ms: int  # for a key or a name that a request of a group needs
     quotas_ms: int  # for the quota of a tenant
 
 

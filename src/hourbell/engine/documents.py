@@ -308,7 +308,7 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
 
 
 def parse_override(document: object, job: Job) -> NewJob | None:
-    """The job that one run goes by in place of the job itself; None: nothing is said."""
+    """The definition that one run uses instead of the job's own; None: the request gives none."""
     problems = Problems()
     reader = read_object(document, problems)
     webhook = isinstance(job.action, WebhookAction)
@@ -654,7 +654,7 @@ def read_headers(action: ObjectReader) -> dict[str, str]:
         elif value == MASKED:
             reader.wrong(name, "bad_format", _IS_MASK)
         else:
-            _check_template(reader, name, value, "A header cannot have {{ as it is.")
+            _check_template(reader, name, value, "A header value cannot contain a literal {{.")
     repeated = repeated_header(headers)
     if repeated is not None:
         reader.wrong(repeated, "conflict", "is there twice, in another spelling")
@@ -769,7 +769,7 @@ def _read_formula(reader: ObjectReader, backoff: Backoff | None) -> RetryPolicy:
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
     """A document for a job that exists, with the credentials that it stores in the places of their masks.
 
-    So what was read can be changed and sent back. A mask that stands for nothing is left, and refused by the reader.
+    So what was read can be changed and sent back. A mask for which no value is stored is left, and refused by the reader.
     """
     document = dict(document)
     action = document.get("action")

@@ -45,7 +45,7 @@ _PUT_OFF = {
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """An execution that has what another one waits for."""
+    """An execution that holds what another one waits for."""
 
     execution_id: int
     job_id: int
@@ -58,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     message: str
     until: datetime | None = None  # when that changes by itself
     execution_id: int | None = None  # the execution that is explained
-    blocked_by: Holder | None = None  # one that has what it waits for, if the caller may see it
+    blocked_by: Holder | None = None  # one that holds what it waits for, if the caller may see it
 
 
 _NO_WORKER_FOR_TASK = Explanation(
@@ -123,7 +123,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
         return await _not_yet(engine, row)
-    # Without a worker nothing goes on, whatever else it waits for.
+    # Without a worker nothing can run, whatever else it waits for.
     if not await engine.database.value(_E["queue_served"], row["queue"], now):
         return Explanation(
             code="no_worker",
@@ -136,7 +136,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
     if row["in_suspects"]:
         return Explanation(
             code="quarantine",
-            message="Its workers died twice; it waits for one that runs nothing beside it.",
+            message="Its worker died twice in a row; it waits for a worker that runs nothing else.",
         )
     return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
 
@@ -148,7 +148,9 @@ async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
         return Explanation(code=code, message=_PUT_OFF[code], until=row["run_at"])
     counted = row["attempt"] - (row["replayed_attempt"] or 0)
     if not counted:
-        return Explanation(code="not_due", message="Its time has not come.", until=row["run_at"])
+        return Explanation(
+            code="not_due", message="Its time has not come yet.", until=row["run_at"]
+        )
     stored = await engine.database.value(_E["job_spec"], row["id"])
     most = None if stored is None else decode_spec(stored).retry_policy.max_retries + 1
     last = live_execution(row, with_attempts=True).attempts[-1]
@@ -222,16 +224,16 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
 
 
 async def _paused(engine: Engine, job_id: int) -> Explanation:
-    """Who paused a job, when, and what to do."""
+    """Which actor paused a job, when, and what to do."""
     rows = await walk(engine, _T["last_pause"], job_id)
-    if not rows:  # its trail is not kept any more
+    if not rows:  # its audit entries are no longer kept
         return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
     (row,) = rows
     since = format_instant(row["at"])
     if row["actor"] == TARGET_GONE:
         message = (
             f"Its target answered 410 (gone), and that paused the job at {since}. Resume it only if the target"
-            " is there again, or give it another one; a job that is not needed any more can be deleted."
+            " is back, or give it another one; a job that is no longer needed can be deleted."
         )
     else:
         message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
@@ -262,7 +264,9 @@ async def _recurring(engine: Engine, job: Job) -> Explanation:
     broken = await engine.database.row_or_none(_P["broken"], job.job_id)
     if broken is not None:
         return _not_planned(broken)
-    return Explanation(code="not_due", message="Its next run has not come.", until=job.next_run_at)
+    return Explanation(
+        code="not_due", message="Its next run is not due yet.", until=job.next_run_at
+    )
 
 
 def _not_planned(row: asyncpg.Record) -> Explanation:

@@ -58,7 +58,7 @@ def _rule(job: Job) -> Rule | None:
         return compile_rule(
             timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap
         )
-    except TimingError:  # its zone is not known here
+    except TimingError:  # its zone is unknown here
         return None
 
 

@@ -66,5 +66,5 @@ async def require_secrets_of(engine: Engine, job: NewJob) -> None:
 def _missing(name: str, tenant: str) -> str:
     return (
         f"names the secret {name}, which the tenant {tenant} does not have. Set it by PUT /api/v1/secrets/{name}, "
-        'or say "secrets": "lazy" to set it later'
+        'or give "secrets": "lazy" to set it later'
     )

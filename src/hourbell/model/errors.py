@@ -49,7 +49,7 @@ FieldCode = Literal[
     "conflict",  # contradicts another field
     "unknown_zone",  # no such IANA time zone
     "unknown_secret",  # the tenant has no secret of this name
-    "unknown_template",  # `{{` that begins no `{{secret:name}}`
+    "unknown_template",  # `{{` that does not begin `{{secret:name}}`
     "invalid_cron",  # a rule that cannot be read or never matches
     "never_runs",  # the job would silently do nothing
 ]

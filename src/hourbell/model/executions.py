@@ -192,7 +192,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     kind: str | None = None  # of its failure: `timeout`, `http_503`, an exception's name
     fence: int | None = None
-    worker: str | None = None  # the name of the worker; None: it is not known any more
+    worker: str | None = None  # the name of the worker; None: it is no longer known
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +212,7 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int | None = None  # of the latest attempt, once it has ended
     attempt: int = 0  # 0 until it first runs
     fence: int | None = None  # of the latest claim
-    worker: str | None = None  # of the latest attempt; None: none yet, or not known any more
+    worker: str | None = None  # of the latest attempt; None: none yet, or no longer known
     # From scheduled_for, or of a backfill from its request, to the start of the first attempt.
     lateness_ms: int | None = None
     error: str | None = None

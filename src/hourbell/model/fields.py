@@ -191,7 +191,7 @@ class ObjectReader:
         return choices[value]
 
     def words(self, key: str, choices: Mapping[str, T]) -> list[T] | None:
-        """Some of a few words, between commas, and what they stand for."""
+        """Some of a few words, separated by commas, and what they stand for."""
         value = self.string(key)
         if value is None:
             return None
@@ -199,7 +199,7 @@ class ObjectReader:
         for word in words:
             if word not in choices:
                 hint = _suggestion(word, choices) or f"; it is one of {', '.join(choices)}"
-                self.wrong(key, "not_a_choice", f"has a word that is not a choice here{hint}")
+                self.wrong(key, "not_a_choice", f"has a value that is not a choice here{hint}")
                 return None
         return [choices[word] for word in words]
 

@@ -78,7 +78,7 @@ _OWN_HEADERS = frozenset(
         "upgrade",
     }
 )
-# Hourbell says these about itself with every request, and what a job says would be overwritten.
+# Hourbell sets these on every request, so values of a job would be overwritten.
 _OVERWRITTEN_HEADERS = frozenset({"idempotency-key", "traceparent", "tracestate"})
 _OVERWRITTEN_PREFIXES = ("webhook-", "hourbell-")
 # Headers whose values are credentials, by their names.

@@ -38,7 +38,7 @@ class RateLimit(msgspec.Struct, frozen=True):
 def default_burst(per_second: float) -> int:
     """The smallest burst with which a remote worker that claims every 50 ms reaches the rate."""
     if not isinstance(per_second, (int, float)) or not MIN_RATE <= per_second <= MAX_RATE:
-        return 1  # it is refused anyhow
+        return 1  # it is refused anyway
     return max(1, math.ceil(per_second * _BURST_SECONDS))
 
 

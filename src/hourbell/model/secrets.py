@@ -32,7 +32,7 @@ _ALMOST_PLACEHOLDER = re.compile(
     rf"\{{\{{\s*secrets?\s*[:.]\s*(?:{SECRET_NAME.pattern})\s*\}}\}}", re.IGNORECASE
 )
 MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
-# What may stand beside a secret in the value of a header that is shown: `Bearer `, `session=`.
+# What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
 FEWEST_CHARACTERS = (
     8  # of a value: what is shorter could not be struck out without hurting innocent text
@@ -134,7 +134,7 @@ def _required_by(path: str, webhook: WebhookAction | Notification) -> dict[str, 
 
 
 def template_problem(text: str) -> str | None:
-    """Why a text would not be sent as it was meant, or None: it has `{{` in it that begins no `{{secret:name}}`."""
+    """Why a text would not be sent as it was meant, or None: it contains a `{{` that does not begin `{{secret:name}}`."""
     if "{{" not in text:
         return None
     left = PLACEHOLDER.sub(" ", text)
@@ -144,8 +144,8 @@ def template_problem(text: str) -> str | None:
     if almost is not None:
         name = SECRET_NAME.search(almost[0].replace(".", ":", 1).partition(":")[2])
         assert name is not None
-        return f"has a template that is not known; did you mean {{{{secret:{name[0]}}}}}?"
-    return "has {{ that begins no {{secret:name}}, the only template there is"
+        return f"has an unknown template; did you mean {{{{secret:{name[0]}}}}}?"
+    return "has {{ that does not begin {{secret:name}}, the only template"
 
 
 def masked(name: str, value: str) -> str:

@@ -212,7 +212,7 @@ class EmbeddedServer:
             )
         if self._cluster.exists() and not _is_empty_folder(self._cluster):
             raise ConfigurationError(
-                f"{self._cluster} is there and is no PostgreSQL cluster: no file PG_VERSION in it says a version. Move it "
+                f"{self._cluster} exists but is not a PostgreSQL cluster: it has no file PG_VERSION with a version. Move it "
                 f"away, or choose another data folder with HOURBELL_DATA_DIR."
             )
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))

@@ -5,9 +5,9 @@ its own set (`function_set.py`) and keeps the sets of others. So two neighbourin
 is started, stopped or migrated last:
 
 - a newer program needs its migrations and its function set: `hourbell migrate` brings both;
-- an older program goes on with the newer tables and with its own set, which it loads again if it has been dropped;
+- an older program continues with the newer tables and with its own set, which it loads again if it has been dropped;
 - a migration that an older program could not work with says so in a line `-- requires: NNNN_name.sql`: the newest migration
-  that a program must know. A program that does not know it is refused, with a sentence.
+  that a program must know. A program that does not know it is refused, with a message.
 
 Everything happens under one transaction-level advisory lock, so that any number of processes may start at once, also behind
 a transaction pooler.
@@ -34,7 +34,7 @@ _REQUIRES = re.compile(r"^-- requires: (\S+)$", re.MULTILINE)
 UNUSED_DAYS = (
     7  # a function set that no process has used for this long is dropped by the next migration
 )
-MARK_SECONDS = 3600.0  # how often a process says that it uses its set
+MARK_SECONDS = 3600.0  # how often a process marks its set as used
 
 
 async def migrate(dsn: str) -> None:

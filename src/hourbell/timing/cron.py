@@ -151,7 +151,7 @@ def caution_about(expression: str) -> str | None:
     says = "The first of six fields is seconds, so this runs every second while the others match."
     if fields[5] in _ANY or not _is_of_seconds(fields[5]):
         minutely = " ".join(["0", *fields[1:]])
-        return f"{says} For once a minute write 0 in the place of the first field: {minutely}"
+        return f"{says} To run once a minute, write 0 as the first field: {minutely}"
     moved = " ".join([fields[5], *fields[:5]])
     return f"{says} If the last field was meant as seconds, put it first: {moved}"
 

@@ -45,7 +45,7 @@ def _interval(seconds: int | None) -> str:
     example = (
         f"every_seconds: {seconds}" if seconds else "every_seconds, a whole number of seconds,"
     )
-    return f"is an interval and no cron rule; give {example} in the place of cron"
+    return f"is an interval, not a cron rule; give {example} instead of cron"
 
 
 def _fields(fields: list[str]) -> str:

@@ -57,7 +57,7 @@ _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    queues: Sequence[str] | None = ("default",)  # None: all, also those that are named later
+    queues: Sequence[str] | None = ("default",)  # None: all, including those that are named later
     tasks: Sequence[str] | None = None  # that it can run; `@webhook` is one. None: all
     slots: int = 100
     critical_slots: int = 0  # of the slots, for CRITICAL only

@@ -64,7 +64,7 @@ def test_intervals_end_with_the_year_9999() -> None:
         ("@every 300", "every_seconds: 300"),
         (
             "@every 5m",
-            "every_seconds: 300 in the place of cron, or here an interval like @every 300+0",
+            "every_seconds: 300 instead of cron, or here an interval like @every 300+0",
         ),
         ("@every 999999999999+0", "@every 300+0"),
         ("@every -5+0", "@every 300+0"),

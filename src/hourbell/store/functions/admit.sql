@@ -105,7 +105,7 @@ end $$;
 -- One pass. Returns what was looked at and whether there is more; admitted = -1: another pass is running.
 -- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth. The same holds for the levels
 -- of a priority: level 0 comes first, and every level with something due gets at least an eighth of the priority's budget.
--- So the few of one tenant are admitted in the next pass, however many of another are due.
+-- So a tenant with few due rows is admitted in the next pass, however many rows of another are due.
 -- What is late by more than p_grace may be a misfire.
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean
@@ -178,7 +178,7 @@ begin
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
     where m.priority = tier order by pass desc limit 1) as m on true;
-  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing shall wait for what it was
+  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing must wait for the old time
     update hourbell.wakes set at = p_now where at > p_now;
   end if;
   -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.

@@ -1,8 +1,8 @@
 -- Claims: the move from ready to leased.
 
 -- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
--- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent: so that they
--- go on too. A claim that is repeated under its number gets the same rows: the first answer was lost. The number 0 belongs
+-- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent, so that they
+-- run too. A claim that is repeated under its number gets the same rows: the first answer was lost. The number 0 belongs
 -- to claims that are not numbered; they cannot be repeated.
 -- A rate limit may let an execution start a little later (`start_paced`): `waits` says after how many seconds each may start;
 -- null: all may at once. p_at_once: it takes only what may start at the same moment, for a worker that cannot wait.
@@ -27,7 +27,7 @@ declare
   p smallint;
   room int;
   queues smallint[];
-  hidden smallint[];  -- queues in which what others serve is in the way
+  hidden smallint[];  -- queues in which rows of other sessions are in the way
   fitting int[];  -- tasks that this session serves; null: all
   seen int;
   shares int[];

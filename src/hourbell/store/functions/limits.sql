@@ -1,4 +1,4 @@
--- Limits, as the gate sees them. Blockers, wherever `kind` stands: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job,
+-- Limits, as the gate sees them. Blockers, wherever there is a `kind`: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job,
 -- 6 queue and task (no worker of the queue serves the task).
 -- `kind + 0`: what is looked up by its id must not be looked up by its kind, of which statistics may say that there is none.
 
@@ -126,7 +126,7 @@ begin
     perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
     buckets := buckets || l;
   end loop;
-  -- Read under the lock, so that it is not before what is written; and not the caller's, who may have come with an old time.
+  -- Read under the lock, so that it is not before what is written; not the caller's time, which may be old.
   now := greatest(p_now, hourbell.clock());
   insert into hourbell.wakes (at, kind, key) select distinct now, kind, key from unnest(taken);
 
@@ -422,7 +422,7 @@ begin
 end $$;
 
 -- Which of these due executions, all of one priority, may go on: the others are parked, and those that go on take what they
--- need. `checks` of what goes on has 256 if it holds something.
+-- need. `checks` of an execution that continues has 256 if it holds something.
 -- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
 -- waited at one of them has passed those before it, and does not stand in line there again.
 create or replace function hourbell.restrict(
@@ -519,8 +519,8 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit wakes what waits for it when it can offer more. And whoever was counted in at a limit, and
--- then stopped by another one, has left a place there: the next one is looked at.
+-- After parking: a rate limit wakes what waits for it when it can offer more. And an execution that was counted in at one limit
+-- and then stopped by another has left a place at the first: the next one is looked at.
 create or replace function hourbell.move_on(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   insert into hourbell.wakes (at, kind, key)

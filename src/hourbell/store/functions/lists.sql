@@ -27,7 +27,7 @@ return case
   when p_session is not null then 'RUNNING'
   when not p_in_held and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
-  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- a worker gave it back, for as long as its target is left alone
+  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- a worker gave it back, because its target's circuit is open
   else 'SCHEDULED' end;
 
 -- Where an execution is that has not ended, and its status at p_now; nothing unless p_asked. p_wanted: the statuses that are asked

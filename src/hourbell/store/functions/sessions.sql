@@ -1,6 +1,6 @@
 -- Sessions: a worker process's hold on everything it has claimed, with one expiry.
 
--- p_queues and p_tasks say what it serves; null: all of them, also those that are named later.
+-- p_queues and p_tasks say what it serves; null: all of them, including those that are named later.
 create or replace function hourbell.open_session(
   p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_tasks int[], p_slots int,
   out id bigint, out token uuid
@@ -25,8 +25,8 @@ create or replace function hourbell.queues_of(s hourbell.sessions) returns small
 language sql stable
 return case when s.all_queues then hourbell.all_queues() else s.queues end;
 
--- Somebody asks for work: extends his session if it holds nothing, and says which queues and tasks (null: all) it serves. What is held is held by
--- heartbeats alone: one that the worker does not know of must not be held for ever because he goes on asking for more.
+-- A worker asks for work: extends its session if it holds nothing, and returns which queues and tasks (null: all) it serves. What is held is held by
+-- heartbeats alone: one that the worker does not know of must not be held forever because the worker keeps asking for more.
 create or replace function hourbell.renew_session(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[],
   out tasks text[]

@@ -69,8 +69,8 @@ begin
   end if;
 end $$;
 
--- Sets `apart` on what was made ready before its queue was mixed, a part in each pass; and ends what is mixed no more: all
--- its sessions serve the same, and nothing that is ready is from before. Returns whether there is more to do.
+-- Sets `apart` on what was made ready before its queue was mixed, a part in each pass; and ends the mixed state of a queue
+-- once all its sessions serve the same, and nothing that is ready is from before. Returns whether there is more to do.
 create or replace function hourbell.regroup(p_limit int) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -103,7 +103,7 @@ begin
   return true;
 end $$;
 
--- No session serves some of the tasks any more that are ready in these queues: they release what they hold and go back through
+-- No session serves some of the tasks that are ready in these queues any more: they release what they hold and go back through
 -- the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
 create or replace function hourbell.leave_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
 returns void
@@ -155,7 +155,7 @@ begin
     or exists (select from hourbell.regroupings as r where r.queue = f.queue));
 end $$;
 
--- The numbers of tasks; a new name is a new task. As ensure_queues, which see.
+-- The numbers of tasks; a new name is a new task. See ensure_queues.
 create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id int, name text)
 language plpgsql

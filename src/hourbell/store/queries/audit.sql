@@ -1,4 +1,4 @@
--- The audit trail: who changed what, newest first, at most $2 entries before the row $1, or before the place $3 in that row. A row is
+-- The audit trail: which actor changed what, newest first, at most $2 entries before the row $1, or before the place $3 in that row. A row is
 -- one entry, or one for each of its `jobs`, the last first. The document of a created one-time job is that of the job.
 
 -- name: list_audit

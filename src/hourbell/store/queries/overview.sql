@@ -1,5 +1,5 @@
--- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more. Of
--- whom something that runs is can only be seen by looking at it: what runs is counted among $2 of the cell, `…_looked_at` says among how many. The same goes
+-- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more. The
+-- tenant of a running execution is only in its row: what runs is counted among $2 of the cell, `…_looked_at` says among how many. The same goes
 -- for jobs that are not planned: they are counted among $2 riders of broken timetables.
 
 -- name: list_tenants
