@@ -27,6 +27,7 @@ from integration.life.support import (
     expire_session,
     fates,
     fill,
+    in_transaction,
     one_time,
     place_of,
     places,
@@ -204,6 +205,65 @@ async def test_what_is_ready_waits_again_when_its_last_worker_leaves(engine: Eng
     for execution in greets:
         assert (await explain_execution(engine, execution)).code == "no_worker_for_task"
     await check_sound(engine)
+
+
+async def test_many_that_waited_for_a_worker_are_each_admitted_once(engine: Engine) -> None:
+    await Hand.opened(engine, tasks=["print"])
+    waiting = await made(engine, "greet", 30)
+    await admit_all(engine)
+    assert await places(engine) == {"parked": 30}
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    await admit(engine, await engine.clock.now(), 40)  # takes ten of them and looks again at once
+    await Hand.opened(engine, tasks=["greet"])  # one more reason to look at the same queue
+    for _ in range(10):
+        await admit(engine, await engine.clock.now(), 40)
+    await check_sound(engine)
+    assert ids(await greeter.claim()) == waiting
+
+
+async def test_a_claim_locks_nothing_that_another_worker_serves(engine: Engine) -> None:
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    printer = await Hand.opened(engine, tasks=["print"])
+    greets, prints = await made(engine, "greet", 5), await made(engine, "print", 5)
+    await admit_all(engine)
+    async with in_transaction(engine) as own:
+        taken = await own.database.row(
+            "select ids from hourbell.take($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
+            " null, null, null, null, null, null, null, null, null, null)",
+            greeter.session.id,
+            greeter.session.token,
+            await engine.clock.now(),
+        )
+        assert set(taken["ids"]) == greets
+        assert ids(await printer.claim()) == prints
+
+
+async def test_a_mixed_queue_has_its_turn_beside_a_long_one(engine: Engine) -> None:
+    hand = await Hand.opened(engine, queues=["long", "mixed"], tasks=["greet"])
+    await Hand.opened(engine, queues=["mixed"], tasks=["print"])
+    await made(engine, "greet", 40, queue="long")
+    await made(engine, "print", 5, queue="mixed")
+    wanted = await made(engine, "greet", 5, queue="mixed")
+    await admit_all(engine)
+    assert wanted <= ids(await hand.claim(20))
+
+
+async def test_what_is_locked_when_its_last_worker_leaves_waits_again_later(engine: Engine) -> None:
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    await Hand.opened(engine, tasks=["print"])
+    await made(engine, "greet", 3)
+    await admit_all(engine)
+    async with in_transaction(engine) as own:
+        await own.database.fetch("select from hourbell.ready for update")
+        await PostgresDispatch(engine).close(greeter.session)
+        await admit_all(engine)
+        assert await places(engine) == {"ready": 3}
+
+    async def parked() -> bool:
+        await admit_all(engine)
+        return await places(engine) == {"parked": 3}
+
+    assert await eventually(parked)
 
 
 async def test_a_suspect_is_run_by_a_worker_that_serves_its_task(engine: Engine) -> None:

@@ -27,9 +27,9 @@ declare
   p smallint;
   room int;
   queues smallint[];
-  hidden smallint[];  -- queues in which rows of other sessions are in the way
+  lines int[];  -- of each of `queues` the task, or null: by the tag alone
+  mixed smallint[] := '{}';  -- queues in which it looks for its tasks one by one
   fitting int[];  -- tasks that this session serves; null: all
-  seen int;
   shares int[];
   in_hand boolean;
   takes_long boolean;
@@ -48,7 +48,10 @@ begin
   if not alive then return; end if;
   newest := hourbell.generation();
   if session.all_queues then session.queues := hourbell.all_queues(); end if;
-  if session.tasks is not null then fitting := session.tasks || 0; end if;
+  if session.tasks is not null then
+    fitting := session.tasks || 0;
+    mixed := array(select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (session.queues));
+  end if;
 
   -- 0 is the number of every claim that its worker did not number: it names none of them.
   if p_repeated and p_claim > 0 then
@@ -105,72 +108,66 @@ begin
     foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
-      queues := session.queues; shares := array[room]; hidden := '{}';
-      if cardinality(queues) > 1 or fitting is not null then
+      -- What this session may take stands in lines: a queue, or in a mixed queue each task that the session serves. As long as
+      -- a mixed queue is being regrouped, some of it is found by the tag only.
+      queues := session.queues; lines := array[null::int]; shares := array[room];
+      if cardinality(queues) > 1 or mixed <> '{}' then
         -- Mostly only one of them has anything of this priority.
-        select coalesce(array_agg(q.queue) filter (where r.fits), '{}'), coalesce(array_agg(q.queue) filter (where not r.fits), '{}')
-        into queues, hidden
-        from unnest(session.queues) as q(queue)
+        select coalesce(array_agg(l.queue), '{}'), array_agg(l.task) into queues, lines
+        from (
+          select queue, null::int as task from unnest(session.queues) as q(queue)
+          where not queue = any (mixed) or exists (select from hourbell.regroupings as r where r.queue = q.queue)
+          union all
+          select queue, task from unnest(mixed) as q(queue) cross join unnest(fitting) as t(task)) as l
         cross join lateral (
-          select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
-        cross join lateral (
-          select fitting is null or task = any (fitting) as fits from hourbell.ready as r
-          where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r;
+          select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
+        where case when l.task is null then exists (
+            select from hourbell.ready as r where r.queue = l.queue and r.priority = p and r.tag >= v.v offset 0)
+          else exists (
+            select from hourbell.ready as r
+            where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart offset 0) end;
+        continue when queues = '{}';
       end if;
-      -- Between queues decides how far their next is ahead of their virtual time: how many of each that makes.
+      -- Between lines decides how far their next is ahead of the virtual time of their queue: how many of each that makes.
       if cardinality(queues) > 1 then
         shares := array(
-          select count(t.queue) from unnest(queues) with ordinality as q(queue, pos)
+          select count(t.pos) from unnest(queues) with ordinality as l(queue, pos)
           left join (
-            select q.queue from unnest(queues) as q(queue)
+            select l.pos from unnest(queues, lines) with ordinality as l(queue, task, pos)
             cross join lateral (
               select v from hourbell.virtual_time as v
-              where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
+              where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
             cross join lateral (
-              select tag from hourbell.ready as r
-              where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit room) as r
-            order by r.tag - v.v limit room) as t on t.queue = q.queue
-          group by q.pos order by q.pos);
+              (select tag from hourbell.ready as r
+               where l.task is null and r.queue = l.queue and r.priority = p and r.tag >= v.v order by r.tag limit room)
+              union all
+              (select tag from hourbell.ready as r
+               where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart
+               order by r.tag limit room)) as r
+            order by r.tag - v.v limit room) as t on t.pos = l.pos
+          group by l.pos order by l.pos);
       end if;
-      if queues <> '{}' then
-        with places as materialized (
-          select r.row, r.task from unnest(queues, shares) as q(queue, share)
-          cross join lateral (
-            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
-          cross join lateral (
+      with places as materialized (
+        select r.row, r.task from unnest(queues, lines, shares) as l(queue, task, share)
+        cross join lateral (
+          select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
+        cross join lateral (
+          select * from (
             select ctid as row, task from hourbell.ready as r
-            where r.queue = q.queue and r.priority = p and r.tag >= v.v
-            order by r.tag limit q.share for update skip locked) as r),
-        taken as (
-          delete from hourbell.ready where ctid = any (array(
-            select row from places where fitting is null or task = any (fitting)))
-          returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
-        select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
-          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held),
-          (select count(*) from places)
-        into more, holding, older, rows, seen from taken;
-        popped := popped || more; held := held || holding; stale := stale || older;
-        if seen > coalesce(cardinality(more), 0) then hidden := hidden || queues; end if;
-      end if;
-      room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
-      if hidden <> '{}' and room > 0 then
-        with places as materialized (
-          select r.row, r.tag - v.v as ahead from unnest(hidden) as q(queue)
-          cross join lateral (
-            select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v
-          cross join unnest(fitting) as t(task)
-          cross join lateral (
-            select ctid as row, tag from hourbell.ready as r
-            where r.queue = q.queue and r.priority = p and r.task = t.task and r.tag >= v.v and r.apart
-            order by r.tag limit least(room, greatest(room / cardinality(fitting), 100)) for update skip locked) as r),
-        taken as (
-          delete from hourbell.ready where ctid = any (array(select row from places order by ahead limit room))
-          returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
-        select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
-          array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held)
-        into more, holding, older, rows from taken;
-        popped := popped || more; held := held || holding; stale := stale || older;
-      end if;
+            where l.task is null and r.queue = l.queue and r.priority = p and r.tag >= v.v
+            order by r.tag limit l.share for update skip locked) as by_tag
+          union all
+          select * from (
+            select ctid as row, task from hourbell.ready as r
+            where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart
+            order by r.tag limit l.share for update skip locked) as by_task) as r),
+      taken as (
+        delete from hourbell.ready where ctid = any (array(select row from places where fitting is null or task = any (fitting)))
+        returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
+      select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
+        array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held)
+      into more, holding, older, rows from taken;
+      popped := popped || more; held := held || holding; stale := stale || older;
     end loop;
   end if;
   if cardinality(popped) = 0 then return; end if;

@@ -60,9 +60,9 @@ exception when lock_not_available then
   raise lock_not_available using message = 'another transaction creates jobs of the same tenant', constraint = 'quota';
 end $$;
 
--- The numbers of queues; a new name is a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null: nobody's do, and
--- nobody counts. check_violation, whose detail is a tenant: it would have made more than p_most. What others are making at this
--- moment is not seen, as with quotas: whoever locked a tenant here would hold it while he waits for a name.
+-- The numbers of queues; a new name is a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null: not made for
+-- a job, and not counted. check_violation, whose detail is a tenant: it would have made more than p_most. Concurrent calls do not
+-- see each other's names, so the bound is not exact: a lock on the tenant would be held while waiting for a name.
 create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id smallint, name text)
 language plpgsql

@@ -216,16 +216,18 @@ begin
     perform hourbell.note_fleet(q::smallint, served) from unnest(queues) as q;
     perform hourbell.leave(array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
     perform hourbell.leave_tasks(queues, served, p_limit, p_now);
-    keys := keys || array(
-      select t.key from unnest(queues) as q cross join lateral hourbell.parked_tasks(q) as t(key)
-      where not hourbell.lacks_task(served, t.key));
-    kinds := kinds || array_fill(6::smallint, array[cardinality(keys) - cardinality(kinds)]);
+    select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
+    from (
+      select kind, key from unnest(kinds, keys) as n(kind, key)
+      union  -- each once: what is parked under one would be picked for each of them
+      select 6::smallint, t.key from unnest(queues) as q cross join lateral hourbell.parked_tasks(q) as t(key)
+      where not hourbell.lacks_task(served, t.key)) as n(kind, key);
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- who has many is not in the way of the others
 
   if claimed is not null then
     perform hourbell.charge(l, c.starts, p_now)
-    from (select kind, key, sum(starts) as starts from unnest(claimed) group by kind, key) as c
+    from (select kind, key, sum(starts) as starts from unnest(claimed) group by kind, key order by kind, key offset 0) as c
     cross join lateral (
       select * from hourbell.limits as l where l.kind = c.kind and l.key = c.key and l.rate is not null offset 0) as l;
   end if;
@@ -695,7 +697,9 @@ begin
       returning *),
     put as (
       insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
-      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation, task, apart from moved)
+      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation, task,
+        apart or exists (select from hourbell.fleets as f where f.queue = moved.queue and f.mixed)
+      from moved)
     select count(*), case when s.factor < 1 then max(tag) else min(tag) end into seen, come_to from next;
   else
     with next as materialized (

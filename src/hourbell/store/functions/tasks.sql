@@ -2,8 +2,8 @@
 --
 -- The gate makes ready only what a live session serves; the rest is parked under (queue, task), kind 6, until such a session
 -- opens. As long as all sessions of a queue serve the same tasks, everything that is ready there fits each of them, and claims
--- go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an index by task. A claim that meets
--- rows of others in its way goes by the tasks of its session, so a backlog that only another worker serves hides nothing.
+-- go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an index by task. A claim
+-- there goes by the tasks of its session, so a backlog that only another worker serves neither hides nor locks anything.
 
 -- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped: after an
 -- outage of the database all of them are late, and none is gone.
@@ -114,6 +114,7 @@ declare
     select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (p_queues)
       and not exists (select from hourbell.regroupings as r where r.queue = f.queue));
   left_behind bigint[];
+  unserved int;  -- places in `ready` with tasks that no session serves
 begin
   with recursive places as (
     select n.* from unnest(here) as q(queue) cross join lateral (
@@ -143,15 +144,16 @@ begin
     insert into hourbell.refunds (queue, priority, tenant)
     select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
       select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
-  select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
+  select array_agg(id), (select count(*) from unserved) into left_behind, unserved
+  from (select id from from_ready union all select id from from_suspects) as gone;
   if left_behind is not null then
     perform hourbell.let_go(left_behind, false, p_now);
     perform hourbell.requeue(left_behind);
   end if;
-  -- There may be more, now or when they have been regrouped.
+  -- There may be more: locked by a claim, or still to be regrouped.
   insert into hourbell.wakes (at, kind, key)
   select p_now + interval '100 milliseconds', 1, queue from hourbell.fleets as f
-  where f.queue = any (p_queues) and (left_behind is not null
+  where f.queue = any (p_queues) and (left_behind is not null or unserved > 0
     or exists (select from hourbell.regroupings as r where r.queue = f.queue));
 end $$;
 
