@@ -70,7 +70,8 @@ class Circuits:
     ) -> float | None:
         """None: send it, and report the outcome. Otherwise do not send it, and retry after so many seconds.
 
-        `attempt` is an execution and its attempt, `waited_seconds` how long it has waited already, if the caller knows.
+        `attempt` is an execution and its attempt, `waited_seconds` how late it is: other processes may have put it off. What is
+        late by more than twice the longest wait is late for another reason.
         """
         circuit = self._circuits.get(target)
         if circuit is None or not circuit.pause:
@@ -85,6 +86,8 @@ class Circuits:
         delay = max(rest, circuit.pause / 2) + random.random() * circuit.pause / 2  # nosec B311
         if self._longest_wait_seconds == math.inf:
             return delay
+        if waited_seconds >= 2 * self._longest_wait_seconds:
+            waited_seconds = 0.0
         since = min(self._waiting.get(attempt, now), now - waited_seconds)
         left = since + self._longest_wait_seconds - now
         if left > 0:

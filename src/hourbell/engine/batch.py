@@ -120,7 +120,6 @@ async def create_batch(
 
         async def effect(connection: Connection) -> list[Result]:
             await batch.insert(connection, numbers, engine.crowds)
-            await connection.execute(_Q["be_brief"])  # as before: the batch was briefer still
             return batch.results()
 
         async def then() -> None:

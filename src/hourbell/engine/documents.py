@@ -683,7 +683,8 @@ def _check_templates(reader: ObjectReader, key: str, body: object) -> None:
 def _check_template(reader: ObjectReader, key: str, text: str, otherwise: str) -> None:
     problem = template_problem(text)
     if problem is not None:
-        reader.wrong(key, "unknown_template", f"{problem}. {otherwise}")
+        end = "" if problem.endswith("?") else "."
+        reader.wrong(key, "unknown_template", f"{problem}{end} {otherwise}")
 
 
 def _read_notification(reader: ObjectReader) -> Notification | None:

@@ -15,7 +15,7 @@ from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.limits import JOB, KEY, QUEUE, TARGET, TASK, TENANT
 from hourbell.engine.pages import walk
-from hourbell.engine.read import get_execution, get_job, list_executions, live_execution
+from hourbell.engine.read import get_execution, get_job, live_execution
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
@@ -97,7 +97,7 @@ async def _ended(engine: Engine, execution: Execution) -> Explanation:
         f"Last error{f' ({kind})' if kind else ''}: {error}" if error else "",
         f"Replay it with {replay}."
         if kept
-        else "Its dead letter was purged, so it cannot be replayed.",
+        else "Its dead letter is no longer kept, so it cannot be replayed.",
     ]
     return Explanation(code="dead", message=_said(sentences))
 
@@ -152,7 +152,7 @@ async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
             code="not_due", message="Its time has not come yet.", until=row["run_at"]
         )
     stored = await engine.database.value(_E["job_spec"], row["id"])
-    most = None if stored is None else decode_spec(stored).retry_policy.max_retries + 1
+    most = _most_attempts(stored)
     last = live_execution(row, with_attempts=True).attempts[-1]
     of_most = "" if most is None else f" of {most}"
     return Explanation(
@@ -240,6 +240,16 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     return Explanation(code="paused", message=message)
 
 
+def _most_attempts(spec: str | None) -> int | None:
+    """As its job says now; None: the job is gone, or a newer version wrote it in a way that this one cannot read."""
+    if spec is None:
+        return None
+    try:
+        return decode_spec(spec).retry_policy.max_retries + 1
+    except msgspec.MsgspecError:
+        return None
+
+
 async def explain_job(engine: Engine, job_id: int) -> Explanation:
     """What a job waits for: its oldest run that has not ended, or its next one."""
     job = await get_job(engine, job_id)
@@ -251,13 +261,9 @@ async def explain_job(engine: Engine, job_id: int) -> Explanation:
 
 
 async def _recurring(engine: Engine, job: Job) -> Explanation:
-    live = [
-        execution
-        for execution in (await list_executions(engine, job.job_id)).items
-        if execution.status not in FATES
-    ]
-    if live:
-        return await explain_execution(engine, live[-1].execution_id)
+    oldest = await engine.database.value(_E["oldest_live"], job.job_id, await engine.clock.now())
+    if oldest is not None:
+        return await explain_execution(engine, oldest)
     if job.status is not JobStatus.SCHEDULED:
         message = f"The job is {job.status}: it has no further run."
         return Explanation(code="ended", message=message)

@@ -422,6 +422,9 @@ class Worker:
     async def _drain(self) -> None:
         while self._queue:
             self._finish(self._queue.popleft(), Released())
+        for held in list(self._held.values()):
+            if held.runner is not None and held.started_at is None:
+                self._stop(held, _SHUTDOWN)
         give_up_at = time.monotonic() + self._settings.drain_seconds
         while self._busy > self._lingering and time.monotonic() < give_up_at:
             await self._pause()
@@ -527,5 +530,7 @@ def _stopped(held: Held) -> Outcome:
     if held.stop == _TIMEOUT:
         return Failed("It was stopped by its timeout.", TIMEOUT)
     if held.stop == _SHUTDOWN:
+        if held.started_at is None:  # it waited for the moment at which a rate limit lets it start
+            return Released()
         return Failed("The worker was shut down before it had ended.", "shutdown")
     return Cancelled()

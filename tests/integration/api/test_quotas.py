@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+import asyncpg
 import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -22,6 +23,7 @@ from hourbell.model.errors import HourbellError, QuotaExceeded
 from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
+from hourbell.store.function_set import connect
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_backfill_job import STRETCH
 from integration.api.working import Hand, dead
@@ -218,17 +220,23 @@ async def test_a_client_that_stops_while_it_creates_holds_up_its_tenant_briefly_
 ):
     await set_quota(engine, 100)
     await create_job(engine, one_time(tenant_id="other"), Write())
-    async with in_transaction(engine) as stopped:
-        await create_batch(stopped, [small()], lambda item: item, Write("stopped"))
-        began = time.monotonic()
-        blocked = [asyncio.create_task(attempt(engine, small(), f"{n}")) for n in range(20)]
-        others = [attempt(engine, one_time(tenant_id="other"), f"other {n}") for n in range(20)]
-        assert await asyncio.gather(*others) == ["created"] * 20
-        assert not any(task.done() for task in blocked)
-        assert set(await asyncio.gather(*blocked)) == {"conflict"}
-        assert time.monotonic() - began < 10
-    assert await attempt(engine, small(), "after") == "created"
-    assert await living(engine) == 2
+    await create_job(engine, small(), Write())  # the names that it needs are there
+    stopped = await connect(engine.database.dsn)
+    await stopped.execute("begin")
+    await stopped.execute("select hourbell.lock_quotas(array(select id from hourbell.tenants), 0)")
+    began = time.monotonic()
+    blocked = [asyncio.create_task(attempt(engine, small(), f"{n}")) for n in range(20)]
+    await somebody_waits(engine, "create_jobs")
+    others = [attempt(engine, one_time(tenant_id="other"), f"other {n}") for n in range(20)]
+    assert await asyncio.gather(*others) == ["created"] * 20
+    assert not any(task.done() for task in blocked)
+    (created,) = await create_batch(engine, [small()], lambda item: item, Write("next"))
+    assert isinstance(created, int)
+    assert time.monotonic() - began < 5
+    assert set(await asyncio.gather(*blocked)) <= {"conflict", "created"}
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await stopped.execute("commit")  # too late
+    await stopped.close()
 
 
 async def test_those_who_wait_for_a_quota_go_on_when_it_is_free(engine: Engine):

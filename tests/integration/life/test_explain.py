@@ -29,6 +29,7 @@ from integration.life.support import (
     create,
     expire_session,
     one_time,
+    plan_all,
     recurring,
     travel,
 )
@@ -69,7 +70,7 @@ async def test_what_is_dead_and_was_purged_cannot_be_replayed(still: Engine) -> 
     await fail_one(still, await Hand.opened(still), Failed("no", "Bad"))
     await purge_letter(still, job.job_id, Write())
     explained = await explain_job(still, job.job_id)
-    assert "purged" in explained.message
+    assert "no longer kept" in explained.message
     assert "Replay it" not in explained.message
 
 
@@ -124,6 +125,23 @@ async def test_what_is_retried_tells_its_last_error_and_attempt_n_of_m(still: En
     assert explained.message == (
         "Attempt 2 of 3 failed (http_500): The target answered 500. Attempt 3 waits for its time."
     )
+
+
+async def test_an_old_run_that_waits_is_explained_behind_many_that_have_ended(
+    still: Engine,
+) -> None:
+    policy = {"max_retries": 1, "backoff": "FIXED", "initial_delay_seconds": 3600}
+    job = await create(still, recurring("* * * * * *", retry_policy=policy))
+    hand = await Hand.opened(still)
+    await travel(still, at("10:00:31"))
+    await plan_all(still)
+    await fail_one(still, hand, Failed("no", "Bad"))
+    for moment in ("10:01:00", "10:01:30"):
+        await travel(still, at(moment))
+        await plan_all(still)
+        await hand.run_all()
+    explained = await explain_job(still, job.job_id)
+    assert (explained.code, explained.until) == ("retrying", at("11:00:31"))
 
 
 async def test_the_retries_of_a_replay_are_counted_from_one(still: Engine) -> None:

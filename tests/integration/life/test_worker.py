@@ -16,6 +16,7 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import Heard, Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
+from hourbell.engine.limits import set_queue
 from hourbell.engine.read import get_execution
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution
@@ -23,6 +24,7 @@ from hourbell.engine.writes import Write
 from hourbell.failpoints import configure, held
 from hourbell.model.executions import Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import TaskAction
+from hourbell.model.limits import QueueSettings, RateLimit
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.life.support import (
     PATIENCE_SECONDS,
@@ -421,6 +423,20 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_is_not_started(
     assert {tuple(row.values()) for row in rows} == {(0, 0, None)}
     assert await engine.database.value("select count(*) from hourbell.sessions where id > 0") == 0
     await check_sound(engine)
+
+
+async def test_a_drain_gives_back_what_waits_for_its_turn_under_a_rate(engine: Engine) -> None:
+    work = Work()
+    rate = QueueSettings(rate_limit=RateLimit(4.0, 1))
+    await set_queue(engine, "default", rate, Write())
+    await fill(engine, 2, one_time("work", delivery="at_most_once"))
+    await admit_all(engine)
+    async with working(engine, {"work": work.run}, drain_seconds=0.05):
+        await work.has_started()
+    # One was started and stopped, the other has not been touched.
+    assert await fates(engine) == {"DEAD(retries_exhausted)": 1}
+    assert await engine.database.value("select attempt from hourbell.executions") == 0
+    assert await places(engine) == {"due": 1}
 
 
 async def test_a_drain_that_takes_too_long_stops_what_runs_and_it_is_tried_again(

@@ -166,9 +166,19 @@ def test_an_attempt_that_is_late_already_has_waited_long_enough(bounded: Circuit
     assert bounded.delay_seconds(BAD, next(CALLS), now, (8, 1), LONGEST_WAIT_SECONDS) is None
 
 
+def test_a_backlog_does_not_go_past_an_open_circuit(bounded: Circuits) -> None:
+    late = 2 * LONGEST_WAIT_SECONDS  # no circuit has put it off for so long
+    put_off = bounded.delay_seconds(BAD, next(CALLS), FIRST_PAUSE_SECONDS, (7, 1), late)
+    assert put_off is not None
+    now = FIRST_PAUSE_SECONDS + LONGEST_WAIT_SECONDS
+    assert bounded.delay_seconds(BAD, next(CALLS), now, (7, 1), late) is None
+
+
 def test_few_attempts_at_once_go_past_an_open_circuit(bounded: Circuits) -> None:
     def late(call: int) -> float | None:
-        return bounded.delay_seconds(BAD, call, FIRST_PAUSE_SECONDS, (call, 1), 1000.0)
+        return bounded.delay_seconds(
+            BAD, call, FIRST_PAUSE_SECONDS, (call, 1), LONGEST_WAIT_SECONDS
+        )
 
     calls = [next(CALLS) for _ in range(MOST_LATE_AT_ONCE + 1)]
     assert [late(call) for call in calls[:-1]] == [None] * MOST_LATE_AT_ONCE

@@ -56,6 +56,8 @@ begin
   perform set_config('lock_timeout', p_ms::text, true);
   perform pg_advisory_xact_lock((32::bigint << 56) + t.id) from (select distinct unnest(p_tenants) as id order by id) as t;
   perform set_config('lock_timeout', before, true);
+  -- A batch has round trips until its commit. A client that stops there must not hold up the other creators for long.
+  perform set_config('idle_in_transaction_session_timeout', '2s', true);
 exception when lock_not_available then
   raise lock_not_available using message = 'another transaction creates jobs of the same tenant', constraint = 'quota';
 end $$;
@@ -218,6 +220,7 @@ language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
+  patience constant text := current_setting('lock_timeout');
   requests constant int[] := array(
     select k from unnest(p_counts) with ordinality as c(n, k) cross join lateral generate_series(1, c.n) order by k);
   dropped bigint[];
@@ -339,4 +342,5 @@ begin
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
       overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies from new;
   end if;
+  if p_patience_ms is not null then perform set_config('lock_timeout', patience, true); end if;
 end $$;

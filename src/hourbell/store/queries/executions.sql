@@ -104,6 +104,10 @@ cross join lateral hourbell.whereabouts(e.e, true, null, $5) as w
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 order by e.occurrence desc, e.id desc
 
+-- name: oldest_live
+-- The oldest execution of a job that has not ended, without those planned ahead of $2, now.
+select id from hourbell.live_executions($1) where occurrence <= $2 order by occurrence, id limit 1
+
 -- name: recorded_of_job
 -- The last runs of a recurring job, newest first, before ($2, $3). What was replayed has not ended there.
 select l.*, s.* from hourbell.ledger as l

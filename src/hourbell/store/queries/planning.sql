@@ -2,11 +2,20 @@
 
 -- name: joining
 -- Timetables with memberships that have still to join, and since when the oldest of these is active.
+-- A broken one may have many; they are not read.
+with recursive joining as (
+  (select timetable from hourbell.members where joined_through is null order by timetable limit 1)
+  union all
+  select m.timetable from joining as j cross join lateral (
+    select timetable from hourbell.members as m
+    where m.joined_through is null and m.timetable > j.timetable order by m.timetable limit 1) as m)
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, m.since
-from (
-  select timetable, min(active_since) as since from hourbell.members where joined_through is null group by timetable) as m
+from joining as j
 cross join lateral (
-  select * from hourbell.timetables as t where t.id = m.timetable and t.broken is null offset 0) as t
+  select * from hourbell.timetables as t where t.id = j.timetable and t.broken is null offset 0) as t
+cross join lateral (
+  select min(active_since) as since from hourbell.members as m
+  where m.timetable = t.id and m.joined_through is null offset 0) as m
 limit $1
 
 -- name: firing
