@@ -128,7 +128,13 @@ def _(s: Scene) -> Case:
 
 @case("joins left over")
 def _(s: Scene) -> Case:
-    return Case(P["joining"], [100], rows=20, buffers=50, before=joiners(s, 5, 3))
+    return Case(P["joining"], [100], rows=20, buffers=300, before=joiners(s, 5, 3))
+
+
+@case("joins left over, many of a broken timetable")
+def _(s: Scene) -> Case:
+    broken = Step("update hourbell.timetables set broken = 'unknown_timezone' where id = $1", [5])
+    return Case(P["joining"], [100], rows=20, buffers=300, before=[*joiners(s, 5, 5_000), broken])
 
 
 @case("fan-out of a herd, first chunk")
