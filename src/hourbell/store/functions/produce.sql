@@ -35,10 +35,26 @@ language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   base constant bigint := hourbell.id_base(p_now);
-  crowded constant hourbell.crowds[] := array(select c from hourbell.crowds as c where at = any (p_occurrences));
-  skipped constant int := case when cardinality(p_members) > 512 then 7 else 0 end;
+  tenants int[];  -- those with many
+  levels int[];   -- of their executions
   made int;
 begin
+  -- Tenants with many at one moment, by the statements before and by this one. Small fires are not counted.
+  if cardinality(p_members) >= 16 then
+    with crowds as materialized (
+      select m.tenant, m.n + coalesce(c.planned, 0) as planned
+      from (select tenant, count(*) as n from unnest(p_members) group by tenant) as m
+      left join (
+        select tenant, max(planned) as planned from hourbell.crowds where at = any (p_occurrences) group by tenant) as c
+        on c.tenant = m.tenant
+      where m.n + coalesce(c.planned, 0) >= 16),
+    counted as (
+      -- Of a late fire only the newest occurrence: the others are runs that are made up.
+      insert into hourbell.crowds (at, tenant, planned)
+      select o.at, c.tenant, c.planned from crowds as c
+      cross join unnest(case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
+    select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from crowds;
+  end if;
   with made as (
     insert into hourbell.executions as e
       (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
@@ -61,21 +77,10 @@ begin
     select t.at, made.id, t.kind
     from made cross join lateral (values (start_by, 0), (finish_by, 1)) as t(at, kind)
     where fresh and t.at is not null and (start_by is not null or finish_by is not null)
-  ), crowds as materialized (
-    -- Tenants with many at one moment: by the statements before, and by this one, of which every eighth is counted if there
-    -- are many. The conditions also tell the planner that these are few: it hashes them, and `due` is written in order.
-    select tenant, at, max(planned) + max(n) as planned, max(n) as n
-    from (
-      select tenant, at, planned, 0::bigint as n from unnest(crowded) where planned >= 16
-      union all
-      select tenant, run_at, 0, count(*) * (skipped + 1) - skipped from made where fresh and id & skipped = 0 group by tenant, run_at) as c
-    group by tenant, at having max(planned) + max(n) >= 16
-  ), counted as (
-    insert into hourbell.crowds (at, tenant, planned) select at, tenant, planned from crowds where n > 0
   )
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, made.tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(coalesce(c.planned, 1)), target, key
-  from made left join crowds as c on c.tenant = made.tenant and c.at = made.run_at where fresh;
+  select run_at, id, tenant, queue, priority, (overlap > 0)::int + coalesce(levels[array_position(tenants, tenant)], 0), target, key
+  from made where fresh;
   get diagnostics made = row_count;
 
   if p_late then
