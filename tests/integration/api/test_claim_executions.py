@@ -224,7 +224,7 @@ async def test_who_holds_something_does_not_keep_it_by_asking_for_more(api: Clie
     assert await engine.database.value(expiry) > expires_at
 
 
-@pytest.mark.parametrize(("rate", "burst"), [(20, None), (20, 5)])
+@pytest.mark.parametrize(("rate", "burst"), [(20, None), (20, 5), (50, None), (200, None)])
 async def test_remote_workers_reach_the_rate_of_a_limit_and_do_not_exceed_it(
     api: Client, engine: Engine, rate: int, burst: int | None
 ):
