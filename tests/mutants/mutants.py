@@ -50,6 +50,7 @@ CLAIM = "src/hourbell/store/functions/claim.sql"
 JOIN = "src/hourbell/store/functions/join.sql"
 LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
 LIMITS = "src/hourbell/store/functions/limits.sql"
+TASKS = "src/hourbell/store/functions/tasks.sql"
 PLACES = "src/hourbell/store/functions/places.sql"
 PLAN = "src/hourbell/store/functions/plan.sql"
 MISFIRES = "src/hourbell/store/functions/misfires.sql"
@@ -185,8 +186,8 @@ MUTANTS = [
     Mutant(
         "claims_in_line",
         CLAIM,
-        "order by r.tag limit q.share for update skip locked) as r)",
-        "order by r.tag limit q.share for update) as r)",
+        "order by r.tag limit l.share for update skip locked) as by_tag",
+        "order by r.tag limit l.share for update) as by_tag",
         (f"{CLAIMS_TEST}::test_nobody_waits_for_a_claim_that_has_not_committed",),
         "Nobody waits for a claim that has not committed, and everybody gets rows of his own.",
     ),
@@ -444,8 +445,8 @@ MUTANTS = [
     Mutant(
         "crowd_counted_anew",
         PRODUCE,
-        "select tenant, at, max(planned) + max(n) as planned",
-        "select tenant, at, max(n) as planned",
+        "select m.tenant, m.n + coalesce(c.planned, 0) as planned",
+        "select m.tenant, m.n as planned",
         (
             f"{CROWDS_TEST}::test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed",
         ),
@@ -514,10 +515,29 @@ MUTANTS = [
     Mutant(
         "no_claims_by_task",
         CLAIM,
-        "if hidden <> '{}' and room > 0 then",
-        "if false then",
-        (f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[mixed]",),
-        "A backlog that only another worker serves hides nothing.",
+        "mixed := array(select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (session.queues));",
+        "mixed := '{}';",
+        (
+            f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[mixed]",
+            f"{TASKS_TEST}::test_a_claim_locks_nothing_that_another_worker_serves",
+        ),
+        "A backlog that only another worker serves neither hides nor locks anything.",
+    ),
+    Mutant(
+        "blocker_twice_in_a_pass",
+        LIMITS,
+        "union  -- each once",
+        "union all  -- each once",
+        (f"{TASKS_TEST}::test_many_that_waited_for_a_worker_are_each_admitted_once",),
+        "What is parked under a blocker is picked once in a pass, whatever the reasons to look there.",
+    ),
+    Mutant(
+        "locked_rows_left_behind",
+        TASKS,
+        "or unserved > 0",
+        "or unserved < 0",
+        (f"{TASKS_TEST}::test_what_is_locked_when_its_last_worker_leaves_waits_again_later",),
+        "What a claim had locked when its last worker left is looked at again.",
     ),
     Mutant(
         "urgent_last",
