@@ -250,14 +250,17 @@ create or replace function hourbell.let_on(
 ) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-  rows hourbell.due[];
+  rows hourbell.due[] := p_rows;
+  restricted boolean;
   stopped boolean;
 begin
   if p_rows is null or p_rows = '{}' then return 0; end if;
+  select bool_or(r.restricted), bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task)) into restricted, stopped
+  from (
+    select queue, hourbell.task(target) as task, bit_or(checks) & 1 = 1 as restricted, count(key) > 0 as keyed
+    from unnest(p_rows) group by 1, 2) as r;
   -- Overlap is decided once; what has waited for something else since is the earlier run.
-  rows := hourbell.without_overlap(p_rows, 0, p_now);
-  select bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task)) into stopped
-  from (select queue, hourbell.task(target) as task, count(key) > 0 as keyed from unnest(rows) group by 1, 2) as r;
+  if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
     return cardinality(p_rows);
@@ -298,15 +301,18 @@ language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
+  spaces bigint[];  -- of each row its queue
+  tenants int[];
   queues bigint[];
   times float8[];
   tags float8[];
 begin
+  select array_agg(queue), array_agg(tenant) into spaces, tenants from unnest(p_rows);
   select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
-  from (select distinct queue::bigint as queue from unnest(p_rows)) as q
+  from (select distinct unnest(spaces) as queue) as q
   left join lateral (
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v on true;
-  tags := hourbell.tag(array(select queue from unnest(p_rows)), array(select tenant from unnest(p_rows)), p, queues, times, p_pass);
+  tags := hourbell.tag(spaces, tenants, p, queues, times, p_pass);
   with tagged as materialized (
     select tag, id, queue, checks, hourbell.task(target) as task
     from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),

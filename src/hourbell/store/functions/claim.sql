@@ -39,7 +39,9 @@ declare
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
-  rows hourbell.ready[];  -- taken, and under a limit: some may have to go back
+  picked tid[];
+  tags float8[] := '{}';  -- of `held`, some of which may have to go back
+  generations int[] := '{}';
   late bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
@@ -147,26 +149,32 @@ begin
             order by r.tag - v.v limit room) as t on t.pos = l.pos
           group by l.pos order by l.pos);
       end if;
-      with places as materialized (
-        select r.row, r.task from unnest(queues, lines, shares) as l(queue, task, share)
+      picked := array(
+        select r.row from unnest(queues, lines, shares) as l(queue, task, share)
         cross join lateral (
           select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
         cross join lateral (
-          select * from (
-            select ctid as row, task from hourbell.ready as r
-            where l.task is null and r.queue = l.queue and r.priority = p and r.tag >= v.v
-            order by r.tag limit l.share for update skip locked) as by_tag
-          union all
-          select * from (
-            select ctid as row, task from hourbell.ready as r
+          select ctid as row, task from hourbell.ready as r
+          where r.queue = l.queue and r.priority = p and r.tag >= v.v
+          order by r.tag limit l.share for update skip locked) as r
+        where l.task is null and (fitting is null or r.task = any (fitting)));
+      if mixed <> '{}' then
+        picked := picked || array(
+          select r.row from unnest(queues, lines, shares) as l(queue, task, share)
+          cross join lateral (
+            select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
+          cross join lateral (
+            select ctid as row from hourbell.ready as r
             where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart
-            order by r.tag limit l.share for update skip locked) as by_task) as r),
-      taken as (
-        delete from hourbell.ready where ctid = any (array(select row from places where fitting is null or task = any (fitting)))
-        returning case when p_at_once and held then ready end as row, id, tag, held, generation < newest as older)
-      select array_agg(id order by tag), array_agg(id order by tag) filter (where held),
-        array_agg(id) filter (where taken.older), rows || array_agg(row) filter (where p_at_once and held)
-      into more, holding, older, rows from taken;
+            order by r.tag limit l.share for update skip locked) as r
+          where l.task is not null);
+      end if;
+      continue when picked = '{}';
+      with taken as (
+        delete from hourbell.ready where ctid = any (picked) returning id, tag, held, generation)
+      select array_agg(id order by tag), array_agg(id) filter (where generation < newest), array_agg(id order by tag) filter (where held),
+        tags || array_agg(tag order by tag) filter (where held), generations || array_agg(generation order by tag) filter (where held)
+      into more, older, holding, tags, generations from taken;
       popped := popped || more; held := held || holding; stale := stale || older;
     end loop;
   end if;
@@ -174,11 +182,16 @@ begin
 
   -- When it is, by the clock: the caller may have come with a time before what it takes was due, or even there.
   at := greatest(p_now, hourbell.clock());
-  if rows is not null then
+  if p_at_once and tags <> '{}' then
     late := hourbell.late_starts(held, at);
     if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
     if late <> '{}' then
-      insert into hourbell.ready select * from unnest(rows) where id = any (late);
+      insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
+      select h.tag, h.id, e.queue, e.priority, true, h.generation, hourbell.task(e.target),
+        exists (select from hourbell.fleets as f where f.queue = e.queue and f.mixed)
+      from unnest(held, tags, generations) as h(id, tag, generation)
+      cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
+      where h.id = any (late);
       popped := array(select id from unnest(popped) with ordinality as p(id, pos) where id <> all (late) order by pos);
       held := array(select id from unnest(held) with ordinality as h(id, pos) where id <> all (late) order by pos);
       stale := array(select id from unnest(stale) as s(id) where id <> all (late));
