@@ -72,21 +72,21 @@ CREATE_SQL = "src/hourbell/store/functions/create.sql"
 _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
 FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
+FAIRNESS_TEST = f"{_LIFE}/test_fairness.py"
 FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
 CROWDS_TEST = "tests/integration/life/test_crowds.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
+LIMIT_CHANGES_TEST = f"{_LIFE}/test_limit_changes.py"
 LIMITS_TEST = f"{_LIFE}/test_limits.py"
 QUOTAS_TEST = "tests/integration/api/test_quotas.py"
 RATES_TEST = "tests/integration/life/test_rates.py"
-LIMITS_REFUTED_TEST = f"{_LIFE}/test_limits_refuted.py"
 LOST_TEST = f"{_LIFE}/test_lost_answers.py"
 OUTAGE_TEST = f"{_LIFE}/test_outage.py"
 POISON_TEST = f"{_LIFE}/test_poison.py"
 POLICIES_TEST = f"{_LIFE}/test_policies.py"
-REFUTED_TEST = f"{_LIFE}/test_refuted.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
@@ -738,7 +738,7 @@ MUTANTS = [
         LIMITS,
         "offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)",
         "offered as (select kind, key from hourbell.offers where id = any (p_ids))",
-        (f"{LIMITS_REFUTED_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
+        (f"{LIMITS_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
         "What was offered and not claimed takes no token.",
     ),
     Mutant(
@@ -747,7 +747,7 @@ MUTANTS = [
         "select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
         "select false",
         (
-            f"{LIMITS_REFUTED_TEST}::test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for",
+            f"{LIMIT_CHANGES_TEST}::test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for",
         ),
         "A limit lets nobody on before what runs under it was counted.",
     ),
@@ -756,7 +756,7 @@ MUTANTS = [
         LIMITS,
         "    if s.factor < 1 then\n",
         "    if false then\n",
-        (f"{LIMITS_REFUTED_TEST}::test_a_weight_that_is_raised_leaves_nothing_behind[priority]",),
+        (f"{FAIRNESS_TEST}::test_a_weight_that_is_raised_leaves_nothing_behind[priority]",),
         "What is ready never comes to lie where no claim looks.",
     ),
     Mutant(
@@ -764,9 +764,7 @@ MUTANTS = [
         CLAIM,
         "  perform hourbell.let_go(taken, true, p_now);\n",
         "",
-        (
-            f"{LIMITS_REFUTED_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",
-        ),
+        (f"{LIMITS_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",),
         "A key is free when the execution that has it is gone.",
     ),
     Mutant(
@@ -801,9 +799,7 @@ MUTANTS = [
         LIMITS,
         "  if p_queues = '{}' then return; end if;\n",
         "  return;\n",
-        (
-            f"{LIMITS_REFUTED_TEST}::test_a_queue_that_loses_its_last_worker_lets_go_of_what_it_holds",
-        ),
+        (f"{LIMITS_TEST}::test_a_queue_that_loses_its_last_worker_lets_go_of_what_it_holds",),
         "A queue that nobody serves any more is in nobody's way.",
     ),
     Mutant(
@@ -811,7 +807,7 @@ MUTANTS = [
         ADMIT,
         "  if exists (select from hourbell.refunds) then perform hourbell.refund(p_batch, this_pass); end if;\n",
         "",
-        (f"{LIMITS_REFUTED_TEST}::test_what_left_without_being_served_is_not_charged",),
+        (f"{FAIRNESS_TEST}::test_what_left_without_being_served_is_not_charged",),
         "A tenant is not charged for what left without having been served.",
     ),
     # Misfires.
@@ -872,7 +868,7 @@ MUTANTS = [
         "where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null",
         "where o.at > m.active_since and (m.until is null",
         (
-            f"{REFUTED_TEST}::test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule",
+            f"{POLICIES_TEST}::test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule",
         ),
         "An occurrence has one producer: what the join has produced no fire produces again.",
     ),
@@ -881,7 +877,7 @@ MUTANTS = [
         PRODUCE,
         "width_bucket(coalesce(m.joined_through, m.active_since), p_occurrences) + 1 as first",
         "width_bucket(m.active_since, p_occurrences) + 1 as first",
-        (f"{REFUTED_TEST}::test_what_the_job_has_had_is_not_among_what_it_missed",),
+        (f"{POLICIES_TEST}::test_what_the_job_has_had_is_not_among_what_it_missed",),
         "An occurrence has one fate, also when it is late.",
     ),
     Mutant(

@@ -156,6 +156,16 @@ async def test_unknown_keys_are_refused_unread_after_some(
     assert await answers(public, 401, unknown)
 
 
+async def test_a_valid_key_is_not_held_up_by_unknown_ones_from_its_address(api: Client, admin: str):
+    fresh = await made(api, "viewer", headers=bearing(admin))  # never used before
+    statuses = [
+        (await api.send("GET", "/api/v1/jobs", key=None, headers=bearing("hb_" + "x" * 43))).status
+        for _ in range(25)
+    ]
+    assert statuses[-1] == 429
+    assert (await api.send("GET", "/api/v1/jobs", key=None, headers=bearing(fresh))).status == 200
+
+
 async def test_a_revoked_key_is_refused_on_every_node_within_five_seconds(
     api: Client, public: Client, admin: str
 ):

@@ -23,6 +23,7 @@ from integration.api.client import Client, one_time, recurring
 from integration.api.conftest import KnownHealth
 from integration.life.support import eventually
 
+NOBODYS_SESSION = "ses_0_" + "0" * 32  # which has what waits for its target
 TOKEN = "a-token-that-nobody-else-has"
 
 
@@ -146,6 +147,30 @@ async def test_what_cannot_be_meant_is_refused(
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == paths
     assert (await api.get(path)).body["status"] == "AWAITING"
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("sessions/close", {}),
+        ("executions/heartbeat", {"execution_ids": [], "claim_number": 2**31 - 1}),
+        (
+            "executions/exe_0ahr000000000/complete",
+            {"status": "SUCCEEDED", "fence_token": 1, "duration_ms": 1},
+        ),
+        ("executions/exe_0ahr000000000/release", {"fence_token": 1}),
+        ("executions/exe_0ahr000000000/progress", {"fence_token": 1, "progress": 1}),
+        ("executions/claim", {"worker_id": "w", "capacity": 1, "claim_number": 1}),
+    ],
+)
+async def test_the_session_of_what_waits_for_its_target_is_nobodys(
+    api: Client, path: str, document: dict[str, Any]
+):
+    answer = await api.post(
+        f"/internal/v1/{path}", document | {"session_token": NOBODYS_SESSION}, key=None
+    )
+    assert answer.is_problem(422, "invalid_input")
+    assert "session_token" in answer.paths
 
 
 # Secrets.

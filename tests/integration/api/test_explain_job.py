@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
+from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.plan import plan
-from integration.api.client import Client, one_time, recurring
+from integration.api.client import Client, bearing, made, one_time, recurring
 
 
 async def test_a_job_waits_for_its_next_run(api: Client):
@@ -56,3 +57,24 @@ async def test_a_job_whose_zone_the_scheduler_does_not_know_says_so(api: Client,
     assert (await api.get("/api/v1/jobs")).body["items"] == [seen]
     assert (await api.get(job["path"] + "/next-runs")).body["items"] == []
     assert (await api.delete(job["path"])).status == 200
+
+
+async def test_who_holds_a_limit_is_shown_only_to_whom_he_exists(
+    api: Client,
+    admin: str,
+    engine: Engine,
+):
+    await api.put("/api/v1/queues/default", {"max_concurrency": 1}, headers=bearing(admin))
+    for tenant in ("a", "b"):
+        due = one_time(tenant_id=tenant, schedule={"delay_seconds": 0})
+        made_job = (await api.post("/api/v1/jobs", due, headers=bearing(admin))).body
+        dispatch = PostgresDispatch(engine)
+        session = await dispatch.open("worker", ["default"], 10)
+        await dispatch.admit()
+        await dispatch.claim(session, 1, 10)
+    path = f"/api/v1/jobs/{made_job['job_id']}/explain"
+    seen = await api.send("GET", path, key=None, headers=bearing(admin))
+    assert seen.body["code"] == "queue_concurrency"
+    assert seen.body["blocked_by"] is not None
+    b = bearing(await made(api, "viewer", "b", headers=bearing(admin)))
+    assert (await api.send("GET", path, key=None, headers=b)).body["blocked_by"] is None

@@ -201,6 +201,22 @@ async def test_an_id_in_a_body_or_a_query_is_answered_as_one_that_nothing_has(ce
     assert await cell.seen() == before
 
 
+async def test_a_foreign_job_is_not_written_into(api: Client, admin: str):
+    job = (
+        await api.post("/api/v1/jobs", recurring(tenant_id="victim"), headers=bearing(admin))
+    ).body
+    other = bearing(await made(api, "operator", "attacker", headers=bearing(admin)))
+    for path in ("replay", "purge"):
+        answer = await api.post(
+            f"/api/v1/dead-letters/{path}", {"job_id": job["job_id"]}, headers=other
+        )
+        assert answer.status < 300
+    trail = await api.send(
+        "GET", f"/api/v1/jobs/{job['job_id']}/audit", key=None, headers=bearing(admin)
+    )
+    assert [entry["operation"] for entry in trail.body["items"]] == ["create"]
+
+
 async def test_a_name_that_others_have_is_free(cell: Cell):
     before = await cell.seen()
     made = await ask(cell, "PUT", "/api/v1/jobs/by-name/theirs", recurring(name="theirs"))

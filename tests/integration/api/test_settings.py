@@ -10,7 +10,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.writes import Write
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
-from integration.api.client import Client, one_time, recurring
+from integration.api.client import Client, bearing, made, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
 from integration.api.working import Hand
 
@@ -213,6 +213,15 @@ async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
     for tenant in ("mine", "theirs"):
         with pytest.raises(Forbidden):
             await limits.set_tenant(scoped, tenant, TenantSettings(), Write())
+
+
+async def test_an_administrator_of_one_tenant_cannot_lift_its_limits(api: Client, admin: str):
+    await api.put("/api/v1/tenants/acme", {"max_jobs": 1}, headers=bearing(admin))
+    acme = bearing(await made(api, "admin", "acme", headers=bearing(admin)))
+    answer = await api.put("/api/v1/tenants/acme", {"weight": 1000}, headers=acme)
+    assert answer.is_problem(403, "forbidden")
+    kept = await api.send("GET", "/api/v1/tenants/acme", key=None, headers=acme)
+    assert kept.body["max_jobs"] == 1
 
 
 async def test_the_jobs_of_a_tenant_make_so_many_queues_and_no_more(

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
+from hourbell.actions import Run
+from hourbell.actions.requests import CannotSend, prepared
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
+from hourbell.model.executions import Claimed
+from hourbell.model.jobs import JobSpec, WebhookAction
+from hourbell.model.secrets import Secret
 from hourbell.store.queries import queries
 from integration.api.client import Client, one_time, recurring
 from integration.api.working import Hand, dead
@@ -195,6 +200,41 @@ async def test_a_webhook_names_no_more_secrets_than_can_be_sent(api: Client):
     body = "".join(f"{{{{secret:number-{number}}}}}" for number in range(51))
     answer = await api.post(JOBS, calling(body=body))
     assert (answer.paths, answer.body["errors"][0]["code"]) == ({"action.url"}, "too_long")
+
+
+# What is sent.
+
+
+class Known:
+    def __init__(self, **values: str) -> None:
+        self._values = values
+
+    async def values(self, tenant: str, names: Any) -> dict[str, Secret]:
+        return {name: Secret(self._values[name]) for name in names if name in self._values}
+
+
+def run_of(action: WebhookAction, engine_now: Any) -> Run:
+    claimed = Claimed(1, 1, "default", 1, 1, engine_now, None, "")
+    return Run(claimed, JobSpec(name="n", action=action), 10.0)
+
+
+async def test_words_of_a_target_in_a_notification_are_not_filled_in(engine: Engine):
+    now = await engine.clock.now()
+    said = {"error": "500 {{secret:stripe}} {{secret:missing}}"}
+    told = WebhookAction(url="https://hooks.example/{{secret:path}}", body=said, literal=True)
+    secrets = Known(stripe="sk_live_canary", path="known-path")
+    request = await prepared(told, run_of(told, now), secrets, "token", 0)
+    assert request.url == "https://hooks.example/known-path"
+    assert request.body is not None
+    assert b"{{secret:stripe}} {{secret:missing}}" in request.body
+    assert b"canary" not in request.body
+
+
+async def test_a_body_does_not_grow_without_bound_by_its_secrets(engine: Engine):
+    now = await engine.clock.now()
+    action = WebhookAction(url="https://hooks.example/", body="{{secret:big}}" * 10_000)
+    with pytest.raises(CannotSend, match="more than"):
+        await prepared(action, run_of(action, now), Known(big="x" * 8_000), "token", 0)
 
 
 # Credentials in headers.

@@ -5,6 +5,7 @@
     one_time, recurring  documents of jobs
     standing             a call that stands at a failpoint
     in_transaction       verbs that do not commit before the end of a block
+    one_round            what the scheduler does at a moment, once
     Hand                 a worker's calls made by hand, one at a time
     working, scheduling  the real worker and scheduler in this process
     history, places      what the database says about a job, and where executions are
@@ -32,8 +33,8 @@ from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.create import create_job
 from hourbell.engine.documents import parse_new_job
-from hourbell.engine.plan import plan
-from hourbell.engine.reap import reap
+from hourbell.engine.plan import end_memberships, plan
+from hourbell.engine.reap import expire, reap
 from hourbell.engine.scheduler import Scheduler
 from hourbell.engine.writes import Write
 from hourbell.failpoints import held
@@ -240,6 +241,16 @@ async def admit_all(engine: Engine, now: datetime | None = None) -> None:
     now = now or await engine.clock.now()
     while (await admit(engine, now)).more:
         pass
+
+
+async def one_round(engine: Engine, moment: datetime) -> None:
+    """Time comes, and one round of the scheduler."""
+    await travel(engine, moment)
+    now = await engine.clock.now()
+    await plan_all(engine, now)
+    await end_memberships(engine, None, now)
+    await expire(engine, None, now)
+    await admit_all(engine, now)
 
 
 class Hand:

@@ -10,11 +10,16 @@ import pytest
 
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
 from hourbell.engine.core import Engine
+from hourbell.engine.read import get_execution
 from hourbell.engine.reap import reap
+from hourbell.engine.request import cancel_execution
+from hourbell.engine.writes import Write
+from hourbell.failpoints import held
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from integration.life.children import child
 from integration.life.support import (
+    START,
     Hand,
     admit_all,
     at,
@@ -169,6 +174,39 @@ async def test_a_claim_of_counted_and_plain_runs_gives_each_once_and_a_repetitio
     assert await hand.claim() == []
 
 
+async def test_one_execution_that_cannot_be_judged_does_not_keep_others_from_being_claimed(
+    still: Engine,
+) -> None:
+    job = await create(still, one_time())
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    await hand.fail(await hand.claim(), 0)
+    await admit_all(still)
+    await cancel_execution(still, job.job_id, Write())
+    await still.database.value(
+        "update hourbell.executions set first_started_at = '-infinity' where id = $1", job.job_id
+    )
+    await fill(still, 10)
+    await admit_all(still)
+    assert len(await hand.claim()) == 10
+    assert await place_of(still, job.job_id) == ["due"]
+
+
+async def test_a_claim_by_an_old_time_is_recorded_by_the_clock(still: Engine) -> None:
+    """As the rig found it with seed 53: the claim stood while a job was created, fell due and became ready."""
+    hand = await Hand.opened(still)
+    with held("claim.before_commit") as claiming:
+        claim = asyncio.create_task(hand.claim())  # by the time of now
+        await claiming.reached()
+        await travel(still, START + timedelta(minutes=1))
+        job = await create(still, one_time(schedule={"delay_seconds": 0}))
+        await admit_all(still)
+        claiming.release()
+    await hand.succeed(await claim)
+    ran = await get_execution(still, job.job_id)
+    assert ran.started_at == ran.scheduled_for
+
+
 async def test_every_claim_of_an_execution_has_a_higher_fence(engine: Engine) -> None:
     await create(engine, one_time())
     fences = []
@@ -254,6 +292,33 @@ async def test_an_expired_sessions_work_returns_with_its_attempt_counted(engine:
     assert again.fence > claimed.fence
     history = await engine.database.value("select history from hourbell.executions")
     assert '"reason": "lost"' in history
+
+
+async def test_one_session_that_cannot_be_judged_does_not_keep_others_from_being_reaped(
+    still: Engine,
+) -> None:
+    bad, good = await Hand.opened(still), await Hand.opened(still)
+    await fill(still, 2)
+    await admit_all(still)
+    [poisoned] = await bad.claim(1)
+    await good.claim(1)
+    # A row that no statement of ours writes: its record would violate a column of the ledger.
+    await still.database.value(
+        "update hourbell.executions set attempt = 2147483647 where id = $1", poisoned.execution_id
+    )
+    for hand in (bad, good):
+        await expire_session(still, hand.session)
+    assert (await reap(still, None, await still.clock.now())).sessions == 1
+
+
+async def test_a_worker_that_dies_after_the_clock_was_set_back_is_reaped_by_the_new_time(
+    still: Engine,
+) -> None:
+    await Hand.opened(still)
+    now = await travel(still, START - timedelta(hours=1))
+    assert (await reap(still, None, now)).sessions == 0
+    now = await travel(still, now + 2 * still.times.lease)
+    assert (await reap(still, None, now)).sessions == 1
 
 
 async def test_completion_after_the_lease_was_lost_is_refused(engine: Engine) -> None:

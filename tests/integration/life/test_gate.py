@@ -7,10 +7,13 @@ import pytest
 
 from hourbell.engine.admit import Pass, admit
 from hourbell.engine.core import Engine
+from hourbell.engine.read import list_executions
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution, run_now
 from hourbell.engine.writes import Write
+from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import Job
+from integration.life.limits import limit_tenant, queued
 from integration.life.support import (
     Fate,
     Hand,
@@ -21,6 +24,7 @@ from integration.life.support import (
     fill,
     history,
     in_transaction,
+    one_round,
     one_time,
     place_of,
     places,
@@ -108,6 +112,21 @@ async def test_what_is_committed_with_a_time_long_past_is_found(still: Engine) -
     assert await place_of(still, job.job_id) == ["ready"]
 
 
+async def test_the_smallest_passes_come_to_an_end_too(still: Engine) -> None:
+    await limit_tenant(still, "default", max_concurrency=2)
+    hand = await Hand.opened(still)
+    waiting = await queued(still, 3, concurrency_key="k") + await queued(still, 3)
+    ran: list[int] = []
+    async with asyncio.timeout(10):
+        while len(ran) < len(waiting):
+            while (await admit(still, await still.clock.now(), batch=1)).more:
+                pass
+            runs = await hand.claim(10)
+            await hand.succeed(runs)
+            ran += [run.execution_id for run in runs]
+    assert sorted(ran) == sorted(waiting)
+
+
 # Overlap: the run of 10:01 is live when that of 10:02 falls due.
 
 
@@ -192,6 +211,20 @@ async def test_replace_takes_the_place_of_a_run_that_is_ready_but_unclaimed(
         ("CANCELLED", "cancelled"),
         ("SUCCEEDED", None),
     ]
+
+
+async def test_replace_takes_the_place_of_a_run_that_waits_for_its_next_attempt(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring(overlap_policy="replace"))
+    hand = await Hand.opened(still)
+    await one_round(still, at("10:01"))
+    await hand.fail(await hand.claim(), 3600)
+    await one_round(still, at("10:02"))
+    [newest] = await hand.claim()
+    assert newest.scheduled_for == at("10:02")
+    runs = (await list_executions(still, job.job_id)).items
+    assert [run.status for run in runs] == [ExecutionStatus.RUNNING, ExecutionStatus.CANCELLED]
 
 
 async def test_replace_lets_only_the_newest_wait(still: Engine) -> None:

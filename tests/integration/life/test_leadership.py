@@ -147,6 +147,14 @@ async def test_a_leader_trusts_no_silence_across_a_step_of_the_clock(engine: Eng
     assert not leadership.may_reap(now - timedelta(seconds=10))
 
 
+async def test_a_leader_that_dies_after_the_clock_was_set_back_is_replaced(
+    still: Engine,
+) -> None:
+    assert await Leadership(still).step() is not None
+    await travel(still, START - timedelta(hours=1))
+    assert await Leadership(still).step() is not None
+
+
 async def test_a_renewal_does_not_wait_for_an_open_verb_of_the_same_leader(engine: Engine) -> None:
     leadership = Leadership(engine)
     term = await leadership.step()

@@ -1,13 +1,14 @@
 """Limits of tenants, queues, targets and keys: never exceeded, never leaking, never in anybody else's way."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from hourbell.dispatch import CANCELLED, RELEASED, Settlement
+from hourbell.engine.admit import admit
+from hourbell.engine.change import delete_job
 from hourbell.engine.core import Engine
 from hourbell.engine.explain import Holder, explain_execution
 from hourbell.engine.limits import set_queue, set_target, set_tenant
@@ -20,59 +21,39 @@ from hourbell.model.errors import InvalidInput, QuotaExceeded
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.model.policies import Backoff, RetryPolicy
+from integration.life.limits import (
+    SECOND,
+    by_tenant,
+    claimed,
+    in_time,
+    limit_queue,
+    limit_tenant,
+    nothing_is_held,
+    queued,
+)
 from integration.life.support import (
     START,
     Hand,
     admit_all,
+    at,
     create,
     create_many,
     expire_session,
+    in_transaction,
     one_time,
     places,
+    plan_all,
+    recurring,
+    somebody_waits,
     travel,
 )
 
-SECOND = timedelta(seconds=1)
-
-
-async def queued(engine: Engine, number: int, **fields: Any) -> list[int]:
-    """So many one-time jobs that are due at one moment, in the order of their turn: connections have ids in stock."""
-    jobs = [await create(engine, one_time(**fields)) for _ in range(number)]
-    return sorted(job.job_id for job in jobs)
-
-
-async def limit_tenant(engine: Engine, name: str, **settings: Any) -> None:
-    await set_tenant(engine, name, TenantSettings(**settings), Write())
-
-
-async def limit_queue(engine: Engine, **settings: Any) -> None:
-    await set_queue(engine, "default", QueueSettings(**settings), Write())
-
-
-async def claimed(engine: Engine, hand: Hand) -> list[Claimed]:
-    """All that can run now. What was ready before a limit was set is sent through the gate again by its first claim."""
-    runs: list[Claimed] = []
-    for _ in range(2):
-        await admit_all(engine)
-        runs += await hand.claim_all()
-    return runs
-
-
-def by_tenant(runs: Sequence[Claimed]) -> Counter[str]:
-    return Counter(run.tenant_id for run in runs)
+HOOK = {"type": "WEBHOOK", "url": "http://h/"}
 
 
 async def settled(hand: Hand, run: Claimed, kind: int) -> None:
     outcome = Settlement(run.execution_id, run.fence, kind)
     assert not await hand.dispatch.settle(hand.session, [outcome])
-
-
-async def nothing_is_held(engine: Engine) -> None:
-    assert await places(engine) == {}
-    assert not await engine.database.fetch(
-        "select id from hourbell.holds union all select id from hourbell.offers"
-        " union all select id from hourbell.parked"
-    )
 
 
 # Concurrency.
@@ -180,6 +161,42 @@ async def test_what_several_limits_block_goes_when_all_let_it(still: Engine) -> 
     await nothing_is_held(still)
 
 
+async def test_who_is_stopped_by_a_second_limit_does_not_keep_the_place_at_the_first(
+    still: Engine,
+) -> None:
+    await set_target(still, "h", Limits(max_concurrency=1), Write())
+    await set_queue(still, "stopped", QueueSettings(max_concurrency=0), Write())
+    hand = await Hand.opened(still, ["default", "stopped"])
+    await queued(still, 1, tenant_id="a", queue="stopped", action=HOOK)
+    await queued(still, 1, tenant_id="b", action=HOOK)
+    assert by_tenant(await in_time(still, hand)) == {"b": 1}
+
+
+async def test_a_line_that_the_next_limit_would_stop_moves_on_as_a_whole(still: Engine) -> None:
+    await limit_queue(still, max_concurrency=4)
+    await set_target(still, "h", Limits(max_concurrency=3), Write())
+    hand = await Hand.opened(still)
+    await create_many(still, [one_time(tenant_id="a", action=HOOK)] * 1_500)
+    await create_many(still, [one_time(tenant_id="b")] * 20)
+    passes = 0
+    for _ in range(6):
+        while (await admit(still, await still.clock.now())).more:
+            passes += 1
+        await hand.succeed((await hand.claim_all())[:1])
+    assert passes < 20
+
+
+async def test_a_clock_that_is_set_back_stops_no_limit(still: Engine) -> None:
+    await limit_queue(still, max_concurrency=1)
+    hand = await Hand.opened(still)
+    await queued(still, 3)
+    [run] = await claimed(still, hand)
+    await hand.succeed([run])
+    await travel(still, START - 600 * SECOND)
+    await queued(still, 1)
+    assert len(await in_time(still, hand)) == 1
+
+
 # Keys.
 
 
@@ -233,6 +250,85 @@ async def test_a_head_that_is_cancelled_while_it_waits_lets_the_next_one_go(stil
     assert follower.execution_id == second
 
 
+async def test_when_the_head_of_a_key_is_cancelled_the_next_goes_on(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await queued(still, 1, concurrency_key="k", concurrency_limit=2)
+    assert len(await claimed(still, hand)) == 1
+    await travel(still, START + SECOND)
+    [alone] = await queued(still, 1, concurrency_key="k", concurrency_limit=1)
+    await travel(still, START + 2 * SECOND)
+    [second] = await queued(still, 1, concurrency_key="k", concurrency_limit=2)
+    assert await in_time(still, hand) == []
+    await cancel_execution(still, alone, Write())
+    assert [run.execution_id for run in await in_time(still, hand)] == [second]
+
+
+async def test_the_key_goes_to_who_is_due_first_whatever_the_priority(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    long_ago = {"schedule": {"at": (START - 60 * SECOND).isoformat()}}
+    first = await create(still, one_time(concurrency_key="k", priority="LOW") | long_ago)
+    await create(still, one_time(concurrency_key="k", priority="CRITICAL"))
+    assert [run.execution_id for run in await in_time(still, hand)] == [first.job_id]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("LOW", "CRITICAL"), ("LOW", "MEDIUM"), ("MEDIUM", "MEDIUM")]
+)
+async def test_the_key_goes_to_who_is_due_first_also_if_he_comes_late(
+    still: Engine, first: str, second: str
+) -> None:
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    await travel(still, START + SECOND / 2)
+    long_ago = {"at": (START - 60 * SECOND).isoformat()}
+    [due_first] = await queued(still, 1, concurrency_key="k", priority=first, schedule=long_ago)
+    await queued(still, 1, concurrency_key="k", priority=second)
+    assert [run.execution_id for run in await in_time(still, hand)] == [due_first]
+
+
+async def test_who_has_waited_for_a_key_is_not_overtaken_by_an_urgent_one(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await queued(still, 1, concurrency_key="k")
+    running = await claimed(still, hand)
+    await travel(still, START + SECOND)
+    [low] = await queued(still, 1, concurrency_key="k", priority="LOW")
+    await admit_all(still)
+    await travel(still, START + 2 * SECOND)
+    await queued(still, 1, concurrency_key="k", priority="CRITICAL")
+    await hand.succeed(running)
+    assert [run.execution_id for run in await in_time(still, hand)] == [low]
+
+
+async def test_a_larger_limit_of_the_same_key_does_not_overtake(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    [holder] = await queued(still, 1, concurrency_key="k")
+    assert [run.execution_id for run in await claimed(still, hand)] == [holder]
+    await travel(still, START + SECOND)
+    await queued(still, 1, concurrency_key="k")
+    await travel(still, START + 2 * SECOND)
+    await queued(still, 1, concurrency_key="k", concurrency_limit=5)
+    assert await in_time(still, hand) == []
+
+
+async def test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    await limit_queue(still, max_concurrency=0)
+    job = await create(still, recurring(concurrency_key="k"))
+    await plan_all(still)
+    await travel(still, at("10:00:59"))
+    await admit_all(still)
+    async with in_transaction(still) as somebody:
+        await somebody.database.fetch("select from hourbell.jobs for no key update")
+        deleting = asyncio.create_task(delete_job(still, job.job_id, Write()))  # by the time of now
+        await somebody_waits(still, "for no key update of j")
+        await travel(still, at("10:01:00"))
+        await admit_all(still)  # it is due, takes its key, and waits for the queue
+    await deleting
+    await limit_queue(still)
+    [other] = await queued(still, 1, concurrency_key="k")
+    assert [run.execution_id for run in await in_time(still, hand)] == [other]
+
+
 # Rates.
 
 
@@ -280,6 +376,33 @@ async def test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket(sti
     assert await claimed(still, hand) == []
     await travel(still, START + 62 * SECOND)
     assert len(await claimed(still, hand)) == 2
+
+
+async def test_what_was_offered_and_is_cancelled_gives_its_token_back(still: Engine) -> None:
+    await limit_queue(still, rate_limit=RateLimit(0.001))
+    hand = await Hand.opened(still)
+    first, second = await queued(still, 2)
+    await admit_all(still)
+    await cancel_execution(still, first, Write())
+    assert [run.execution_id for run in await in_time(still, hand)] == [second]
+
+
+async def test_a_caller_with_an_old_time_gains_no_tokens(still: Engine) -> None:
+    await limit_queue(still, rate_limit=RateLimit(1.0, burst=5))
+    hand = await Hand.opened(still)
+    await queued(still, 2)
+    later = START + 60 * SECOND
+    await travel(still, later)
+    assert len(await claimed(still, hand)) == 2
+    [long_due] = await queued(still, 1, schedule={"at": START.isoformat()})
+    await admit(still, later - 30 * SECOND)
+    assert [run.execution_id for run in await hand.claim()] == [long_due]
+    await queued(still, 10)
+    assert len(await claimed(still, hand)) == 2
+    for _ in range(3):
+        await admit(still, later - 30 * SECOND)
+        await admit(still, later)
+    assert await claimed(still, hand) == []
 
 
 # At run time.
@@ -330,6 +453,27 @@ async def test_nothing_is_admitted_to_a_queue_that_nobody_serves(still: Engine) 
     assert (await explain_execution(still, waits)).code == "no_worker"
     hand = await Hand.opened(still)
     assert len(await claimed(still, hand)) == 1
+
+
+async def test_what_nobody_serves_does_not_use_up_its_tenants_limit(still: Engine) -> None:
+    await still.database.value("delete from hourbell.sessions")
+    await limit_tenant(still, "a", max_concurrency=2)
+    hand = await Hand.opened(still)
+    await queued(still, 5, tenant_id="a", queue="nobodys")
+    await queued(still, 1, tenant_id="a")
+    assert len(await in_time(still, hand)) == 1
+
+
+async def test_a_queue_that_loses_its_last_worker_lets_go_of_what_it_holds(still: Engine) -> None:
+    await still.database.value("delete from hourbell.sessions")
+    await limit_tenant(still, "default", max_concurrency=2)
+    leaving, staying = await Hand.opened(still, ["a"]), await Hand.opened(still, ["b"])
+    await queued(still, 5, queue="a")
+    await admit_all(still)
+    await queued(still, 5, queue="b")
+    await admit_all(still)
+    await leaving.dispatch.close(leaving.session)
+    assert len(await in_time(still, staying)) == 2
 
 
 # Explain.
@@ -405,6 +549,28 @@ async def test_a_tenant_has_no_more_jobs_than_its_quota(still: Engine) -> None:
 async def test_settings_out_of_bounds_are_refused(still: Engine, settings: TenantSettings) -> None:
     with pytest.raises(InvalidInput):
         await set_tenant(still, "a", settings, Write())
+
+
+@pytest.mark.parametrize("number", [True, "3", 10**400, -1, 2.5])
+async def test_numbers_that_are_none_are_refused(still: Engine, number: int) -> None:
+    with pytest.raises(InvalidInput):
+        await limit_queue(still, max_concurrency=number)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "nul\0", 7, None])
+async def test_names_that_no_job_could_have_are_refused(still: Engine, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        await set_tenant(still, name, TenantSettings(), Write())
+    with pytest.raises(InvalidInput):
+        await set_queue(still, name, QueueSettings(), Write())
+
+
+@pytest.mark.parametrize(
+    "host", ["", "http://h/", "h:80", "h/x", "a b", "bücher.example", "nul\0", "x" * 3000, 7]
+)
+async def test_hosts_that_no_url_could_have_are_refused(still: Engine, host: str) -> None:
+    with pytest.raises(InvalidInput):
+        await set_target(still, host, Limits(max_concurrency=1), Write())
 
 
 async def test_a_queue_gives_its_jobs_what_they_do_not_say_themselves(still: Engine) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from hourbell.engine.core import Engine
+from hourbell.engine.explain import explain_execution
 from hourbell.engine.read import get_execution
 from hourbell.engine.reap import reap
 from hourbell.engine.request import cancel_execution
@@ -17,6 +19,7 @@ from hourbell.model.ids import parse_execution_id
 from integration.life.child import IMPATIENT
 from integration.life.children import child
 from integration.life.support import (
+    START,
     Hand,
     admit_all,
     at,
@@ -25,12 +28,15 @@ from integration.life.support import (
     expire_session,
     fates,
     fill,
+    one_round,
     one_time,
     place_of,
     places,
     scheduling,
     travel,
 )
+
+MINUTE = timedelta(minutes=1)
 
 
 async def test_a_job_that_kills_its_worker_dies_after_three_crashes_and_499_others_succeed(
@@ -221,6 +227,59 @@ async def test_a_suspect_does_not_make_a_worker_with_a_long_run_stand_idle(still
     assert await fates(still) == {"SUCCEEDED": 10}
     idle = await Hand.opened(still)
     assert [one.execution_id for one in await idle.claim()] == [suspect.job_id]
+
+
+async def suspected(engine: Engine, **fields: object) -> int:
+    """An execution with which two workers have died."""
+    job = await create(engine, one_time(**fields))
+    await admit_all(engine)
+    for _ in range(2):
+        hand = await Hand.opened(engine)
+        await hand.claim()
+        await lose(engine, hand)
+    assert await place_of(engine, job.job_id) == ["suspects"]
+    return job.job_id
+
+
+async def test_a_suspect_gets_its_turn_also_when_every_worker_is_always_busy(
+    still: Engine,
+) -> None:
+    still.times = replace(still.times, lease_seconds=15)
+    hand = await Hand.opened(still)
+    await fill(still, 1)
+    await admit_all(still)
+    [old] = await hand.claim(1)
+    await travel(still, START + MINUTE)
+    await hand.beat([old])
+    suspect = await suspected(still)
+    for minutes in range(2, 8):
+        await travel(still, START + minutes * MINUTE)
+        await fill(still, 1)
+        await admit_all(still)
+        new = await hand.claim(1)
+        if not new:
+            break  # it drains
+        await travel(still, START + minutes * MINUTE + MINUTE / 2)
+        await hand.succeed([old])
+        [old] = new
+        await hand.beat([old])
+    await hand.succeed([old])
+    [alone] = await hand.claim(1)
+    assert alone.execution_id == suspect
+
+
+async def test_a_suspect_is_cancelled_at_once(still: Engine) -> None:
+    suspect = await suspected(still)
+    assert (await explain_execution(still, suspect)).code == "quarantine"
+    cancelled = await cancel_execution(still, suspect, Write())
+    assert cancelled.status is ExecutionStatus.CANCELLED
+
+
+async def test_a_suspect_that_misses_its_deadline_ends(still: Engine) -> None:
+    suspect = await suspected(still, deadline_seconds=600)
+    await one_round(still, at("11:00"))
+    await one_round(still, at("11:01"))
+    assert (await get_execution(still, suspect)).reason is Reason.DEADLINE
 
 
 async def test_a_failure_between_two_crashes_begins_the_count_anew(engine: Engine) -> None:

@@ -11,16 +11,20 @@ from msgspec.structs import replace
 
 from hourbell.actions.task import Context
 from hourbell.dispatch import RETRY, Settlement
-from hourbell.engine.change import pause_job, resume_job, update_job
+from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
 from hourbell.engine.letters import get_letter
 from hourbell.engine.plan import end_memberships
 from hourbell.engine.read import get_execution, get_job
 from hourbell.engine.reap import expire, reap
+from hourbell.engine.request import cancel_execution
 from hourbell.engine.writes import Write
+from hourbell.model.errors import Conflict, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus
+from hourbell.store.function_set import connect
 from integration.life.support import (
+    START,
     TIMES,
     Fate,
     Hand,
@@ -29,14 +33,18 @@ from integration.life.support import (
     check_sound,
     create,
     eventually,
+    every,
     expire_session,
     fates,
+    fill,
     history,
+    one_round,
     one_time,
     place_of,
     plan_all,
     recurring,
     scheduling,
+    somebody_waits,
     travel,
     working,
 )
@@ -259,6 +267,32 @@ async def test_an_attempt_that_the_total_deadline_ends_is_among_the_attempts(
     assert list(await hand.dispatch.brought_before(hand.session, late)) == []
 
 
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [("start_deadline_seconds", Reason.START_DEADLINE), ("deadline_seconds", Reason.DEADLINE)],
+)
+async def test_a_deadline_counts_also_for_what_is_ready_and_not_claimed(
+    still: Engine, field: str, reason: Reason
+) -> None:
+    job = await create(still, one_time(**{field: 5}))
+    await fill(still, 100)
+    await admit_all(still)
+    assert await place_of(still, job.job_id) == ["ready"]
+    await travel(still, START + timedelta(minutes=1))
+    await expire(still, None, await still.clock.now())
+    await travel(still, START + timedelta(minutes=1) + timedelta(seconds=10))
+    await expire(still, None, await still.clock.now())
+    assert (await get_execution(still, job.job_id)).reason is reason
+    hand = await Hand.opened(still)
+    assert len(await hand.claim()) == 100
+
+
+async def test_a_deadline_after_the_end_of_the_calendar_is_refused(still: Engine) -> None:
+    schedule = {"at": "9999-12-30T23:00:00Z"}
+    with pytest.raises(InvalidInput, match="9999"):
+        await create(still, one_time(deadline_seconds=2 * 86_400) | {"schedule": schedule})
+
+
 # Windows and numbers of runs.
 
 
@@ -300,6 +334,42 @@ async def test_retries_and_runs_given_back_do_not_count_as_runs(still: Engine) -
     await reap(still, None, await still.clock.now())
     await minutes_pass(still, 2, 4)
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
+
+
+async def test_a_job_whose_limit_of_runs_is_lowered_below_what_it_has_had_completes(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring(window={"max_runs": 5}))
+    hand = await Hand.opened(still)
+    for minutes in (1, 2, 3):
+        await one_round(still, at(f"10:0{minutes}"))
+        await hand.run_all()
+    await update_job(still, job.job_id, {"schedule": {"max_runs": 2}}, Write())
+    await one_round(still, at("10:04"))
+    assert await hand.run_all() == []
+    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
+
+
+async def test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhile(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring(window={"max_runs": 1}))
+    hand = await Hand.opened(still)
+    await one_round(still, at("10:01"))
+    connection = await connect(still.database.dsn)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(
+        "update hourbell.jobs set status = 2 where id = $1", job.job_id
+    )  # as the claim of its last run does
+    change = asyncio.create_task(update_job(still, job.job_id, {"name": "other"}, Write()))
+    await somebody_waits(still, "jobs")
+    await transaction.commit()
+    await connection.close()
+    with pytest.raises(Conflict):
+        await change
+    await hand.run_all()
+    assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
 
 
 async def test_a_job_ends_with_its_window_and_is_completed(still: Engine) -> None:
@@ -355,6 +425,80 @@ async def test_an_update_never_makes_a_run_for_the_past_and_never_loses_the_next
     await update_job(still, job.job_id, {"schedule": {"cron": "15 * * * * *"}}, Write())
     await passes(still, "10:01:16")
     assert await history(still, job.job_id) == [Fate(at("10:01:15"), "SUCCEEDED")]
+
+
+async def cancelled_ahead(still: Engine) -> tuple[Job, datetime]:
+    """A job of every ten seconds, planned ahead, whose run of 0:30 somebody has cancelled."""
+    job = await create(still, recurring("*/10 * * * * *"))
+    await plan_all(still)
+    ahead = START + timedelta(seconds=30)
+    number = await still.database.value(
+        "select id from hourbell.executions where occurrence = $1", ahead
+    )
+    await cancel_execution(still, number, Write())
+    return job, ahead
+
+
+async def test_what_was_cancelled_ahead_does_not_come_back_with_a_fire_of_the_new_schedule(
+    still: Engine,
+) -> None:
+    job, ahead = await cancelled_ahead(still)
+    same_times = {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}
+    await update_job(still, job.job_id, same_times, Write())
+    await plan_all(still)
+    await travel(still, START + timedelta(minutes=1))
+    await (await Hand.opened(still)).run_all()
+    fates = [(fate.occurrence, fate.status) for fate in await history(still, job.job_id)]
+    tens = [START + timedelta(seconds=seconds) for seconds in range(10, 70, 10)]
+    assert fates == [(ten, "CANCELLED" if ten == ahead else "SUCCEEDED") for ten in tens]
+
+
+async def test_what_the_job_has_had_is_not_among_what_it_missed(still: Engine) -> None:
+    job, ahead = await cancelled_ahead(still)
+    await update_job(
+        still, job.job_id, {"schedule": {"cron": "0,10,20,30,40,50 * * * * *"}}, Write()
+    )
+    await travel(still, START + timedelta(minutes=5, seconds=5))
+    await plan_all(still)
+    await (await Hand.opened(still)).run_all()
+    missed = await still.database.fetch(
+        "select scheduled_for, missed from hourbell.ledger where job = $1 and reason = 'misfire' order by 1",
+        job.job_id,
+    )
+    # It came as far as 0:30 by its old schedule, and the gate saw none of that. From 4:10 on they are late by less than
+    # the grace; so 0:40 to 4:00 are missed.
+    assert [tuple(row) for row in missed] == [
+        (START + timedelta(seconds=10), 1),
+        (START + timedelta(seconds=20), 1),
+        (ahead + timedelta(seconds=10), 21),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda engine, job: pause_job(engine, job, Write()), Reason.PAUSED),
+        (lambda engine, job: delete_job(engine, job, Write()), Reason.DELETED),
+        (
+            lambda engine, job: update_job(
+                engine, job, {"schedule": {"cron": "0 0 1 1 *"}}, Write()
+            ),
+            Reason.UPDATED,
+        ),
+    ],
+    ids=["pause", "delete", "reschedule"],
+)
+async def test_what_waits_for_its_next_attempt_ends_with_the_change_and_says_why(
+    still: Engine, change: object, reason: Reason
+) -> None:
+    job = await create(still, recurring())
+    hand = await Hand.opened(still)
+    await one_round(still, at("10:01"))
+    [failed] = await hand.claim()
+    await hand.fail([failed], 3600)
+    await change(still, job.job_id)  # type: ignore[operator]
+    run = await get_execution(still, failed.execution_id)
+    assert (run.status, run.reason) == (ExecutionStatus.SUPERSEDED, reason)
 
 
 async def test_a_resumed_job_makes_up_nothing(still: Engine) -> None:
@@ -434,3 +578,12 @@ async def test_a_stretch_of_missed_runs_that_is_longer_than_one_fire_is_accounte
     assert [fate.status for fate in found].count("SUCCEEDED") == 61  # late by 0 to 60 s
     assert found[-1] == Fate(late, "SUCCEEDED")
     assert await place_of(still, job.job_id) == []
+
+
+async def test_the_latest_of_a_long_stretch_that_ended_early_in_it_is_run(still: Engine) -> None:
+    schedule = {"every_seconds": 1, "ends_at": at("11:00").isoformat()}
+    await create(still, every(1, misfire_policy="latest") | {"schedule": schedule})
+    hand = await Hand.opened(still)
+    await one_round(still, at("15:00"))
+    ran = [claimed.scheduled_for for claimed in await hand.run_all()]
+    assert ran[-1] == at("11:00")

@@ -1,5 +1,8 @@
 """Runs on request, and runs taken back, wherever they are."""
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
@@ -13,6 +16,7 @@ from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.jobs import JobStatus
 from integration.life.support import (
+    START,
     Fate,
     Hand,
     admit_all,
@@ -26,6 +30,8 @@ from integration.life.support import (
     place_of,
     plan_all,
     recurring,
+    somebody_waits,
+    standing,
     travel,
 )
 
@@ -72,6 +78,16 @@ async def test_a_paused_job_can_be_run_now_and_stays_paused(still: Engine) -> No
     await run_now(still, job.job_id, Write())
     assert len(await (await Hand.opened(still)).run_all()) == 1
     assert (await get_job(still, job.job_id)).status is JobStatus.PAUSED
+
+
+async def test_resume_leaves_what_was_asked_for_during_the_pause(still: Engine) -> None:
+    job = await create(still, recurring())
+    await pause_job(still, job.job_id, Write())
+    [asked] = (await run_now(still, job.job_id, Write())).execution_ids
+    await resume_job(still, job.job_id, Write())
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    assert [claimed.execution_id for claimed in await hand.claim()] == [asked]
 
 
 async def test_a_deleted_job_cannot_be_run_now(still: Engine) -> None:
@@ -221,6 +237,17 @@ async def test_what_runs_is_cancelled_by_its_worker(still: Engine) -> None:
     assert await fates(still) == CANCELLED
 
 
+async def test_what_was_wished_away_and_fails_is_not_tried_again(still: Engine) -> None:
+    job = await create(still, one_time())
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    claimed = await hand.claim()
+    await cancel_execution(still, job.job_id, Write())
+    await hand.fail(claimed, 3600)
+    run = await get_execution(still, job.job_id)
+    assert (run.status, run.reason) == (ExecutionStatus.CANCELLED, Reason.CANCELLED)
+
+
 async def test_what_has_ended_cannot_be_cancelled(still: Engine) -> None:
     job = await create(still, one_time())
     await (await Hand.opened(still)).run_all()
@@ -259,6 +286,21 @@ async def test_deleting_a_job_that_is_on_its_way_is_noted(still: Engine) -> None
         "select actor, operation from hourbell.audit order by id desc limit 1"
     )
     assert tuple(row.values()) == ("somebody", "delete")
+
+
+@pytest.mark.parametrize("take", [delete_job, cancel_execution])
+async def test_what_is_taken_back_while_it_is_being_moved_is_taken_back(
+    still: Engine, take: object
+) -> None:
+    at_first = {"at": (START + timedelta(days=20)).isoformat()}
+    job = await create(still, one_time(schedule=at_first))
+    later = {"schedule": {"at": (START + timedelta(days=21)).isoformat()}}
+    async with standing("update.before_commit", update_job(still, job.job_id, later, Write())):
+        taking = asyncio.create_task(take(still, job.job_id, Write()))  # type: ignore[operator]
+        await somebody_waits(still, "due")
+    await taking
+    assert (await get_job(still, job.job_id)).status is JobStatus.CANCELLED
+    assert await place_of(still, job.job_id) == []
 
 
 async def test_an_update_that_is_not_about_time_leaves_a_retry_its_time(still: Engine) -> None:

@@ -7,28 +7,38 @@ does it to real processes, with SIGSTOP.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import pytest
 from msgspec.structs import replace
 
 from hourbell.dispatch import Session
+from hourbell.engine.admit import admit
 from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
+from hourbell.engine.create import create_job
 from hourbell.engine.join import join_left_over
+from hourbell.engine.leader import Leadership
 from hourbell.engine.plan import end_memberships
+from hourbell.engine.read import get_job
 from hourbell.engine.reap import expire, reap
 from hourbell.engine.request import backfill, cancel_execution, run_now
 from hourbell.engine.retain import keep_house
 from hourbell.engine.writes import Write
 from hourbell.failpoints import held
+from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
-from hourbell.model.jobs import Job
+from hourbell.model.jobs import Job, JobStatus
+from hourbell.store.function_set import connect
+from hourbell.store.queries import queries
 from integration.life.children import child
+from integration.life.limits import SECOND, in_time, limit_tenant, queued
 from integration.life.support import (
+    START,
     Fate,
     Hand,
     admit_all,
@@ -42,7 +52,10 @@ from integration.life.support import (
     fates,
     fill,
     history,
+    in_transaction,
+    one_round,
     one_time,
+    open_engine,
     place_of,
     plan_all,
     recurring,
@@ -52,6 +65,7 @@ from integration.life.support import (
 )
 
 BOUND_SECONDS = 3.0  # of each verb; they take milliseconds
+_J = queries("jobs")
 WAITING = """
 select query, (select array_agg(distinct l.mode || ' ' || coalesce(l.relation::regclass::text, ''))
                from pg_locks as l where l.pid = a.pid and not granted)
@@ -312,6 +326,109 @@ async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
         await others.go_on("10:02:01")
     house.exception()
     assert await place_of(still, job.job_id) == []
+
+
+async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(
+    still: Engine,
+) -> None:
+    still.times = replace(still.times, horizon_seconds=300)
+    await create(still, recurring(window={"max_runs": 1}))
+    await one_round(still, at("10:01"))
+    ahead = await still.database.value(
+        "select id from hourbell.executions where occurrence > $1 order by occurrence limit 1",
+        at("10:01"),
+    )
+    hand = await Hand.opened(still)
+    async with standing("cancel.before_commit", cancel_execution(still, ahead, Write())):
+        async with asyncio.timeout(5):
+            assert len(await hand.claim()) == 1
+
+
+@pytest.fixture
+async def half_changed(engine: Engine) -> AsyncIterator[tuple[int, asyncpg.Connection]]:
+    """A job whose window has closed, and a client that has begun to change it and goes no further."""
+    ends = await engine.clock.now() + timedelta(seconds=1)
+    schedule = {"every_seconds": 1, "ends_at": ends.isoformat()}
+    job = await create(engine, every(1) | {"schedule": schedule})
+    while (now := await engine.clock.now()) <= ends:
+        await plan_all(engine)
+        await asyncio.sleep((ends - now).total_seconds() + 0.05)
+    await plan_all(engine)
+    connection = await connect(engine.database.dsn)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.fetchrow(_J["lock_recurring"], job.job_id)
+    yield job.job_id, connection
+    await transaction.rollback()
+    await connection.close()
+
+
+async def test_a_client_that_stops_in_a_change_stops_neither_planning_nor_elections(
+    engine: Engine, half_changed: tuple[int, asyncpg.Connection]
+) -> None:
+    leader = Leadership(engine)
+    term = await leader.step()
+    assert term is not None
+    async with asyncio.timeout(5):
+        await end_memberships(engine, term, await engine.clock.now())
+        assert await leader.step() == term
+    assert (await get_job(engine, half_changed[0])).status is JobStatus.SCHEDULED
+
+
+async def test_a_change_and_the_end_of_a_membership_do_not_deadlock(
+    engine: Engine, half_changed: tuple[int, asyncpg.Connection]
+) -> None:
+    job, connection = half_changed
+    now = await engine.clock.now()
+    await end_memberships(engine, None, now)
+    async with asyncio.timeout(5):
+        await connection.execute(_J["end_member"], job, now)
+
+
+async def test_waiting_for_a_stopped_client_leaves_connections_for_others(database: str) -> None:
+    async with open_engine(database, connections=4) as one, open_engine(database, 8) as other:
+        writes = [Write(f"key {number}", b"print") for number in range(8)]
+        tenant = await one.tenant("default", await one.clock.now())
+        stopped = await connect(database)
+        async with stopped.transaction():
+            for write in writes:
+                await stopped.execute(_J["insert_answer"], tenant, write.key, b"", "{}", START)
+            repeats = [asyncio.create_task(create_job(other, one_time(), each)) for each in writes]
+            await somebody_waits(one, "create_jobs")
+            async with asyncio.timeout(5):
+                await other.clock.now()
+            answers = await asyncio.gather(*repeats, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {Conflict, Overloaded}
+        await stopped.close()
+        with pytest.raises(IdempotencyKeyReused):
+            await create_job(other, one_time(), writes[0])
+
+
+async def test_a_client_that_stops_while_it_sets_a_tenant_does_not_stop_the_gate(
+    still: Engine,
+) -> None:
+    await limit_tenant(still, "a", weight=3)
+    connection = await connect(still.database.dsn)
+    async with connection.transaction():
+        await connection.execute("update hourbell.tenants set max_jobs = 5")
+        async with asyncio.timeout(5):
+            while (await admit(still, await still.clock.now())).more:
+                pass
+    await connection.close()
+
+
+async def test_a_client_that_stops_over_the_head_of_a_key_does_not_stop_the_key(
+    still: Engine,
+) -> None:
+    hand = await Hand.opened(still)
+    await admit_all(still)
+    [head] = await queued(still, 1, concurrency_key="k")
+    async with in_transaction(still) as somebody:
+        assert await somebody.database.value("select hourbell.take_out(array[$1::bigint])", head)
+        await travel(still, START + SECOND)
+        await admit_all(still)
+        [second] = await queued(still, 1, concurrency_key="k")
+        assert [run.execution_id for run in await in_time(still, hand)] == [second]
 
 
 # Real processes.

@@ -1,0 +1,55 @@
+"""Runs that are far from their time, before or after it."""
+
+from datetime import timedelta
+
+from hourbell.engine.core import Engine
+from hourbell.engine.read import get_execution
+from hourbell.engine.reap import reap
+from hourbell.engine.request import run_now
+from hourbell.engine.writes import Write
+from hourbell.model.executions import ExecutionStatus, Reason
+from integration.life.support import (
+    START,
+    Hand,
+    admit_all,
+    create,
+    expire_session,
+    one_time,
+)
+
+
+def on_day(days: int, **fields: object) -> dict[str, object]:
+    return one_time(**fields) | {"schedule": {"at": (START + timedelta(days=days)).isoformat()}}
+
+
+async def run_early(engine: Engine, **fields: object) -> int:
+    job = await create(engine, on_day(400, **fields))
+    await run_now(engine, job.job_id, Write())
+    await admit_all(engine)
+    return job.job_id
+
+
+async def test_a_run_a_year_before_its_time_is_recorded_with_its_lateness(still: Engine) -> None:
+    job = await run_early(still)
+    hand = await Hand.opened(still)
+    await hand.succeed(await hand.claim())
+    run = await get_execution(still, job)
+    assert run.status is ExecutionStatus.SUCCEEDED
+    assert run.lateness_ms == -400 * 86_400_000
+
+
+async def test_a_run_a_year_after_its_time_is_recorded_with_its_lateness(still: Engine) -> None:
+    job = await create(still, on_day(-300))
+    await admit_all(still)
+    hand = await Hand.opened(still)
+    await hand.succeed(await hand.claim())
+    assert (await get_execution(still, job.job_id)).lateness_ms == 300 * 86_400_000
+
+
+async def test_an_early_run_that_dies_with_its_worker_is_reaped(still: Engine) -> None:
+    job = await run_early(still, delivery="at_most_once")
+    hand = await Hand.opened(still)
+    await hand.claim()
+    await expire_session(still, hand.session)
+    assert (await reap(still, None, await still.clock.now())).ended == 1
+    assert (await get_execution(still, job)).reason is Reason.LOST
