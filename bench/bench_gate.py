@@ -18,11 +18,11 @@ from support import engine, per_second, report, server
 
 from hourbell.dispatch import SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
-from hourbell.engine.batch import create_one_time_jobs
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.limits import set_queue, set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_tenant
 from hourbell.model.jobs import JobType, NewJob, TaskAction
 from hourbell.model.limits import QueueSettings, TenantSettings
 from hourbell.model.schedules import Once

@@ -20,11 +20,11 @@ from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
-from hourbell.engine.batch import create_one_time_jobs
 from hourbell.engine.core import CHANNEL, Times
-from hourbell.engine.scheduler import Scheduler
-from hourbell.engine.writes import Write
-from hourbell.model.sealing import KeyRing
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.operations.idempotency import Write
+from hourbell.security.sealing import KeyRing
 
 COUNT = 40_000
 SINGLES = 4_000

@@ -16,10 +16,10 @@ from support import engine, no_ops, report, server
 
 from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.batch import create_one_time_jobs
 from hourbell.engine.core import Engine
-from hourbell.engine.scheduler import Scheduler
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.runtime import Worker, WorkerSettings
 

@@ -9,7 +9,7 @@ import uvloop
 from support import engine, per_second, report, server
 
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
 from hourbell.timing.zones import tz_version
 
 MEMBERS = 300_000

@@ -14,9 +14,9 @@ from support import Counter, engine, no_ops, per_second, report, server, spawn, 
 
 from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
-from hourbell.engine.batch import create_one_time_jobs
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.runtime import Worker, WorkerSettings
 

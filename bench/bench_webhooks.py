@@ -22,14 +22,14 @@ from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.compose import collect_rarely
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
-from hourbell.engine.batch import create_one_time_jobs
-from hourbell.engine.secrets import StoredSecrets
-from hourbell.engine.writes import Write
-from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.model.jobs import JobType, NewJob, WebhookAction
 from hourbell.model.schedules import Once
-from hourbell.model.sealing import KeyRing
+from hourbell.security.egress import LOOPBACK, Egress
+from hourbell.security.sealing import KeyRing
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 30_000

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hourbell.engine.core import Engine
-from hourbell.engine.retain import make_partitions
+from hourbell.engine.life.retain import make_partitions
 from hourbell.model.jobs import JobType, NewJob, TaskAction
 from hourbell.model.schedules import Once
 from hourbell.store.clock import DatabaseClock

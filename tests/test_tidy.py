@@ -19,15 +19,17 @@ GENERATED = (".git", ".venv", ".hypothesis", "__pycache__", "dist")
 
 # Who may import whom. `compose`, the composition root, may import everybody; only the command
 # that starts the system may import it.
-BELOW_THE_ENGINE = {"model", "timing", "failpoints"}
+BELOW_THE_ENGINE = {"model", "timing", "security", "documents", "failpoints"}
 MAY_IMPORT = {
     "model": set[str](),
     "timing": {"model"},
+    "security": {"model"},
+    "documents": {"model", "timing", "security"},
     "failpoints": {"model"},
-    "settings": {"model", "failpoints"},
+    "settings": {"model", "security", "failpoints"},
     "observe": {"model", "store"},
-    "store": BELOW_THE_ENGINE,
-    "actions": BELOW_THE_ENGINE,
+    "store": {"model", "timing", "failpoints"},
+    "actions": {"model", "timing", "security", "failpoints"},
     "engine": BELOW_THE_ENGINE | {"store"},
     "dispatch": BELOW_THE_ENGINE | {"store", "engine"},
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},

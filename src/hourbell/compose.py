@@ -30,17 +30,17 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
-from hourbell.engine.health import check_database
-from hourbell.engine.keys import has_admin, is_keyless
-from hourbell.engine.loops import Loop
-from hourbell.engine.retain import make_partitions
-from hourbell.engine.scheduler import Scheduler
-from hourbell.engine.secrets import StoredSecrets
-from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.engine.leader.loop import Loop
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.operations.api_keys import has_admin, is_keyless
+from hourbell.engine.operations.secrets import StoredSecrets
+from hourbell.engine.views.health import check_database
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
-from hourbell.model.sealing import KeyRing
 from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
+from hourbell.security.egress import LOOPBACK, Egress
+from hourbell.security.sealing import KeyRing
 from hourbell.settings import ALL_QUEUES, Settings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database

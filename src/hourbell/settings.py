@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from hourbell import failpoints
-from hourbell.model.egress import Egress
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.limits import MAX_DAYS
 from hourbell.model.policies import MAX_CRASHES
-from hourbell.model.sealing import KeyRing
+from hourbell.security.egress import Egress
+from hourbell.security.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
 ALL_QUEUES = "*"

@@ -8,14 +8,14 @@ import pytest
 
 from hourbell.dispatch import Dispatch
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.create import create_job
-from hourbell.engine.read import get_execution
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.retain import make_partitions
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.reap import reap
+from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import Execution
 from hourbell.model.policies import Delivery, Priority
 from hourbell.store.database import Database

@@ -19,19 +19,20 @@ import pytest
 import services
 from hourbell.dispatch import CANCELLED, DEAD, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.create import create_job
-from hourbell.engine.explain import Holder, explain_execution, explain_job
-from hourbell.engine.join import join_left_over
-from hourbell.engine.leader import Leadership, Term
-from hourbell.engine.plan import end_memberships, plan, retime
-from hourbell.engine.read import JobFilter, get_execution, get_job, list_executions, list_jobs
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.retain import keep_house, make_partitions
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house, make_partitions
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.executions import get_execution, list_executions
+from hourbell.engine.views.explain import Holder, explain_execution, explain_job
+from hourbell.engine.views.jobs import JobFilter, get_job, list_jobs
 from hourbell.model.errors import (
     IdempotencyKeyReused,
     IncompatibleDatabase,

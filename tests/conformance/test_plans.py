@@ -30,7 +30,7 @@ from hourbell.store.queries import queries
 pytestmark = pytest.mark.timeout(600)  # the data are made within the first test
 
 J, E, P = queries("jobs"), queries("executions"), queries("planning")
-L, A, O, F = (queries(name) for name in ("letters", "audit", "overview", "forecast"))  # noqa: E741
+L, A, O, F = (queries(name) for name in ("dead_letters", "audit", "overview", "forecast"))  # noqa: E741
 N, W, K, S = (queries(name) for name in ("notices", "awaiting", "keys", "secrets"))
 
 OWN = function_set().digest  # at the end of the names of our functions
@@ -1213,7 +1213,7 @@ def creating(
 def listing(
     statement: str, args: list[Any], rows: int, buffers: int, before: Sequence[Step] = ()
 ) -> Case:
-    """A statement of a list, as engine/pages.py runs it."""
+    """A statement of a list, as engine/views/pages.py runs it."""
     pinned = [*before, Step(queries("pages")["pin_plans"])]
     return Case(statement, args, rows, buffers, before=pinned)
 

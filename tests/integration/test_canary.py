@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from conftest import DatabaseMaker
-from hourbell.engine.complete import WITHHELD
-from hourbell.engine.secrets import FRESH_SECONDS
-from hourbell.model.sealing import KeyRing
+from hourbell.engine.operations.completions import WITHHELD
+from hourbell.engine.operations.secrets import FRESH_SECONDS
+from hourbell.security.sealing import KeyRing
 from integration.life.support import eventually
 from integration.test_roles import PATIENCE_SECONDS, hourbell, is_ready
 from ports import free_port

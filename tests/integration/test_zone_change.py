@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.plan import retime
-from hourbell.engine.writes import Write
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.plan import retime
+from hourbell.engine.operations.idempotency import Write
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from hourbell.timing.rules import compile_rule

@@ -58,15 +58,15 @@ PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
-CHANGE = "src/hourbell/engine/change.py"
+CHANGE = "src/hourbell/engine/operations/change.py"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
-LEADER = "src/hourbell/engine/leader.py"
-SETTINGS = "src/hourbell/engine/limits.py"
+LEADER = "src/hourbell/engine/leader/term.py"
+SETTINGS = "src/hourbell/engine/operations/limits.py"
 SETTLING = "src/hourbell/worker/settling.py"
 WORKER = "src/hourbell/worker/runtime.py"
-WRITES = "src/hourbell/engine/writes.py"
-CREATE = "src/hourbell/engine/create.py"
+WRITES = "src/hourbell/engine/operations/idempotency.py"
+CREATE = "src/hourbell/engine/life/create.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
 _LIFE = "tests/integration/life"
@@ -186,8 +186,8 @@ MUTANTS = [
     Mutant(
         "claims_in_line",
         CLAIM,
-        "order by r.tag limit l.share for update skip locked) as by_tag",
-        "order by r.tag limit l.share for update) as by_tag",
+        "order by r.tag limit l.share for update skip locked) as r\n        where l.task is null",
+        "order by r.tag limit l.share for update) as r\n        where l.task is null",
         (f"{CLAIMS_TEST}::test_nobody_waits_for_a_claim_that_has_not_committed",),
         "Nobody waits for a claim that has not committed, and everybody gets rows of his own.",
     ),
@@ -405,8 +405,8 @@ MUTANTS = [
     Mutant(
         "overlap_not_checked",
         ADMIT,
-        "  rows := hourbell.without_overlap(p_rows, 0, p_now);\n",
-        "  rows := p_rows;\n",
+        "if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;",
+        "",
         (f"{GATE_TEST}::test_forbid_skips_the_later_run",),
         "A job that forbids overlap never runs twice at once.",
     ),
@@ -507,9 +507,9 @@ MUTANTS = [
     Mutant(
         "claims_of_all_tasks",
         CLAIM,
-        "select row from places where fitting is null or task = any (fitting)))",
-        "select row from places))",
-        (f"{TASKS_TEST}::test_sessions_of_one_queue_are_given_their_own_tasks_only",),
+        "where l.task is null and (fitting is null or r.task = any (fitting)));",
+        "where l.task is null);",
+        (f"{TASKS_TEST}::test_a_session_that_the_gate_has_not_seen_is_given_its_own_tasks_only",),
         "A session is given only the tasks that it serves.",
     ),
     Mutant(

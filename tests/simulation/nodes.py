@@ -14,14 +14,14 @@ from typing import TypeVar
 
 from hourbell.dispatch import RELEASED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.join import join_left_over
-from hourbell.engine.leader import Leadership, Term
-from hourbell.engine.outcomes import settlement
-from hourbell.engine.plan import end_memberships, plan, retime
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.retain import keep_house
+from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house
 from hourbell.model.errors import NotLeader, SessionLost
 from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Succeeded
 from hourbell.model.jobs import SentSpec, TaskAction, decode_spec

@@ -21,15 +21,15 @@ from typing import Any
 import msgspec
 
 from hourbell import failpoints
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.codes import FATES, JOB_STATUSES
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.groups import Group
-from hourbell.engine.read import get_job
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.retain import make_partitions
-from hourbell.engine.writes import Write, fingerprint
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.groups import Group
+from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write, fingerprint
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive, NotFound
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import JobStatus

@@ -10,14 +10,14 @@ import pytest
 from hourbell import failpoints
 from hourbell.dispatch import RETRY, SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
-from hourbell.engine.change import update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.join import join_left_over
-from hourbell.engine.plan import plan
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import plan
+from hourbell.engine.operations.change import update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.failpoints import FailpointError
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job

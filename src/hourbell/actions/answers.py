@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hourbell.model.executions import Failed
-from hourbell.model.secrets import Redactor
+from hourbell.security.secrets import Redactor
 
 MOST_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
 MOST_REFUSAL_CHARACTERS = 500

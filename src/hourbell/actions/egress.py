@@ -18,7 +18,7 @@ from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from hourbell.actions.names import NameFailed, Names
-from hourbell.model.egress import Egress, ForbiddenTarget
+from hourbell.security.egress import Egress, ForbiddenTarget
 
 log = structlog.get_logger()
 

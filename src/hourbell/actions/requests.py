@@ -19,7 +19,7 @@ from hourbell.actions.signing import secret_problem, signed_headers
 from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import WebhookAction, header_value_problem, url_problem
-from hourbell.model.secrets import (
+from hourbell.security.secrets import (
     MAX_BYTES_OF_REQUEST,
     MAX_OF_REQUEST,
     Redactor,

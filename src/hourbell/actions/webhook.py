@@ -32,7 +32,6 @@ from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, Prepared, prepared
 from hourbell.actions.trust import certificate_problem, tls_problem, trust
-from hourbell.model.egress import ForbiddenTarget
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
@@ -46,7 +45,8 @@ from hourbell.model.executions import (
 )
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import WebhookAction
-from hourbell.model.secrets import SecretSource
+from hourbell.security.egress import ForbiddenTarget
+from hourbell.security.secrets import SecretSource
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ problem (RFC 9457) in `problems`, in one place, by one table from codes to statu
     server.py      the application on a port, in the loop of the process that holds it
 
 Bodies are not bound to types by the framework, which would stop at the first wrong field: they are decoded to plain JSON
-values and given to the operation, whose reader (`engine.documents`) names every wrong field at once. So a route says in
+values and given to the operation, whose reader (`hourbell.documents`) names every wrong field at once. So a route says in
 words of JSON Schema what it takes, and a test holds each answer to what the document says.
 
 Every write carries an `Idempotency-Key`. The key is kept in the transaction of its effect; the same request under the same

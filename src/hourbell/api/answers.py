@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 from litestar import Response
 
-from hourbell.engine.audit import Entry
-from hourbell.engine.batch import Refused
-from hourbell.engine.documents import (
+from hourbell.documents.render import (
     render_attempt,
     render_limits,
     render_warnings,
     shown_definition,
 )
-from hourbell.engine.explain import Explanation
-from hourbell.engine.forecast import Forecast
-from hourbell.engine.letters import Letter, Purged, Replayed
-from hourbell.engine.overview import Named
-from hourbell.engine.pages import Page
-from hourbell.engine.request import Requested
+from hourbell.engine.life.batch import Refused
+from hourbell.engine.operations.audit import Entry
+from hourbell.engine.operations.dead_letters import Letter, Purged, Replayed
+from hourbell.engine.operations.runs import Requested
+from hourbell.engine.views.explain import Explanation
+from hourbell.engine.views.forecast import Forecast
+from hourbell.engine.views.overview import Named
+from hourbell.engine.views.pages import Page
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import Job

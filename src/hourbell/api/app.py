@@ -11,7 +11,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
-from hourbell.api import cell, executions, jobs, keys, letters, monitors, secrets, workers
+from hourbell.api import cell, dead_letters, executions, jobs, keys, monitors, secrets, workers
 from hourbell.api.auth import Doorkeeper
 from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
@@ -22,13 +22,13 @@ from hourbell.api.routes import Route
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.model.errors import HourbellError
-from hourbell.model.sealing import KeyRing
+from hourbell.security.sealing import KeyRing
 
 ROUTES = (
     *HEALTH_ROUTES,
     *jobs.ROUTES,
     *executions.ROUTES,
-    *letters.ROUTES,
+    *dead_letters.ROUTES,
     *monitors.ROUTES,
     *cell.ROUTES,
     *keys.ROUTES,

@@ -17,9 +17,9 @@ from hourbell.api.errors import Misdirected
 from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
-from hourbell.engine.keys import KEYLESS_SECONDS, caller_of, is_keyless
-from hourbell.model.access import ANYBODY, Caller, digest_of
+from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_keyless
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
+from hourbell.security.access import ANYBODY, Caller, digest_of
 
 FRESH_SECONDS = 2.0  # how long a revoked key may still open a door
 MOST_FAILURES = 20  # at once, from one address,

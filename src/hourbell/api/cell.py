@@ -21,14 +21,11 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import audit, limits, overview
-from hourbell.engine import forecast as forecasts
-from hourbell.engine.documents import (
-    parse_limits,
-    parse_queue_settings,
-    parse_tenant_settings,
-)
-from hourbell.model.access import ADMINISTER, OPERATE, READ
+from hourbell.documents.settings import parse_limits, parse_queue_settings, parse_tenant_settings
+from hourbell.engine.operations import audit, limits
+from hourbell.engine.views import forecast as forecasts
+from hourbell.engine.views import overview
+from hourbell.security.access import ADMINISTER, OPERATE, READ
 
 _tenant, _queue, _target = (render_named(field) for field in ("tenant_id", "queue", "host"))
 

@@ -13,13 +13,13 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
-from hourbell.engine import explain, letters, read
-from hourbell.engine import request as runs
-from hourbell.engine.complete import complete, parse_completion
-from hourbell.engine.documents import render_execution
-from hourbell.model.access import OPERATE, PRODUCE, READ
+from hourbell.documents.render import render_execution
+from hourbell.engine.operations import dead_letters, runs
+from hourbell.engine.operations.completions import complete, parse_completion
+from hourbell.engine.views import executions, explain
 from hourbell.model.executions import FATES
 from hourbell.model.ids import execution_text, parse_execution_id
+from hourbell.security.access import OPERATE, PRODUCE, READ
 
 EXECUTIONS = "/api/v1/executions"
 EXECUTION = "/api/v1/executions/{execution_id}"
@@ -27,7 +27,7 @@ EXECUTION = "/api/v1/executions/{execution_id}"
 
 async def search_executions(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_execution_filter(request)
-    page = await read.search_executions(engine, wanted, part.page_size, part.page_token)
+    page = await executions.search_executions(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_execution))
 
 
@@ -35,7 +35,7 @@ async def get_execution(
     engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     refuse_query(request)
-    execution = await read.get_execution(engine, parse_execution_id(execution_id))
+    execution = await executions.get_execution(engine, parse_execution_id(execution_id))
     return answer(render_execution(execution))
 
 
@@ -51,7 +51,7 @@ async def retry_execution(
     engine: TheEngine, request: AnyRequest, execution_id: InPath
 ) -> Response[bytes]:
     write = await read_bare_write(request)
-    execution = await letters.retry_execution(engine, parse_execution_id(execution_id), write)
+    execution = await dead_letters.retry_execution(engine, parse_execution_id(execution_id), write)
     return answer(render_execution(execution), 202)
 
 

@@ -35,14 +35,15 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import audit, change, create, explain, read, upsert
-from hourbell.engine import request as runs
-from hourbell.engine.batch import create_batch
-from hourbell.engine.documents import render_execution, render_job
-from hourbell.model.access import PRODUCE, READ
-from hourbell.model.fields import Problems, read_object
+from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.render import render_execution, render_job
+from hourbell.engine.life import create
+from hourbell.engine.life.batch import create_batch
+from hourbell.engine.operations import audit, change, runs, upsert
+from hourbell.engine.views import executions, explain, jobs
 from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import Job
+from hourbell.security.access import PRODUCE, READ
 
 MOST_NEXT_RUNS = 100
 USUAL_NEXT_RUNS = 10
@@ -77,13 +78,13 @@ def _created(created: create.Created) -> Response[bytes]:
 
 async def list_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_job_filter(request)
-    page = await read.list_jobs(engine, wanted, part.page_size, part.page_token)
+    page = await jobs.list_jobs(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_job))
 
 
 async def get_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     refuse_query(request)
-    return _job(await read.get_job(engine, parse_job_id(job_id)))
+    return _job(await jobs.get_job(engine, parse_job_id(job_id)))
 
 
 async def update_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
@@ -136,7 +137,7 @@ async def explain_job(engine: TheEngine, request: AnyRequest, job_id: InPath) ->
 
 async def next_runs(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     count = read_count(request, MOST_NEXT_RUNS, USUAL_NEXT_RUNS)
-    return answer(render_next_runs(*await read.job_next_runs(engine, parse_job_id(job_id), count)))
+    return answer(render_next_runs(*await jobs.job_next_runs(engine, parse_job_id(job_id), count)))
 
 
 async def list_job_audit(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
@@ -151,7 +152,7 @@ async def list_executions(
 ) -> Response[bytes]:
     wanted, expand_missed, part = read_job_execution_filter(request)
     number = parse_job_id(job_id)
-    page = await read.list_executions(
+    page = await executions.list_executions(
         engine, number, part.page_size, part.page_token, wanted, expand_missed
     )
     return answer(render_page(page, render_execution))

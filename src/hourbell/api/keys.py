@@ -10,9 +10,9 @@ from hourbell.api.answers import JSON, answer, render_page
 from hourbell.api.auth import Doorkeeper
 from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import keys
-from hourbell.model.access import ADMINISTER
+from hourbell.engine.operations import api_keys
 from hourbell.model.ids import key_text, parse_key_id
+from hourbell.security.access import ADMINISTER
 
 KEYS = "/api/v1/keys"
 KEY = "/api/v1/keys/{key_id}"
@@ -24,21 +24,23 @@ async def create_key(
     engine: TheEngine, doorkeeper: TheDoorkeeper, request: AnyRequest
 ) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    made = await keys.create_key(engine, keys.parse_new_key(document), write)
+    made = await api_keys.create_key(engine, api_keys.parse_new_key(document), write)
     doorkeeper.close()
     location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
-    return answer({**keys.render_key(made.made), "key": made.key}, 201, location)
+    return answer({**api_keys.render_key(made.made), "key": made.key}, 201, location)
 
 
 async def list_keys(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     part = read_part(request)
-    page = await keys.list_keys(engine, part.page_size, part.page_token)
-    return answer(render_page(page, keys.render_key))
+    page = await api_keys.list_keys(engine, part.page_size, part.page_token)
+    return answer(render_page(page, api_keys.render_key))
 
 
 async def revoke_key(engine: TheEngine, request: AnyRequest, key_id: InPath) -> Response[bytes]:
     write = await read_bare_write(request)
-    return answer(keys.render_key(await keys.revoke_key(engine, parse_key_id(key_id), write)))
+    return answer(
+        api_keys.render_key(await api_keys.revoke_key(engine, parse_key_id(key_id), write))
+    )
 
 
 ROUTES = (

@@ -13,10 +13,10 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.engine import monitors
-from hourbell.engine.monitors import render_monitor
-from hourbell.model.access import OPERATE, READ
+from hourbell.engine.operations import monitors
+from hourbell.engine.operations.monitors import render_monitor
 from hourbell.model.ids import monitor_text, parse_monitor_id
+from hourbell.security.access import OPERATE, READ
 
 MONITORS = "/api/v1/monitors"
 MONITOR = "/api/v1/monitors/{monitor_id}"

@@ -14,8 +14,8 @@ from hourbell.api.problems import PROBLEM_JSON, STATUSES
 from hourbell.api.requests import DEFAULT_PAGE_SIZE, IF_MATCH, KEY_HEADER, MAX_KEY
 from hourbell.api.routes import Route
 from hourbell.api.schemas import schemas
-from hourbell.engine.forecast import MOST_HOURS, USUAL_HOURS
-from hourbell.engine.pages import MOST_PER_PAGE
+from hourbell.engine.views.forecast import MOST_HOURS, USUAL_HOURS
+from hourbell.engine.views.pages import MOST_PER_PAGE
 from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 from hourbell.model.jobs import JobStatus, JobType
 

@@ -24,15 +24,16 @@ from hourbell.api.errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
-from hourbell.engine.batch import MOST_ITEMS
-from hourbell.engine.letters import LetterFilter, read_job_id, read_letter_filter
-from hourbell.engine.pages import MOST_PER_PAGE
-from hourbell.engine.plain import read_plain
-from hourbell.engine.read import ExecutionFilter, JobFilter
-from hourbell.engine.writes import Write, fingerprint
+from hourbell.documents.common_case import read_plain
+from hourbell.documents.reader import ObjectReader, Problems, read_object, shown_key, text_problem
+from hourbell.engine.life.batch import MOST_ITEMS
+from hourbell.engine.operations.dead_letters import LetterFilter, read_job_id, read_letter_filter
+from hourbell.engine.operations.idempotency import Write, fingerprint
+from hourbell.engine.views.executions import ExecutionFilter
+from hourbell.engine.views.jobs import JobFilter
+from hourbell.engine.views.pages import MOST_PER_PAGE
 from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
-from hourbell.model.fields import ObjectReader, Problems, read_object, shown_key, text_problem
 from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
 
 MERGE_PATCH = "application/merge-patch+json"

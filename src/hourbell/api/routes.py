@@ -12,8 +12,8 @@ from litestar.params import FromPath, SkipValidation
 
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.model.access import Access
-from hourbell.model.sealing import KeyRing
+from hourbell.security.access import Access
+from hourbell.security.sealing import KeyRing
 
 # What handlers ask for by name.
 TheEngine = NamedDependency[SkipValidation[Engine]]

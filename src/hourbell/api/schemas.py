@@ -25,12 +25,11 @@ from hourbell.api.workers import (
     SESSION_TOKEN,
     TASK,
 )
-from hourbell.engine.batch import MOST_ITEMS
-from hourbell.engine.letters import MOST_AT_ONCE, MOST_PER_SECOND, USUAL_AT_ONCE
-from hourbell.engine.outcomes import MOST_ERROR_CHARACTERS, MOST_RESULT_BYTES
-from hourbell.engine.overview import MOST_COUNTED
-from hourbell.engine.secrets import MAX_CHARACTERS, MAX_KEEP_SECONDS
-from hourbell.model.access import MAX_KEY_NAME, KeyRole
+from hourbell.engine.life.batch import MOST_ITEMS
+from hourbell.engine.life.outcomes import MOST_ERROR_CHARACTERS, MOST_RESULT_BYTES
+from hourbell.engine.operations.dead_letters import MOST_AT_ONCE, MOST_PER_SECOND, USUAL_AT_ONCE
+from hourbell.engine.operations.secrets import MAX_CHARACTERS, MAX_KEEP_SECONDS
+from hourbell.engine.views.overview import MOST_COUNTED
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import REASONS, ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
@@ -84,7 +83,8 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 from hourbell.model.schedules import MAX_DELAY_SECONDS, MAX_RUNS, UTC_ZONE, DstGap, DstOverlap
-from hourbell.model.secrets import FEWEST_CHARACTERS, MASKED, SECRET_NAME
+from hourbell.security.access import MAX_KEY_NAME, KeyRole
+from hourbell.security.secrets import FEWEST_CHARACTERS, MASKED, SECRET_NAME
 from hourbell.timing.intervals import MAX_EVERY_SECONDS
 
 Schema = dict[str, Any]

@@ -15,10 +15,10 @@ from hourbell.api.requests import (
     read_write,
 )
 from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
-from hourbell.engine import secrets
-from hourbell.engine.secrets import StoredSecret
-from hourbell.model.access import OPERATE
+from hourbell.engine.operations import secrets
+from hourbell.engine.operations.secrets import StoredSecret
 from hourbell.model.instants import format_instant
+from hourbell.security.access import OPERATE
 
 SECRETS = "/api/v1/secrets"
 SECRET = "/api/v1/secrets/{name}"

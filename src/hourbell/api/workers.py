@@ -18,17 +18,17 @@ from hourbell.api.requests import AnyRequest, read_call
 from hourbell.api.routes import InPath, Route, TheEngine, TheWorkers
 from hourbell.dispatch import Session
 from hourbell.dispatch.remote import Ended, RemoteWorkers, Wish
+from hourbell.documents.reader import LABEL, LABEL_IS, ObjectReader, Problems, read_object
+from hourbell.documents.render import render_action
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import render_action
-from hourbell.engine.outcomes import MOST_RESULT_BYTES
-from hourbell.model.access import WORK
+from hourbell.engine.life.outcomes import MOST_RESULT_BYTES
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFence, UnknownId
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
-from hourbell.model.fields import LABEL, LABEL_IS, ObjectReader, Problems, read_object
 from hourbell.model.ids import MAX_ID, execution_text, job_text, parse_execution_id
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import JobSpec
 from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
+from hourbell.security.access import WORK
 
 EXECUTIONS = "/internal/v1/executions"
 EXECUTION = EXECUTIONS + "/{execution_id}"

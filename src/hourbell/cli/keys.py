@@ -10,7 +10,7 @@ import msgspec
 
 from hourbell.cli.process import at_database
 from hourbell.engine.core import Engine
-from hourbell.engine.keys import (
+from hourbell.engine.operations.api_keys import (
     KEYLESS_SECONDS,
     NewKey,
     create_key,
@@ -20,11 +20,11 @@ from hourbell.engine.keys import (
     render_key,
     revoke_key,
 )
-from hourbell.engine.pages import MOST_PER_PAGE
-from hourbell.engine.writes import Write
-from hourbell.model.access import ApiKey, KeyRole
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.views.pages import MOST_PER_PAGE
 from hourbell.model.ids import key_text, parse_key_id
 from hourbell.model.instants import format_instant
+from hourbell.security.access import ApiKey, KeyRole
 
 _BY_CLI = Write(actor="hourbell keys")
 

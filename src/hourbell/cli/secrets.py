@@ -9,8 +9,8 @@ import click
 from hourbell.cli.process import at_database
 from hourbell.compose import key_ring_of
 from hourbell.engine.core import Engine
-from hourbell.engine.secrets import reseal
-from hourbell.model.sealing import KeyRing
+from hourbell.engine.operations.secrets import reseal
+from hourbell.security.sealing import KeyRing
 from hourbell.settings import from_environment
 
 

@@ -8,7 +8,7 @@ to which number its claims are answered; what it does not name of those goes bac
 lives and the fence is still the one of the claim. The conformance suite in `hourbell.testing` says all this as tests.
 
     postgres.py   the engine's rows
-    settling.py   a batch of outcomes, whatever is in it; what each leads to is decided by `engine/outcomes.py`
+    settling.py   a batch of outcomes, whatever is in it; what each leads to is decided by `engine/life/outcomes.py`
     remote.py     workers in other processes, who speak through the API
 """
 
@@ -20,12 +20,12 @@ from uuid import UUID
 
 import msgspec
 
-from hourbell.engine.outcomes import CANCELLED as CANCELLED
-from hourbell.engine.outcomes import DEAD as DEAD
-from hourbell.engine.outcomes import RELEASED as RELEASED
-from hourbell.engine.outcomes import RETRY as RETRY
-from hourbell.engine.outcomes import SUCCEEDED as SUCCEEDED
-from hourbell.engine.outcomes import Settlement as Settlement
+from hourbell.engine.life.outcomes import CANCELLED as CANCELLED
+from hourbell.engine.life.outcomes import DEAD as DEAD
+from hourbell.engine.life.outcomes import RELEASED as RELEASED
+from hourbell.engine.life.outcomes import RETRY as RETRY
+from hourbell.engine.life.outcomes import SUCCEEDED as SUCCEEDED
+from hourbell.engine.life.outcomes import Settlement as Settlement
 from hourbell.model.executions import Claimed
 
 

@@ -8,9 +8,9 @@ import asyncpg
 from msgspec.structs import replace
 
 from hourbell.dispatch import Heard, Service, Session, Settlement
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.settle import settle
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.settle import settle
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.store.database import committing

@@ -33,7 +33,7 @@ import structlog
 
 from hourbell.dispatch import RELEASED, RETRY, Dispatch, Heard, Service, Session, Settlement
 from hourbell.dispatch.settling import MOST_PER_BATCH, settle_whole
-from hourbell.engine.outcomes import plain_settlement, settlement
+from hourbell.engine.life.outcomes import plain_settlement, settlement
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
 from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec

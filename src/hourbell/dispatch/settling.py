@@ -12,7 +12,7 @@ import asyncpg
 import structlog
 
 from hourbell.dispatch import RELEASED, Settlement
-from hourbell.engine.outcomes import unstorable, without_result
+from hourbell.engine.life.outcomes import unstorable, without_result
 
 MOST_PER_BATCH = 2_000
 

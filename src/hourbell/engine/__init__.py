@@ -1,4 +1,4 @@
-"""The engine: the life of an execution, a file a verb.
+"""The engine: the life of an execution, and everything that is done with it.
 
     create ─▶ join ─▶ plan ─▶ admit ─▶ (claim ─▶ run ─▶ settle, in hourbell.dispatch and hourbell.worker) ─▶ record
 
@@ -8,9 +8,10 @@ membership; `join` gives it the executions that planning has already passed, `pl
 disjoint, so every occurrence has one producer. `admit` is the gate: it alone makes anything ready. `reap` brings back
 what died with its worker, `retain` keeps house, `leader` says who does all that.
 
-Beside the way: `groups`, `batch`, `plain`, `rows` and `named` make creates fast and fair; `complete` ends what a target accepted, `letters` gives
-what died a second life, `notify` and `watch` tell people; `keys`, `secrets` and `limits` are what administrators set; `read`, `explain`,
-`overview`, `forecast` and `audit` only look.
+    life         the verbs above
+    operations   what people ask for: changes, runs on request, settings, keys, secrets, completions, dead letters
+    views        what only looks: lists, explanations, overviews, forecasts
+    leader       what one process does for all: planning, reaping, housekeeping, notifications, monitors
 
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions here decide what to
 ask for, and are thin. Operations that people call (create, update, pause, …) take a `Write`: who asks, and the key under

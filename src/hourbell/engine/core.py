@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 import asyncpg
 import msgspec
 
-from hourbell.engine.crowds import Crowds
-from hourbell.engine.groups import Group, Room, Turns
+from hourbell.engine.life.crowds import Crowds
+from hourbell.engine.life.groups import Group, Room, Turns
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
 from hourbell.store.clock import Clock

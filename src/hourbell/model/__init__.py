@@ -7,7 +7,6 @@ engine, actions ← worker, api, cli), so whatever stands here can be used every
     ids.py          the numbers of jobs and executions, and the text that users see
     errors.py       the tree of everything that can go wrong, drawn at its top
     instants.py     RFC 3339 text ↔ an aware datetime in UTC
-    fields.py       reading a decoded JSON object field by field, noting every wrong one
     schedules.py    when a job runs: once, by a cron rule, or every N seconds
     policies.py     what happens when a run fails, is missed, or meets an earlier one
     jobs.py         what a job is: its action, what of it is stored, the job as read
@@ -18,7 +17,7 @@ Two habits. *Values are frozen*: a struct that crossed a boundary is what it was
 `NewJob` and the structs inside it can never change; add a field instead.
 
 The documents that users send are turned into these values in one place,
-`hourbell.engine.documents`, which may ask `timing` whether a zone and a rule exist. A value made
+`hourbell.documents`, which may ask `timing` whether a zone and a rule exist. A value made
 by it has been checked; the structs do not check themselves again, because a worker decodes
 tens of thousands of them a second.
 """

@@ -1,7 +1,7 @@
 """When a job runs: once, by a cron rule in a time zone, or every N seconds; and from when to when.
 
 A schedule keeps what the user wrote (`H`, macros, names and all). The concrete rule of its
-timetable is derived from it and the job's id by `hourbell.engine.documents.timetable_of`.
+timetable is derived from it and the job's id by `hourbell.documents.schedules.timetable_of`.
 """
 
 from datetime import datetime

@@ -25,8 +25,8 @@ import structlog
 
 from hourbell.actions import Actions, Run, StillRunning, failed
 from hourbell.dispatch import Dispatch, Session, Settlement
-from hourbell.engine.loops import Backoff
-from hourbell.engine.outcomes import settlement
+from hourbell.engine.leader.loop import Backoff
+from hourbell.engine.life.outcomes import settlement
 from hourbell.model.errors import SessionLost, StoreUnavailable
 from hourbell.model.executions import (
     TIMEOUT,

@@ -14,7 +14,7 @@ import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
 from hourbell.dispatch.settling import MOST_PER_BATCH, REJECTED, settle_whole
-from hourbell.engine.loops import Backoff
+from hourbell.engine.leader.loop import Backoff
 from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()

@@ -15,9 +15,9 @@ from hourbell.actions import Run
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.names import Names
 from hourbell.actions.webhook import WebhookRunner
-from hourbell.model.egress import LOOPBACK, Egress
 from hourbell.model.executions import Claimed, Failed, Outcome, Succeeded
 from hourbell.model.jobs import JobSpec, WebhookAction
+from hourbell.security.egress import LOOPBACK, Egress
 from integration.actions.test_webhook import CLAIMED, Secrets, opened
 
 COULD_NOT_BE_REACHED = Failed("The target could not be reached.", "connection")

@@ -21,7 +21,7 @@ import pytest
 
 from hourbell.actions.circuits import FAILURES
 from hourbell.engine.core import Engine
-from hourbell.engine.read import get_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import FATES, Execution
 from integration.life.support import create, eventually, open_engine, scheduling
 from integration.test_roles import hourbell, is_ready

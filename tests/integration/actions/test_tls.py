@@ -18,9 +18,9 @@ from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.names import Names
 from hourbell.actions.trust import trust
 from hourbell.actions.webhook import WebhookRunner
-from hourbell.model.egress import LOOPBACK, Egress
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.executions import Failed, Outcome, Succeeded
+from hourbell.security.egress import LOOPBACK, Egress
 from integration.actions.test_guard import sent
 from integration.actions.test_webhook import Secrets
 from integration.test_roles import hourbell

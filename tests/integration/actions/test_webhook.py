@@ -23,13 +23,13 @@ from hourbell.actions import Run, webhook
 from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
-from hourbell.engine.outcomes import MOST_RESULT_BYTES, settlement
-from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.engine.life.outcomes import MOST_RESULT_BYTES, settlement
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Released, Succeeded
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobSpec, WebhookAction
-from hourbell.model.secrets import Secret, new_signing_secret
+from hourbell.security.egress import LOOPBACK, Egress
+from hourbell.security.secrets import Secret, new_signing_secret
 
 NOW = 1_800_000_000.7
 CLAIMED = Claimed(7 << 22, 5 << 22, "acme", 2, 41, datetime(2027, 1, 1, tzinfo=UTC), None, b"")

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from hourbell.model.sealing import KeyRing
+from hourbell.security.sealing import KeyRing
 from integration.api.conforms import operation_of, problems_of
 
 GENERATED = object()

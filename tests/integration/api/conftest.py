@@ -15,7 +15,7 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.retain import make_partitions
+from hourbell.engine.life.retain import make_partitions
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.api.client import KEY_RING, Client, made

@@ -3,7 +3,7 @@
 The letters are admin, operator, producer, viewer, worker; `anybody` needs no key.
 """
 
-from hourbell.model.access import KeyRole
+from hourbell.security.access import KeyRole
 
 _LETTERS = {
     "a": KeyRole.ADMIN,

@@ -6,8 +6,8 @@ import pytest
 
 from hourbell.dispatch import SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.audit import list_audit, list_job_audit
 from hourbell.engine.core import Engine
+from hourbell.engine.operations.audit import list_audit, list_job_audit
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import parse_job_id
 from integration.api.client import Client, one_time, recurring

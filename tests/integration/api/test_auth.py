@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -14,9 +13,9 @@ from hourbell.api.app import ROUTES, create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.engine.keys import KEYLESS_SECONDS, NewKey, create_key
-from hourbell.engine.writes import Write
-from hourbell.model.access import KeyRole
+from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, NewKey, create_key
+from hourbell.engine.operations.idempotency import Write
+from hourbell.security.access import KeyRole
 from integration.api.client import KEY_RING, KEYS, Client, answers, bearing, made, one_time
 from integration.api.conftest import KnownHealth
 from integration.api.roles import REFUSED_WITHIN_A_TENANT, ROLES
@@ -138,7 +137,7 @@ async def test_the_first_key_must_be_an_administrators_of_all_tenants(api: Clien
 async def test_unknown_keys_are_refused_unread_after_some(
     public: Client, admin: str, monkeypatch: pytest.MonkeyPatch
 ):
-    now = [time.monotonic()]  # stands still: how fast the machine is decides nothing
+    now = [1000.0]  # stands still: how fast the machine is decides nothing
     monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic=lambda: now[0]))
     known = bearing(admin)
     assert (await public.send("GET", "/api/v1/jobs", key=None, headers=known)).status == 200

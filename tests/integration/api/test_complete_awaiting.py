@@ -12,13 +12,13 @@ from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
-from hourbell.engine.complete import WITHHELD
 from hourbell.engine.core import Engine
-from hourbell.engine.outcomes import settlement
+from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.operations.completions import WITHHELD
 from hourbell.model.executions import Accepted
 from hourbell.model.ids import execution_text
-from hourbell.model.sealing import KeyRing
-from hourbell.model.secrets import ALL_WITHHELD
+from hourbell.security.sealing import KeyRing
+from hourbell.security.secrets import ALL_WITHHELD
 from integration.api.client import Client, one_time, recurring
 from integration.api.conftest import KnownHealth
 from integration.life.support import eventually

@@ -7,9 +7,9 @@ import pytest
 
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.failpoints import configure, held
 from hourbell.model.ids import execution_text, parse_execution_id
 from integration.api.client import Client

@@ -14,9 +14,9 @@ from hourbell import failpoints
 from hourbell.api.server import ApiServer
 from hourbell.engine import core
 from hourbell.engine.core import Engine
-from hourbell.engine.groups import Room, Turns
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.life.groups import Room, Turns
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.errors import Overloaded
 from hourbell.model.limits import TenantSettings
 from integration.api.client import Answer, Client, one_time, recurring

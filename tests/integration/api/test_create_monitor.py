@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.monitors import create_monitor
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import create_monitor
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import job_text
 from integration.api.client import Client, one_time, recurring

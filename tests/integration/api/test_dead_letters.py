@@ -8,10 +8,16 @@ import pytest
 
 from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine import letters
 from hourbell.engine.core import Engine
-from hourbell.engine.letters import Bulk, LetterFilter, get_letter, list_letters, replay_letters
-from hourbell.engine.writes import Write
+from hourbell.engine.operations import dead_letters
+from hourbell.engine.operations.dead_letters import (
+    Bulk,
+    LetterFilter,
+    get_letter,
+    list_letters,
+    replay_letters,
+)
+from hourbell.engine.operations.idempotency import Write
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.ids import execution_text, parse_execution_id
 from hourbell.model.jobs import decode_spec
@@ -345,7 +351,7 @@ async def test_within_a_scope_there_are_ones_own(api: Client, hand: Hand, engine
         with pytest.raises(NotFound):
             await call(scoped, parse_execution_id(theirs["execution_id"]))
     foreign = Bulk(LetterFilter(tenant_id="theirs"), 10, None, None)
-    for call in (replay_letters, letters.purge_letters):
+    for call in (replay_letters, dead_letters.purge_letters):
         with pytest.raises(Forbidden):
             await call(scoped, foreign, Write())
         await call(scoped, Bulk(ALL, 10, None, None), Write())
@@ -356,11 +362,11 @@ ALL = LetterFilter()
 
 
 async def _replay(engine: Engine, number: int) -> None:
-    await letters.replay_letter(engine, number, Write())
+    await dead_letters.replay_letter(engine, number, Write())
 
 
 async def _purge(engine: Engine, number: int) -> None:
-    await letters.purge_letter(engine, number, Write())
+    await dead_letters.purge_letter(engine, number, Write())
 
 
 def text(number: int) -> str:

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.monitors import delete_monitor
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import delete_monitor
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import parse_monitor_id
 from integration.api.client import Client, recurring

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
 from integration.api.client import Client, bearing, made, one_time, recurring
 
 

@@ -5,8 +5,9 @@ from urllib.parse import quote
 
 import pytest
 
-from hourbell.engine import pages, read
 from hourbell.engine.core import Engine
+from hourbell.engine.views import jobs, pages
+from hourbell.engine.views.jobs import JobFilter, list_jobs
 from hourbell.model.errors import Forbidden
 from hourbell.model.ids import job_text
 from integration.api.client import Client, one_time, recurring
@@ -62,7 +63,7 @@ async def test_jobs_are_found_by_type(api: Client):
 async def test_a_call_looks_at_a_bounded_number_of_jobs_and_says_how_to_go_on(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (pages, read):
+    for module in (pages, jobs):
         monkeypatch.setattr(module, "MOST_LOOKED_AT", 4)
     wanted = set()
     for number in range(12):
@@ -91,7 +92,7 @@ async def test_within_a_scope_there_is_one_tenant(api: Client, engine: Engine):
     mine = await api.created(one_time(tenant_id="mine"))
     await api.created(one_time(tenant_id="theirs"))
     scoped = engine.within("mine")
-    (found,) = (await read.list_jobs(scoped)).items
+    (found,) = (await list_jobs(scoped)).items
     assert job_text(found.job_id) == mine["job_id"]
     with pytest.raises(Forbidden):
-        await read.list_jobs(scoped, read.JobFilter(tenant_id="theirs"))
+        await list_jobs(scoped, JobFilter(tenant_id="theirs"))

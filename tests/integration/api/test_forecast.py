@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine import forecast as forecasts
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
+from hourbell.engine.views import forecast as forecasts
 from hourbell.model.errors import Forbidden
 from integration.api.client import Client, one_time, recurring
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.monitors import get_monitor
+from hourbell.engine.operations.monitors import get_monitor
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import parse_monitor_id
 from integration.api.client import Client, recurring

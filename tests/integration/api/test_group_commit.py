@@ -7,10 +7,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from hourbell.engine import core, create
+from hourbell.engine import core
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.life import create
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.jobs import NewJob
 from hourbell.model.limits import TenantSettings
 from integration.api.client import Client, one_time, recurring

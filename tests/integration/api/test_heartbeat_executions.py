@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.ids import execution_text, parse_execution_id
 from integration.api.client import Client
 from integration.api.workers import NOBODY, RemoteWorker, enqueue

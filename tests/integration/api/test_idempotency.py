@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.retain import keep_house
+from hourbell.engine.life.retain import keep_house
 from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"

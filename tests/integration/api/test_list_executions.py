@@ -5,7 +5,7 @@ from datetime import timedelta
 from hourbell.dispatch import RETRY, SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_list_jobs import STRANGE_TOKENS
 

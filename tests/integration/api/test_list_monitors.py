@@ -1,7 +1,7 @@
 """GET /api/v1/monitors"""
 
 from hourbell.engine.core import Engine
-from hourbell.engine.monitors import list_monitors
+from hourbell.engine.operations.monitors import list_monitors
 from integration.api.client import Client, recurring
 from integration.api.test_create_monitor import MONITORS, watching
 

@@ -1,7 +1,7 @@
 """POST /api/v1/jobs/{job_id}/pause"""
 
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
 from integration.api.client import Client, one_time, recurring
 
 PLANNED = "select count(*) from hourbell.executions"

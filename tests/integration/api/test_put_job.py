@@ -7,11 +7,11 @@ from weakref import WeakValueDictionary
 
 import pytest
 
-from hourbell.engine import upsert
 from hourbell.engine.core import Engine
-from hourbell.engine.groups import Group
-from hourbell.engine.upsert import put_job
-from hourbell.engine.writes import Write
+from hourbell.engine.life.groups import Group
+from hourbell.engine.operations import upsert
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.upsert import put_job
 from integration.api.client import Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"

@@ -13,12 +13,12 @@ import asyncpg
 import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.batch import create_batch
-from hourbell.engine.change import delete_job
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.life.batch import create_batch
+from hourbell.engine.life.create import create_job
+from hourbell.engine.operations.change import delete_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.errors import HourbellError, QuotaExceeded
 from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock

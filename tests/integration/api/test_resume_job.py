@@ -1,7 +1,7 @@
 """POST /api/v1/jobs/{job_id}/resume"""
 
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
+from hourbell.engine.life.plan import plan
 from integration.api.client import Client, one_time, recurring
 from integration.api.test_pause_job import PLANNED
 

@@ -6,10 +6,10 @@ import pytest
 
 from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine import pages, read
 from hourbell.engine.core import Engine
-from hourbell.engine.plan import plan
-from hourbell.engine.read import ExecutionFilter, search_executions
+from hourbell.engine.life.plan import plan
+from hourbell.engine.views import executions, pages
+from hourbell.engine.views.executions import ExecutionFilter, search_executions
 from hourbell.model.errors import Forbidden
 from hourbell.model.ids import execution_text
 from integration.api.client import Client, one_time, recurring
@@ -212,7 +212,7 @@ async def test_a_call_looks_at_a_bounded_number_of_executions(
         await run(api, document(tenant_id="common"))
     for claimed in (await hand.claim())[:6]:
         await hand.settle(claimed, SUCCEEDED)
-    for module in (pages, read):
+    for module in (pages, executions):
         monkeypatch.setattr(module, "MOST_LOOKED_AT", 3)
     for query in (
         "tenant_id=rare",

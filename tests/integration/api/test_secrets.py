@@ -6,12 +6,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from hourbell.engine import secrets as secrets_module
 from hourbell.engine.core import Engine
-from hourbell.engine.secrets import NewSecret, StoredSecrets, reseal, set_secret
-from hourbell.engine.writes import Write
+from hourbell.engine.operations import secrets as secrets_module
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.secrets import NewSecret, StoredSecrets, reseal, set_secret
 from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys, StoreUnavailable
-from hourbell.model.sealing import KeyRing
+from hourbell.security.sealing import KeyRing
 from integration.api.client import KEY_RING, Client
 from integration.life.support import eventually
 

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine import core, limits, overview
+from hourbell.engine import core
 from hourbell.engine.core import Engine
-from hourbell.engine.writes import Write
+from hourbell.engine.operations import limits
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.views import overview
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
 from integration.api.client import Client, bearing, made, one_time, recurring

@@ -11,7 +11,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import JobSpec, WebhookAction
-from hourbell.model.secrets import Secret
+from hourbell.security.secrets import Secret
 from hourbell.store.queries import queries
 from integration.api.client import Client, one_time, recurring
 from integration.api.working import Hand, dead

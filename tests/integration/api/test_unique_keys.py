@@ -3,9 +3,9 @@
 import asyncio
 
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.retain import keep_house
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.retain import keep_house
 from integration.api.client import Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"

@@ -21,22 +21,22 @@ from msgspec.structs import replace
 from hourbell import failpoints
 from hourbell.actions import Run
 from hourbell.actions.task import Context
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
-from hourbell.engine.complete import complete
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.letters import purge_letter, retry_execution
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.monitors import create_monitor
-from hourbell.engine.read import get_execution
-from hourbell.engine.request import cancel_execution, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.completions import complete
+from hourbell.engine.operations.dead_letters import purge_letter, retry_execution
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
+from hourbell.engine.operations.monitors import create_monitor
+from hourbell.engine.operations.runs import cancel_execution, run_now
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
-from hourbell.model.sealing import KeyRing
 from hourbell.observe.logs import configure_logs
+from hourbell.security.sealing import KeyRing
 from hourbell.store.database import Database
 from integration.life.support import (
     Hand,

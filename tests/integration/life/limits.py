@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue, set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_tenant
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import QueueSettings, TenantSettings
 from integration.life.support import Hand, admit_all, create, one_time, places, travel

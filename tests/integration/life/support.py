@@ -28,15 +28,15 @@ import msgspec
 from hourbell.actions.task import Context, Handler, TaskRunner
 from hourbell.dispatch import RETRY, SUCCEEDED, Heard, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
+from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.create import create_job
-from hourbell.engine.documents import parse_new_job
-from hourbell.engine.plan import end_memberships, plan
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.scheduler import Scheduler
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.plan import end_memberships, plan
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.idempotency import Write
 from hourbell.failpoints import held
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, TaskAction, WebhookAction, encode_job

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hourbell.actions.task import Context
-from hourbell.engine import outcomes
 from hourbell.engine.core import Engine
-from hourbell.engine.read import get_execution
+from hourbell.engine.life import outcomes
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import parse_execution_id
 from integration.life.support import (

@@ -10,10 +10,10 @@ import pytest
 
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
 from hourbell.engine.core import Engine
-from hourbell.engine.read import get_execution
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.failpoints import held
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hourbell.engine.admit import admit
-from hourbell.engine.batch import create_batch, create_one_time_jobs
+from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
-from hourbell.engine.crowds import Crowds
-from hourbell.engine.documents import parse_new_job
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.batch import create_batch, create_one_time_jobs
+from hourbell.engine.life.crowds import Crowds
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import Job
 from integration.life.support import (
     Hand,

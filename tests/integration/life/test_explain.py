@@ -5,19 +5,19 @@ from datetime import timedelta
 import pytest
 
 from hourbell.dispatch import RETRY, Settlement
-from hourbell.engine.change import pause_abandoned, pause_job
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution, explain_job
-from hourbell.engine.letters import purge_letter, replay_letter
-from hourbell.engine.outcomes import settlement
-from hourbell.engine.read import (
+from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.operations.change import pause_abandoned, pause_job
+from hourbell.engine.operations.dead_letters import purge_letter, replay_letter
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import run_now
+from hourbell.engine.views.executions import (
     ExecutionFilter,
     get_execution,
     list_executions,
     search_executions,
 )
-from hourbell.engine.request import run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.views.explain import explain_execution, explain_job
 from hourbell.model.executions import Claimed, ExecutionStatus, Failed
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import decode_spec

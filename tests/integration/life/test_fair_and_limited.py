@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from hourbell.actions.task import Context
 from hourbell.dispatch import Settlement
-from hourbell.engine.admit import admit
-from hourbell.engine.batch import create_one_time_jobs
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue, set_tenant
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_tenant
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import JobType, NewJob, TaskAction

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.reap import expire
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.reap import expire
 from hourbell.model.executions import Claimed
 from integration.life.limits import (
     SECOND,

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine import plan as planning
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.join import join_left_over
-from hourbell.engine.plan import end_memberships, plan
-from hourbell.engine.writes import Write
+from hourbell.engine.life import plan as planning
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import end_memberships, plan
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
 from hourbell.failpoints import configure
 from hourbell.model.errors import HourbellError, StoreUnavailable
 from hourbell.model.jobs import Job

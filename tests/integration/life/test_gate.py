@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from hourbell.engine.admit import Pass, admit
 from hourbell.engine.core import Engine
-from hourbell.engine.read import list_executions
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import Pass, admit
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution, run_now
+from hourbell.engine.views.executions import list_executions
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.jobs import Job
 from integration.life.limits import limit_tenant, queued

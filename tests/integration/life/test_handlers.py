@@ -16,9 +16,9 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.read import get_execution
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import Job, TaskAction, decode_spec
 from hourbell.worker import runtime

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.health import check_database
-from hourbell.engine.scheduler import Scheduler
+from hourbell.engine.leader.scheduler import Scheduler
+from hourbell.engine.views.health import check_database
 from hourbell.failpoints import configure
 from integration.life.support import (
     TIMES,

@@ -21,10 +21,10 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.read import get_execution
-from hourbell.engine.retain import make_partitions
+from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import ExecutionStatus
-from hourbell.model.sealing import KeyRing
+from hourbell.security.sealing import KeyRing
 from integration.life.support import (
     check_sound,
     create,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hourbell.engine.change import pause_job
 from hourbell.engine.core import Engine
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.change import pause_job
+from hourbell.engine.operations.idempotency import Write
 from hourbell.failpoints import NAMES
 from hourbell.model.ids import execution_text, parse_execution_id
 from integration.life.children import child

@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 from hourbell.engine.core import Engine
-from hourbell.engine.read import get_execution
-from hourbell.engine.reap import reap
-from hourbell.engine.request import run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import run_now
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import ExecutionStatus, Reason
 from integration.life.support import (
     START,

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from hourbell.engine import scheduler
-from hourbell.engine.change import pause_abandoned, pause_job
-from hourbell.engine.complete import end_overdue
 from hourbell.engine.core import Engine
-from hourbell.engine.leader import Leadership, Term
-from hourbell.engine.monitors import create_monitor
-from hourbell.engine.notify import send_notices
-from hourbell.engine.plan import end_memberships, plan, retime
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.retain import keep_house, make_partitions
-from hourbell.engine.watch import watch
-from hourbell.engine.writes import Write
+from hourbell.engine.leader import scheduler
+from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.leader.watch import watch
+from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house, make_partitions
+from hourbell.engine.operations.change import pause_abandoned, pause_job
+from hourbell.engine.operations.completions import end_overdue
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import create_monitor
 from hourbell.model.errors import NotLeader
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import NOTIFICATION_QUEUE

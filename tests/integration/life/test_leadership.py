@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hourbell.engine.change import pause_job
+from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import timetable_of
-from hourbell.engine.join import join_left_over
-from hourbell.engine.leader import Leadership, Term
-from hourbell.engine.plan import end_memberships
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import end_memberships
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.change import pause_job
+from hourbell.engine.operations.idempotency import Write
 from hourbell.model.errors import NotLeader
 from hourbell.model.jobs import Job
 from hourbell.timing.rules import between, compile_rule

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.limits import QueueSettings, RateLimit
 from integration.life.limits import (
     SECOND,

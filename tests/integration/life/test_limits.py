@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from hourbell.dispatch import CANCELLED, RELEASED, Settlement
-from hourbell.engine.admit import admit
-from hourbell.engine.change import delete_job
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import Holder, explain_execution
-from hourbell.engine.limits import set_queue, set_target, set_tenant
-from hourbell.engine.overview import get_queue, get_tenant
-from hourbell.engine.read import get_job
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.change import delete_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.explain import Holder, explain_execution
+from hourbell.engine.views.jobs import get_job
+from hourbell.engine.views.overview import get_queue, get_tenant
 from hourbell.model.errors import InvalidInput, QuotaExceeded
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from hourbell.dispatch import DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue, set_target, set_tenant
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings

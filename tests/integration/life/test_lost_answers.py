@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from hourbell.actions.task import Context
-from hourbell.engine.admit import admit
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.join import join_left_over
-from hourbell.engine.plan import plan
-from hourbell.engine.read import get_job
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import plan
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import configure
 from hourbell.model.errors import IdempotencyKeyReused, StoreUnavailable
 from hourbell.model.jobs import Job, JobStatus

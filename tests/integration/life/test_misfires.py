@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine.change import update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue
-from hourbell.engine.read import list_executions
-from hourbell.engine.request import backfill, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.operations.change import update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
+from hourbell.engine.operations.runs import backfill, run_now
+from hourbell.engine.views.executions import list_executions
 from hourbell.model.jobs import Job
 from hourbell.model.limits import QueueSettings
 from integration.life.support import (

@@ -12,15 +12,15 @@ import pytest
 
 from hourbell import failpoints
 from hourbell.dispatch import DEAD, Settlement
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.leader import Leadership
-from hourbell.engine.monitors import create_monitor, delete_monitor, get_monitor
-from hourbell.engine.notify import send_notices
-from hourbell.engine.plan import end_memberships
-from hourbell.engine.request import run_now
-from hourbell.engine.watch import watch
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.term import Leadership
+from hourbell.engine.leader.watch import watch
+from hourbell.engine.life.plan import end_memberships
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import create_monitor, delete_monitor, get_monitor
+from hourbell.engine.operations.runs import run_now
 from hourbell.failpoints import FailpointError
 from hourbell.model.errors import NotLeader
 from hourbell.model.ids import job_text, monitor_text

@@ -10,15 +10,16 @@ import pytest
 
 from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, Settlement
-from hourbell.engine.change import delete_job, pause_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.leader import Leadership
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.notify import send_notices
-from hourbell.engine.read import JobFilter, get_execution, get_job, list_jobs
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.term import Leadership
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.change import delete_job, pause_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.jobs import JobFilter, get_job, list_jobs
 from hourbell.failpoints import FailpointError
 from hourbell.model.errors import NotLeader, QuotaExceeded
 from hourbell.model.executions import Claimed, ExecutionStatus

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution
-from hourbell.engine.read import get_execution
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.explain import explain_execution
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.ids import parse_execution_id
 from integration.life.child import IMPATIENT

@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from hourbell.actions.task import Context
 from hourbell.dispatch import RETRY, Settlement
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.letters import get_letter
-from hourbell.engine.plan import end_memberships
-from hourbell.engine.read import get_execution, get_job
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.plan import end_memberships
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.dead_letters import get_letter
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, InvalidInput
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import Job, JobStatus

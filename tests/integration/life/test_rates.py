@@ -10,14 +10,14 @@ from datetime import timedelta
 import pytest
 
 from hourbell.actions import Run
-from hourbell.engine.batch import create_one_time_jobs
+from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.documents import parse_new_job
-from hourbell.engine.limits import set_queue, set_target, set_tenant
-from hourbell.engine.overview import get_queue
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.overview import get_queue
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Claimed, Succeeded
 from hourbell.model.jobs import WebhookAction

@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution
-from hourbell.engine.read import get_execution, get_job, list_executions
-from hourbell.engine.reap import reap
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.executions import get_execution, list_executions
+from hourbell.engine.views.explain import explain_execution
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.jobs import JobStatus

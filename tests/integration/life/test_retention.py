@@ -7,15 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from hourbell.dispatch import DEAD, Settlement
-from hourbell.engine import retain
-from hourbell.engine.audit import list_audit
 from hourbell.engine.core import Engine
-from hourbell.engine.letters import get_letter, replay_letter
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.read import get_execution
-from hourbell.engine.request import run_now
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
+from hourbell.engine.life import retain
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.audit import list_audit
+from hourbell.engine.operations.dead_letters import get_letter, replay_letter
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
+from hourbell.engine.operations.runs import run_now
+from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.limits import TenantSettings

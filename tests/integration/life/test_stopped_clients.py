@@ -17,18 +17,18 @@ import pytest
 from msgspec.structs import replace
 
 from hourbell.dispatch import Session
-from hourbell.engine.admit import admit
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.join import join_left_over
-from hourbell.engine.leader import Leadership
-from hourbell.engine.plan import end_memberships
-from hourbell.engine.read import get_job
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import backfill, cancel_execution, run_now
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
+from hourbell.engine.leader.term import Leadership
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import end_memberships
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
+from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import held
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
@@ -386,7 +386,10 @@ async def test_a_change_and_the_end_of_a_membership_do_not_deadlock(
 
 
 async def test_waiting_for_a_stopped_client_leaves_connections_for_others(database: str) -> None:
-    async with open_engine(database, connections=4) as one, open_engine(database, 8) as other:
+    async with (
+        open_engine(database, connections=4) as one,
+        open_engine(database, connections=8) as other,
+    ):
         writes = [Write(f"key {number}", b"print") for number in range(8)]
         tenant = await one.tenant("default", await one.clock.now())
         stopped = await connect(database)

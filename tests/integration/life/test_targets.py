@@ -16,17 +16,17 @@ from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.change import pause_abandoned, resume_job, update_job
-from hourbell.engine.complete import complete, end_overdue
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution
-from hourbell.engine.outcomes import AWAITING, GONE, RELEASED, settlement
-from hourbell.engine.read import get_execution, get_job
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.retain import keep_house
-from hourbell.engine.writes import Write
-from hourbell.model.egress import LOOPBACK, Egress
+from hourbell.engine.life.outcomes import AWAITING, GONE, RELEASED, settlement
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.change import pause_abandoned, resume_job, update_job
+from hourbell.engine.operations.completions import complete, end_overdue
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.explain import explain_execution
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import (
     Accepted,
@@ -38,7 +38,8 @@ from hourbell.model.executions import (
     Succeeded,
 )
 from hourbell.model.jobs import JobStatus, WebhookAction, decode_spec
-from hourbell.model.sealing import KeyRing
+from hourbell.security.egress import LOOPBACK, Egress
+from hourbell.security.sealing import KeyRing
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.actions.test_webhook import Secrets
 from integration.life.support import (

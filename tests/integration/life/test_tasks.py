@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine import core
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine
-from hourbell.engine.explain import explain_execution
-from hourbell.engine.limits import set_queue
-from hourbell.engine.reap import reap
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
+from hourbell.engine.views.explain import explain_execution
 from hourbell.model.errors import InvalidInput
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import QueueSettings
@@ -71,6 +71,17 @@ async def test_sessions_of_one_queue_are_given_their_own_tasks_only(engine: Engi
     assert len(await greeter.claim()) == 10  # and then come those of others
     assert ids(await printer.claim()) == others
     assert await printer.claim() == await greeter.claim() == []
+
+
+async def test_a_session_that_the_gate_has_not_seen_is_given_its_own_tasks_only(
+    engine: Engine,
+) -> None:
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    greets = await made(engine, "greet", 3)
+    await admit_all(engine)
+    printer = await Hand.opened(engine, tasks=["print"])
+    assert await printer.claim() == []
+    assert ids(await greeter.claim()) == greets
 
 
 async def test_webhooks_are_a_task_of_their_own(engine: Engine) -> None:

@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 import tzdata
 
-from hourbell.engine.change import delete_job, pause_abandoned, pause_job, resume_job, update_job
+from hourbell.documents.render import render_job
 from hourbell.engine.core import Engine
-from hourbell.engine.documents import render_job
-from hourbell.engine.explain import explain_job
-from hourbell.engine.forecast import forecast
-from hourbell.engine.join import join_left_over
-from hourbell.engine.monitors import create_monitor
-from hourbell.engine.overview import get_tenant
-from hourbell.engine.plan import retime
-from hourbell.engine.read import get_job, job_next_runs, list_jobs
-from hourbell.engine.request import backfill, run_now
-from hourbell.engine.writes import Write
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import retime
+from hourbell.engine.operations.change import (
+    delete_job,
+    pause_abandoned,
+    pause_job,
+    resume_job,
+    update_job,
+)
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import create_monitor
+from hourbell.engine.operations.runs import backfill, run_now
+from hourbell.engine.views.explain import explain_job
+from hourbell.engine.views.forecast import forecast
+from hourbell.engine.views.jobs import get_job, job_next_runs, list_jobs
+from hourbell.engine.views.overview import get_tenant
 from hourbell.model.errors import Conflict
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import Job, JobStatus

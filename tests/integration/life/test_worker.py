@@ -16,11 +16,11 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import Heard, Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.limits import set_queue
-from hourbell.engine.read import get_execution
-from hourbell.engine.reap import reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.failpoints import configure, held
 from hourbell.model.executions import Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import TaskAction

@@ -23,17 +23,17 @@ from conftest import SOMEBODY_SERVES
 from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine import plan as planning
-from hourbell.engine.admit import admit
-from hourbell.engine.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.create import create_job
-from hourbell.engine.groups import Group
-from hourbell.engine.join import join_left_over
-from hourbell.engine.read import get_job
-from hourbell.engine.reap import expire, reap
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life import plan as planning
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.create import create_job
+from hourbell.engine.life.groups import Group
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import FailpointError
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hourbell.dispatch import SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.engine.admit import admit
 from hourbell.engine.core import Engine, Times
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.writes import Write
+from hourbell.engine.life.admit import admit
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hourbell.engine.batch import Refused, create_batch
-from hourbell.engine.change import delete_job
 from hourbell.engine.core import Engine
-from hourbell.engine.create import create_job
-from hourbell.engine.limits import set_tenant
-from hourbell.engine.request import cancel_execution
-from hourbell.engine.writes import Write
+from hourbell.engine.life.batch import Refused, create_batch
+from hourbell.engine.life.create import create_job
+from hourbell.engine.operations.change import delete_job
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
+from hourbell.engine.operations.runs import cancel_execution
 from hourbell.model.errors import HourbellError
 from hourbell.model.ids import job_text
 from hourbell.model.limits import TenantSettings

@@ -8,9 +8,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourbell.engine.documents import first_run, parse_changes, parse_new_job, render_job
+from hourbell.documents.changes import parse_changes
+from hourbell.documents.jobs import parse_new_job
+from hourbell.documents.reader import MAX_PROBLEMS
+from hourbell.documents.render import render_job
+from hourbell.documents.schedules import first_run
 from hourbell.model.errors import InvalidInput
-from hourbell.model.fields import MAX_PROBLEMS
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import (
     Job,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hourbell.api.errors import MalformedJson
 from hourbell.api.requests import _decode, _spelt
-from hourbell.engine.documents import parse_new_job
-from hourbell.engine.plain import read_plain
+from hourbell.documents.common_case import read_plain
+from hourbell.documents.jobs import parse_new_job
 from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import NewJob
 from hourbell.model.limits import QueueSettings

@@ -5,7 +5,7 @@ import pytest
 from hourbell.actions.answers import MOST_REFUSAL_CHARACTERS, is_accepted, refusal, result
 from hourbell.model.executions import Failed, Reason
 from hourbell.model.policies import Dead, Retry, RetryPolicy, decide
-from hourbell.model.secrets import STRUCK_OUT, Redactor
+from hourbell.security.secrets import STRUCK_OUT, Redactor
 
 NO_SECRETS = Redactor(())
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"

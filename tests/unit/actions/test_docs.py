@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourbell.actions.signing import signed_headers
-from hourbell.model.secrets import new_signing_secret
+from hourbell.security.secrets import new_signing_secret
 
 PAGE = Path(__file__).parents[3] / "docs" / "webhooks.md"
 

@@ -7,8 +7,8 @@ import pytest
 
 from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameFailed, Names
-from hourbell.model.egress import LOOPBACK, Egress, ForbiddenTarget
 from hourbell.model.errors import ConfigurationError
+from hourbell.security.egress import LOOPBACK, Egress, ForbiddenTarget
 
 FORBIDDEN = [
     "0.0.0.0",

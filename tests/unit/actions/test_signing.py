@@ -3,7 +3,7 @@
 import pytest
 
 from hourbell.actions.signing import secret_problem, signed_headers
-from hourbell.model.secrets import new_signing_secret
+from hourbell.security.secrets import new_signing_secret
 
 
 def test_the_published_vector() -> None:

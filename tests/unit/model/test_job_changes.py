@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine.documents import parse_changes, parse_new_job
+from hourbell.documents.changes import parse_changes
+from hourbell.documents.jobs import parse_new_job
 from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, TaskAction, WebhookAction
 from hourbell.model.policies import Backoff, Delivery, Priority, RetryPolicy

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hourbell.engine.documents import first_run, parse_new_job, timetable_of
+from hourbell.documents.jobs import parse_new_job
+from hourbell.documents.reader import MAX_PROBLEMS
+from hourbell.documents.schedules import first_run, timetable_of
 from hourbell.model.errors import InvalidInput
-from hourbell.model.fields import MAX_PROBLEMS
 from hourbell.model.jobs import JobType, NewJob, TaskAction, WebhookAction
 from hourbell.model.policies import Backoff, Delivery, Misfire, Overlap, Priority, RetryPolicy
 from hourbell.model.schedules import Cron, Every, Once, Window

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourbell.engine.documents import parse_new_job, render_execution, render_job
+from hourbell.documents.jobs import parse_new_job
+from hourbell.documents.render import render_execution, render_job
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Origin, Reason
 from hourbell.model.jobs import Job, JobStatus, NewJob
 

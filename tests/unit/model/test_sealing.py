@@ -3,7 +3,7 @@ import base64
 import pytest
 
 from hourbell.model.errors import ConfigurationError, NoSecretKeys
-from hourbell.model.sealing import KeyRing, Sealed
+from hourbell.security.sealing import KeyRing, Sealed
 
 KEY = base64.b64encode(bytes(32)).decode()
 

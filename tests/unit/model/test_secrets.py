@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourbell.model.secrets import ALL_WITHHELD, STRUCK_OUT, Redactor, filled, names_in
+from hourbell.security.secrets import ALL_WITHHELD, STRUCK_OUT, Redactor, filled, names_in
 
 SECRET = "s3cr3t/value+with='odd' & ünïcode"
 CANARIES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)

@@ -126,7 +126,7 @@ select exists (
   select from hourbell.sessions where (all_queues or $1::smallint = any (queues)) and expires_at > $2) as served
 
 -- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 of those that are `wanted`, among the $3
--- newest, and the last of these if the walk ends there (engine/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label
+-- newest, and the last of these if the walk ends there (engine/views/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label
 -- of the job as `name:value`; each may be null. What is cheap to see is asked first.
 
 -- name: list_live

@@ -161,7 +161,7 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- Lists of jobs, newest first, before the id $1: the first $2 of those that are `wanted`, among the $3 newest, and the last
--- of these if the walk ends there (engine/pages.py). $4 the status (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a
+-- of these if the walk ends there (engine/views/pages.py). $4 the status (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a
 -- label as `name:value`; each may be null.
 
 -- name: list_recurring

@@ -1,4 +1,4 @@
--- Secrets: sealed by model/sealing.py; the database never sees one open.
+-- Secrets: sealed by security/sealing.py; the database never sees one open.
 
 -- name: lock_secret
 -- The secret $2 of a tenant, for a change.

@@ -1,0 +1,143 @@
+"""Dead letters: list, read, replay, purge."""
+
+from __future__ import annotations
+
+from litestar import Response
+
+from hourbell.api.answers import (
+    JSON,
+    answer,
+    render_letter,
+    render_page,
+    render_purged,
+    render_replayed,
+)
+from hourbell.api.requests import (
+    AnyRequest,
+    read_bare_write,
+    read_letter_query,
+    read_write,
+    refuse_query,
+)
+from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.documents.render import render_execution
+from hourbell.engine.operations import dead_letters
+from hourbell.model.ids import parse_execution_id
+from hourbell.security.access import OPERATE, READ
+
+LETTERS = "/api/v1/dead-letters"
+LETTER = "/api/v1/dead-letters/{execution_id}"
+
+
+async def list_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    wanted, part = read_letter_query(request)
+    page = await dead_letters.list_letters(engine, wanted, part.page_size, part.page_token)
+    return answer(render_page(page, render_letter))
+
+
+async def get_dead_letter(
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
+) -> Response[bytes]:
+    refuse_query(request)
+    letter = await dead_letters.get_letter(engine, parse_execution_id(execution_id))
+    return answer(render_letter(letter))
+
+
+async def replay_dead_letter(
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
+) -> Response[bytes]:
+    write = await read_bare_write(request)
+    execution = await dead_letters.replay_letter(engine, parse_execution_id(execution_id), write)
+    return answer(render_execution(execution), 202)
+
+
+async def replay_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    bulk = dead_letters.parse_bulk(document, rated=True)
+    return answer(render_replayed(await dead_letters.replay_letters(engine, bulk, write)), 202)
+
+
+async def purge_dead_letter(
+    engine: TheEngine, request: AnyRequest, execution_id: InPath
+) -> Response[bytes]:
+    write = await read_bare_write(request)
+    purged = await dead_letters.purge_letter(engine, parse_execution_id(execution_id), write)
+    return answer(render_purged(purged))
+
+
+async def purge_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    bulk = dead_letters.parse_bulk(document, rated=False)
+    return answer(render_purged(await dead_letters.purge_letters(engine, bulk, write)))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path=LETTERS,
+        handler=list_dead_letters,
+        access=READ,
+        summary="List dead letters, the latest death first",
+        description=(
+            "Without attempts and job. `from` and `to` are about died_at. A call looks at a bounded number of "
+            "dead letters, so a page may have fewer than page_size and be followed by others."
+        ),
+        query=("tenant_id", "job_id", "reason", "from", "to", "page_size", "page_token"),
+        answers={200: "DeadLetterPage"},
+    ),
+    Route(
+        method="POST",
+        path=LETTERS + "/replay",
+        handler=replay_dead_letters,
+        access=OPERATE,
+        summary="Replay many dead letters",
+        description=(
+            "Those that the filter names, at most `limit` of them, the latest deaths; spread over time if a "
+            "rate is given. Go on with next_page_token, at a rate not before last_run_at."
+        ),
+        body="Replay",
+        media_types=(JSON,),
+        answers={202: "Replayed"},
+    ),
+    Route(
+        method="POST",
+        path=LETTERS + "/purge",
+        handler=purge_dead_letters,
+        access=OPERATE,
+        summary="Remove many dead letters",
+        description="Those that the filter names, at most `limit` of them. Their history stays.",
+        body="Purge",
+        media_types=(JSON,),
+        answers={200: "Purged"},
+    ),
+    Route(
+        method="GET",
+        path=LETTER,
+        handler=get_dead_letter,
+        access=READ,
+        summary="Read a dead letter with every attempt, and the job as it was",
+        answers={200: "DeadLetter"},
+    ),
+    Route(
+        method="POST",
+        path=LETTER + "/replay",
+        handler=replay_dead_letter,
+        access=OPERATE,
+        summary="Replay a dead letter",
+        description=(
+            "It is due again under the same id, by the job as it is now. Attempts and fence go on counting, "
+            "its retries and deadlines begin anew."
+        ),
+        answers={202: "Execution"},
+        conflicts=True,
+    ),
+    Route(
+        method="DELETE",
+        path=LETTER,
+        handler=purge_dead_letter,
+        access=OPERATE,
+        summary="Remove a dead letter",
+        description="Its history stays.",
+        answers={200: "Purged"},
+    ),
+)

@@ -1,0 +1,189 @@
+"""Updates: a patch, a whole new document or an override of one run, laid over a job as it is."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from hourbell.documents.actions import check_templates
+from hourbell.documents.jobs import read_job
+from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.render import definition, render_retry_policy, render_unique_key
+from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.jobs import (
+    MAX_BODY_BYTES,
+    Job,
+    JobChanges,
+    JobSpec,
+    NewJob,
+    Notification,
+    WebhookAction,
+)
+from hourbell.model.policies import Backoff, Delivery, RetryPolicy
+from hourbell.model.schedules import Every
+from hourbell.security.secrets import MASKED
+
+_KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
+_APART_FROM_DELAYS = ("non_retryable", "retryable", "max_crashes")
+_Object = dict[str, Any]
+
+
+def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
+    """What an update makes of a job, or InvalidInput with every wrong field."""
+    problems = Problems()
+    patch = unmasked(read_object(document, problems).fields, job)
+    old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+    fixed = {"type": job.type.value, "tenant_id": job.tenant_id, **render_unique_key(job)}
+    for key, value in fixed.items():
+        if patch.get(key, value) != value:
+            problems.add(key, "immutable", "cannot be changed; create a new job instead")
+    timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
+    reader = read_object(_patched(old, patch) | fixed, problems)
+    new = _with_old_anchor(old, read_job(reader, problems, now, job.job_id, timing))
+    return JobChanges(job.version, new, _changed(old, new))
+
+
+def replacing(job: Job, new: NewJob) -> JobChanges:
+    """What a whole new document makes of a job; InvalidInput if it would be of another type."""
+    if new.type is not job.type:
+        message = "cannot be changed; delete the job first"
+        raise InvalidInput([FieldError("type", "immutable", message)])
+    old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
+    new = _with_old_anchor(old, new)
+    return JobChanges(job.version, new, _changed(old, new))
+
+
+def parse_override(document: object, job: Job) -> NewJob | None:
+    """The definition that one run uses instead of the job's own; None: the request gives none."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    webhook = isinstance(job.action, WebhookAction)
+    field, other = ("body", "payload") if webhook else ("payload", "body")
+    reader.forbid(other, f"has no meaning for this job, which has a {field}")
+    value = reader.json(field, MAX_BODY_BYTES)
+    if isinstance(job.action, WebhookAction) and not job.action.literal:
+        check_templates(reader, field, value)
+    reader.finish()
+    problems.raise_if_any()
+    if value is None:
+        return None
+    said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
+    return replace(said, action=replace(job.action, **{field: value}))
+
+
+def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
+    """A document for a job that exists, with the credentials that it stores in the places of their masks.
+
+    So what was read can be changed and sent back. A mask for which no value is stored is left, and refused by the reader.
+    """
+    document = dict(document)
+    action = document.get("action")
+    if isinstance(action, dict) and isinstance(job.action, WebhookAction):
+        document["action"] = _with_credentials(action, [job.action])
+    notifications = document.get("notifications")
+    if isinstance(notifications, list):
+        document["notifications"] = [
+            _with_credentials(
+                one, [each for each in job.notifications if each.url == one.get("url")]
+            )
+            if isinstance(one, dict)
+            else one
+            for one in notifications
+        ]
+    return document
+
+
+def _with_credentials(webhook: _Object, stored: Sequence[WebhookAction | Notification]) -> _Object:
+    headers = webhook.get("headers")
+    if not isinstance(headers, dict) or MASKED not in headers.values():
+        return webhook
+    known = {name.lower(): value for one in stored for name, value in one.headers.items()}
+    return webhook | {
+        "headers": {
+            name: known.get(name.lower(), value) if value == MASKED else value
+            for name, value in headers.items()
+        }
+    }
+
+
+def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
+    """The document of a job with a patch laid over it; what is no object is left to the reader."""
+    present = definition(job)
+    merged: dict[str, object] = {**present, **patch}
+    present["retry_policy"] = _said_about_retries(job)
+    for key, merge in (
+        ("schedule", _patched_schedule),
+        ("action", _patched_action),
+        ("retry_policy", _patched_retry_policy),
+        ("labels", _patched_labels),
+    ):
+        part = patch.get(key, {})
+        if isinstance(part, dict):
+            merged[key] = merge(present[key], part)
+    return merged
+
+
+def _patched_schedule(present: _Object, patch: _Object) -> _Object:
+    kinds = {kind for kind in _KINDS_OF_SCHEDULE if patch.get(kind) is not None}
+    replaced = {*_KINDS_OF_SCHEDULE} if kinds else set()
+    if kinds - {"cron"}:
+        replaced |= {"dst_gap", "dst_overlap"}
+    return {key: value for key, value in present.items() if key not in replaced} | patch
+
+
+def _patched_action(present: _Object, patch: _Object) -> _Object:
+    if patch.get("type", present["type"]) != present["type"]:
+        return patch
+    merged = present | patch
+    headers = patch.get("headers")
+    if isinstance(headers, dict):
+        named = {name.lower() for name in headers}
+        kept = {k: v for k, v in present.get("headers", {}).items() if k.lower() not in named}
+        merged["headers"] = kept | {k: v for k, v in headers.items() if v is not None}
+    return merged
+
+
+def _patched_labels(present: _Object, patch: _Object) -> _Object:
+    return {name: value for name, value in (present | patch).items() if value is not None}
+
+
+def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
+    to_list = patch.get("delays_seconds") is not None
+    from_list = "delays_seconds" in present and not patch.keys().isdisjoint(
+        {"backoff", "delays_seconds"}
+    )
+    if to_list or from_list:
+        present = {key: value for key, value in present.items() if key in _APART_FROM_DELAYS}
+    return present | patch
+
+
+def _said_about_retries(spec: JobSpec) -> _Object:
+    """The retry policy without what is default or follows from the rest: that may follow anew."""
+    policy, default = spec.retry_policy, RetryPolicy()
+    said = render_retry_policy(policy)
+    if policy.max_delay_seconds == max(default.max_delay_seconds, policy.initial_delay_seconds):
+        said.pop("max_delay_seconds", None)
+    if spec.delivery is Delivery.AT_MOST_ONCE or policy.backoff is Backoff.LIST:
+        del said["max_retries"]
+    return {key: value for key, value in said.items() if value != getattr(default, key)}
+
+
+def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
+    """Let an interval that was not changed go on from where it stands."""
+    before, after = old.schedule, new.schedule
+    if not isinstance(before, Every) or not isinstance(after, Every):
+        return new
+    if before.every_seconds != after.every_seconds or old.window.starts_at != new.window.starts_at:
+        return new
+    return replace(new, schedule=replace(after, anchor=before.anchor))
+
+
+def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
+    # As JSON, because to Python 1 and true are equal, and to the target of a webhook they are not.
+    def said(job: NewJob, field: str) -> bytes:
+        return msgspec.json.encode(getattr(job, field))
+
+    fields = NewJob.__struct_fields__
+    return frozenset(field for field in fields if said(old, field) != said(new, field))

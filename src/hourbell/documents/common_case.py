@@ -1,0 +1,189 @@
+"""The usual document of a one-time job, read fast.
+
+`documents` reads field by field, so that it can name everything that is wrong. Most documents have nothing wrong and say
+little; for these one pass of a strict decoder is enough. Whatever is out of the ordinary is left to the full reader, which
+alone says what is wrong: `read_plain` answers None, and so does `PlainJob.new_job`. A property test holds that whatever
+both read, they read alike.
+
+That a key is there twice in one object is seen by counting: what was decoded, encoded again, has as many quotation marks
+as the text, unless the decoder has dropped something (there are no escapes in a plain text).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from hourbell.documents.schedules import OLDEST_AT
+from hourbell.model.instants import InvalidInstant, parse_instant
+from hourbell.model.jobs import (
+    DEFAULT_QUEUE,
+    DEFAULT_TENANT,
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_NAME,
+    MAX_TIMEOUT_SECONDS,
+    Action,
+    JobType,
+    NewJob,
+    TaskAction,
+    WebhookAction,
+    url_problem,
+)
+from hourbell.model.limits import QueueSettings
+from hourbell.model.policies import Priority, RetryPolicy
+from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
+
+MOST_BYTES = 16_384  # a payload that fits in here is not too large, however its numbers are written
+MOST_NESTED = 30  # as many brackets cannot be nested too deeply
+_LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_LONG_NUMBER = re.compile(rb"[0-9]{300}")
+_PRIORITIES = {priority.name: priority for priority in Priority}
+_USUAL_RETRIES = RetryPolicy()
+
+
+class _Task(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="TASK"):
+    name: str
+    payload: Any = UNSET
+
+
+class _Webhook(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="WEBHOOK"):
+    url: str
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | UnsetType = UNSET
+    body: Any = UNSET
+
+
+class _When(msgspec.Struct, forbid_unknown_fields=True):
+    at: str | UnsetType = UNSET
+    delay_seconds: Annotated[int, Meta(ge=0, le=MAX_DELAY_SECONDS)] | UnsetType = UNSET
+
+
+class _Said(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+    type: Literal["ONE_TIME"]
+    schedule: _When
+    action: _Task | _Webhook
+    tenant_id: str | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+    priority: Literal["CRITICAL", "HIGH", "MEDIUM", "LOW"] | UnsetType = UNSET
+    timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_SECONDS)] | UnsetType = UNSET
+
+
+_decoder = msgspec.json.Decoder(_Said)
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class PlainJob(msgspec.Struct, frozen=True):
+    """A document that says the usual, and its text."""
+
+    said: _Said
+    text: bytes
+    spelt: bytes  # the same value with its keys in order and without space
+    tenant: str | None  # None: not said
+    queue: str | None
+
+    def new_job(
+        self, now: datetime, queue: QueueSettings | None, home: str = DEFAULT_TENANT
+    ) -> NewJob | None:
+        """The job that it describes; None: something is out of the ordinary."""
+        said = self.said
+        at = _instant(said.schedule, now)
+        action = _action(said.action)
+        if at is None or action is None:
+            return None
+        timeout, retries = said.timeout_seconds, _USUAL_RETRIES
+        if queue is not None:
+            retries = queue.default_retry_policy or retries
+            if timeout is UNSET and queue.default_timeout_seconds is not None:
+                timeout = queue.default_timeout_seconds
+        return NewJob(
+            name=said.name,
+            type=JobType.ONE_TIME,
+            schedule=Once(at),
+            action=action,
+            retry_policy=retries,
+            timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout is UNSET else timeout,
+            tenant_id=self.tenant or home,
+            queue=self.queue or DEFAULT_QUEUE,
+            priority=_PRIORITIES[said.priority] if said.priority is not UNSET else Priority.MEDIUM,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The same for the full reader."""
+        document: dict[str, Any] = msgspec.json.decode(self.text)
+        return document
+
+
+def read_plain(text: bytes) -> PlainJob | None:
+    """A document that says the usual; None: leave it to the full reader."""
+    if len(text) > MOST_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
+        return None
+    if b"{{" in text:  # a template, which has to be checked
+        return None
+    if text.count(b"{") + text.count(b"[") > MOST_NESTED:
+        return None
+    try:
+        said = _decoder.decode(text)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    spelt = _encoder.encode(said)
+    if spelt.count(b'"') != text.count(b'"'):
+        return None
+    tenant, queue = said.tenant_id or None, said.queue or None
+    if not (said.name.isprintable() and said.name.strip()):
+        return None
+    if not (_is_label(said.tenant_id) and _is_label(said.queue)):
+        return None
+    return PlainJob(said, text, spelt, tenant, queue)
+
+
+@lru_cache(4096)
+def _is_label(text: str | UnsetType) -> bool:
+    return text is UNSET or _LABEL.fullmatch(text) is not None
+
+
+_delay = lru_cache(1024)(lambda seconds: timedelta(seconds=seconds))
+
+
+def _instant(when: _When, now: datetime) -> datetime | None:
+    if when.at is UNSET:
+        delay = when.delay_seconds
+        if now.tzinfo is not UTC:
+            now = now.astimezone(UTC)
+        return None if delay is UNSET else now + _delay(delay)
+    if when.delay_seconds is not UNSET:
+        return None
+    try:
+        at = parse_instant(when.at)
+    except InvalidInstant:
+        return None
+    return at if at >= now - OLDEST_AT else None
+
+
+def _action(said: _Task | _Webhook) -> Action | None:
+    if isinstance(said, _Task):
+        if not _is_task_name(said.name):
+            return None
+        return TaskAction(name=said.name, payload=None if said.payload is UNSET else said.payload)
+    if not _can_be_called(said.url):
+        return None
+    return WebhookAction(
+        url=said.url,
+        method="POST" if said.method is UNSET else said.method,
+        body=None if said.body is UNSET else said.body,
+    )
+
+
+@lru_cache(1024)
+def _is_task_name(text: str) -> bool:
+    return _TASK_NAME.fullmatch(text) is not None
+
+
+@lru_cache(1024)
+def _can_be_called(url: str) -> bool:
+    return url_problem(url) is None

@@ -1,0 +1,156 @@
+"""notify: what somebody wishes to be told becomes an execution of its own.
+
+Whoever decides an event leaves a row in the outbox `notices`, in the same transaction (functions/notices.sql). Here the leader
+takes rows out and makes their webhooks, in one statement: a notice is never lost and never taken twice. The webhooks run
+like everything else, at least once, on terms of their own: LOW, in the queue `notifications`, with retries for about
+an hour. They say nothing about notifications themselves, so there is none about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+import structlog
+
+from hourbell.engine.codes import EVENTS, MISSED, RECOVERED
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.model.executions import ExecutionStatus
+from hourbell.model.ids import execution_text, job_text, monitor_text
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import (
+    MAX_NAME,
+    NOTIFICATION_QUEUE,
+    Event,
+    JobType,
+    NewJob,
+    WebhookAction,
+    decode_job,
+    encode_job,
+)
+from hourbell.model.policies import Priority, RetryPolicy
+from hourbell.model.schedules import Once
+from hourbell.store.database import committing
+from hourbell.store.queries import queries
+
+log = structlog.get_logger()
+
+_Q = queries("notices")
+_MOST = 500
+_SEND = "select hourbell.send_notices($1, $2, $3, $4, $5, $6, $7, $8)"
+
+# 30 s, a minute, … half an hour between them: an hour in all.
+_RETRIES = RetryPolicy(max_retries=7, initial_delay_seconds=30)
+_TIMEOUT_SECONDS = 30
+
+_EVENT_OF = {code: event for event, code in EVENTS.items()}
+_STATUS_OF = {
+    Event.SUCCESS: ExecutionStatus.SUCCEEDED,
+    Event.FAILURE: ExecutionStatus.RETRYING,
+    Event.DEAD_LETTER: ExecutionStatus.DEAD,
+}
+
+
+async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Make the notifications of the oldest notices; True if there may be more of them."""
+    rows = await engine.database.fetch(_Q["outbox"], _MOST)
+    if not rows:
+        return False
+    about: list[int] = []
+    sent: list[NewJob] = []
+    for row in rows:
+        made = _notifications(row, now)
+        about += [row["id"]] * len(made)
+        sent += made
+    async with committing("notify.before_commit", "notify.after_commit"):
+        with leading():
+            await engine.database.value(
+                _SEND,
+                *authority(term),
+                now,
+                [row["id"] for row in rows],
+                await engine.queue(NOTIFICATION_QUEUE, now),
+                about,
+                [await engine.target(job.target, now) for job in sent],
+                [encode_job(job).decode() for job in sent],
+            )
+    engine.announce()
+    return len(rows) == _MOST
+
+
+def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:
+    """None if the job or the monitor does not wish to tell anybody any more."""
+    if row["event"] in (MISSED, RECOVERED):
+        return [] if row["url"] is None else [_alert(row, now)]
+    try:
+        job = decode_job(row["job_spec"])
+    except msgspec.MsgspecError:
+        # It would fail each time, and keep all others from being sent.
+        log.exception("a notice cannot be sent: its job cannot be read", notice=row["id"])
+        return []
+    event = _EVENT_OF[row["event"]]
+    body = _body(row, job, event)
+    return [
+        _webhook(row, now, f"notification of {job.name}", one.url, one.headers, body)
+        for one in job.notifications
+        if event in one.on
+    ]
+
+
+def _body(row: asyncpg.Record, job: NewJob, event: Event) -> dict[str, Any]:
+    return {
+        "event": event.value,
+        "execution_id": execution_text(row["execution"]),
+        "job_id": job_text(row["job"]),
+        "job_name": job.name,
+        "tenant_id": row["tenant_name"],
+        "status": _STATUS_OF[event].value,
+        "reason": row["reason"],
+        "attempt": row["attempt"],
+        "scheduled_for": format_instant(row["scheduled_for"]),
+        "finished_at": format_instant(row["at"]),
+        "error": row["error"],
+    }
+
+
+def _alert(row: asyncpg.Record, now: datetime) -> NewJob:
+    missed = row["event"] == MISSED
+    success = row["last_success_at"]
+    body = {
+        "event": "missed" if missed else "recovered",
+        "monitor_id": monitor_text(row["monitor"]),
+        "job_id": job_text(row["job"]),
+        "job_name": row["job_name"],
+        "tenant_id": row["tenant_name"],
+        "expected_at": format_instant(row["scheduled_for"]),
+        "grace_seconds": row["grace_seconds"],
+        "last_success_at": None if success is None else format_instant(success),
+        "at": format_instant(row["at"]),
+    }
+    name = f"{'alert' if missed else 'recovery'} of {row['job_name']}"
+    return _webhook(row, now, name, row["url"], msgspec.json.decode(row["headers"]), body)
+
+
+def _webhook(
+    row: asyncpg.Record,
+    now: datetime,
+    name: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: dict[str, Any],
+) -> NewJob:
+    return NewJob(
+        tenant_id=row["tenant_name"],
+        name=name[:MAX_NAME],
+        type=JobType.ONE_TIME,
+        schedule=Once(now),
+        action=WebhookAction(url=url, headers=dict(headers), body=body, literal=True),
+        retry_policy=_RETRIES,
+        timeout_seconds=_TIMEOUT_SECONDS,
+        queue=NOTIFICATION_QUEUE,
+        priority=Priority.LOW,
+    )

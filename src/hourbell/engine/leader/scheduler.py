@@ -1,0 +1,155 @@
+"""The scheduler process: campaigns, and while it leads, runs the leader's loops.
+
+    lead      renew or campaign, three times a lease
+    plan      joins left over, fires within the horizon, memberships that have ended
+    admit     the gate: every 10 ms while there is something, every 50 ms otherwise
+    reap      expired sessions and deadlines
+    targets   what they accepted and did not complete in time; jobs that they want no more of
+    notify    notices, and monitors whose time has come
+    retain    housekeeping, once a minute
+
+Standbys run the same loops and find that they do not lead. A step that was refused because the epoch is over is not an
+error; the next `lead` finds out who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.loop import Loop
+from hourbell.engine.leader.notify import send_notices
+from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.leader.watch import watch
+from hourbell.engine.life.admit import admit
+from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.retain import keep_house
+from hourbell.engine.operations.change import pause_abandoned
+from hourbell.engine.operations.completions import end_overdue
+
+log = structlog.get_logger()
+
+PLAN_SECONDS = 0.25
+ADMIT_BUSY_SECONDS = 0.01
+ADMIT_IDLE_SECONDS = 0.05
+REAP_SECONDS = 0.5
+TARGETS_SECONDS = 0.5
+NOTIFY_SECONDS = 0.25
+HOUSE_SECONDS = 60.0
+
+Step = Callable[[Term, datetime], Awaitable[bool]]
+
+
+class Scheduler:
+    """One candidate for leadership."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.leadership = Leadership(engine)
+        self._lead = Loop("lead", self._campaign, self.leadership.step_seconds)
+        self._gate = Loop("admit", self._while_leading(self._admit), ADMIT_IDLE_SECONDS)
+        self._loops = [
+            self._lead,
+            self._gate,
+            Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS),
+            Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
+            Loop("targets", self._while_leading(self._see_to_targets), TARGETS_SECONDS),
+            Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
+            Loop("retain", self._while_leading(self._keep_house), HOUSE_SECONDS),
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gate_passed_at = 0.0  # monotonic, of the running loop; since we lead
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
+
+    async def stop(self) -> None:
+        """Stop between two steps at the latest, and let the next leader begin at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.leadership.resign()
+
+    def wake(self) -> None:
+        """Something may have fallen due."""
+        self._gate.wake()
+
+    def makes_progress(self) -> bool:
+        """Whether each of its loops has come round lately and, if it leads, something can pass the gate.
+
+        A standby's loops come round without having to do anything; they show that it could lead.
+        """
+        patience = self._engine.times.leader_lease_seconds
+        if not all(loop.comes_round(patience) for loop in self._loops):
+            return False
+        silent = asyncio.get_running_loop().time() - self._gate_passed_at
+        return self.leadership.term is None or silent < patience
+
+    def _while_leading(self, step: Step) -> Callable[[], Awaitable[bool]]:
+        async def run_once() -> bool:
+            term = self.leadership.term
+            if term is None:
+                return False
+            return await step(term, await self._engine.clock.now())
+
+        return run_once
+
+    async def _campaign(self) -> bool:
+        had = self.leadership.term
+        term = await self.leadership.step()
+        if term is not None and term != had:
+            log.info("leads", epoch=term.epoch)
+            self._gate_passed_at = asyncio.get_running_loop().time()
+            for loop in self._loops:
+                loop.wake()
+        elif had is not None and term is None:
+            log.warning("leads no more", epoch=had.epoch)
+        return False
+
+    async def _plan_step(self, term: Term, now: datetime) -> bool:
+        more = await retime(self._engine, term, now)
+        more = await join_left_over(self._engine, now, term) or more
+        more = await plan(self._engine, term, now) or more
+        return await end_memberships(self._engine, term, now) or more
+
+    async def _admit(self, term: Term, now: datetime) -> bool:
+        passed = await admit(self._engine, now)
+        if not passed.busy:  # somebody who holds the gate for long holds up everything
+            self._gate_passed_at = asyncio.get_running_loop().time()
+        if passed.admitted:
+            self._engine.announce()
+        if passed.more or passed.admitted:
+            await asyncio.sleep(0 if passed.more and not passed.busy else ADMIT_BUSY_SECONDS)
+            return True
+        return False
+
+    async def _reap(self, term: Term, now: datetime) -> bool:
+        more = await expire(self._engine, term, now)
+        if self.leadership.may_reap(now):
+            reaped = await reap(self._engine, term, now)
+            if reaped.sessions:
+                log.warning(
+                    "sessions expired",
+                    sessions=reaped.sessions,
+                    returned=reaped.returned,
+                    ended=reaped.ended,
+                )
+                more = True
+        return more
+
+    async def _see_to_targets(self, term: Term, now: datetime) -> bool:
+        more = await end_overdue(self._engine, term, now)
+        return await pause_abandoned(self._engine, term) or more
+
+    async def _notify(self, term: Term, now: datetime) -> bool:
+        more = await watch(self._engine, term, now)
+        return await send_notices(self._engine, term, now) or more
+
+    async def _keep_house(self, term: Term, now: datetime) -> bool:
+        return await keep_house(self._engine, term, now)

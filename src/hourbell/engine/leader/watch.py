@@ -1,0 +1,140 @@
+"""watch: monitors whose time has come are judged, and who is down or up again is told (R31).
+
+The judgement is pure; it is written by one statement, together with its notice, on condition that nobody has changed the
+monitor since it was looked at. So there is one alert for an outage, whoever leads and whoever dies. The cost is that of
+the monitors that are due: a healthy one is looked at once for every grace, one that is down every few seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import asyncpg
+import msgspec
+import structlog
+
+from hourbell.documents.schedules import first_run
+from hourbell.engine.codes import JOB_STATUSES, MISSED, RECOVERED
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.model.jobs import JobStatus, NewJob, decode_job
+from hourbell.model.schedules import Once
+from hourbell.store.database import committing
+from hourbell.store.queries import queries
+
+log = structlog.get_logger()
+
+_Q = queries("notices")
+_MOST = 200
+_RECOVERY_SECONDS = 10.0  # how often a monitor that is down is looked at
+_PUT_OFF_SECONDS = 3600.0  # one that cannot be judged
+_JUDGE = "select hourbell.judge_monitors($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a monitor and its job when it is looked at."""
+
+    grace: timedelta
+    since: datetime
+    expected_at: datetime | None
+    down_since: datetime | None
+    success_at: datetime | None  # of a success that counts
+    job_id: int
+    job: NewJob
+    status: JobStatus
+    updated_at: datetime  # of the job: when it was completed, if it is
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What becomes of a monitor."""
+
+    since: datetime
+    expected_at: datetime | None
+    check_at: datetime | None
+    down_since: datetime | None
+    event: int = 0
+
+
+def judge(seen: Watched, now: datetime) -> Judgement:
+    """Whether a monitor is down, who is to be told, and when to look again."""
+    if seen.success_at is not None:
+        since = max(seen.since, seen.success_at)
+        expected = next_expected(seen.job, seen.job_id, since)
+        event = 0 if seen.down_since is None else RECOVERED
+        return Judgement(since, expected, _check_at(seen, expected), None, event)
+    if seen.down_since is not None:
+        # Whatever comes from now on counts, also before the next occurrence.
+        expected = seen.expected_at or seen.since
+        again = now + timedelta(seconds=_RECOVERY_SECONDS)
+        check_at = again if seen.status is JobStatus.SCHEDULED else None
+        return Judgement(seen.since, expected, check_at, seen.down_since)
+    expected = seen.expected_at or next_expected(seen.job, seen.job_id, seen.since)
+    check_at = _check_at(seen, expected)
+    if check_at is None or check_at > now:
+        return Judgement(seen.since, expected, check_at, None)
+    again = now + timedelta(seconds=_RECOVERY_SECONDS)
+    return Judgement(seen.since, expected, again, now, MISSED)
+
+
+def next_expected(job: NewJob, job_id: int, after: datetime) -> datetime | None:
+    """The first occurrence of a job after a moment, or None if there is none."""
+    assert not isinstance(job.schedule, Once)
+    return first_run(job.schedule, job.window, job_id, after)
+
+
+def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
+    """When the grace of an occurrence is over; None if it is not expected."""
+    if expected is None or seen.status in (JobStatus.PAUSED, JobStatus.CANCELLED):
+        return None
+    if seen.status is JobStatus.COMPLETED and expected > seen.updated_at:
+        return None  # it has had all the runs it may
+    return expected + seen.grace
+
+
+async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Judge the monitors whose time has come; True if there may be more of them."""
+    rows = await engine.database.fetch(_Q["watched"], now, _MOST)
+    if not rows:
+        return False
+    judged = [_judged(row, now) for row in rows]
+    async with committing("watch.before_commit", "watch.after_commit"):
+        with leading():
+            await engine.database.value(
+                _JUDGE,
+                *authority(term),
+                now,
+                [row["id"] for row in rows],
+                [row["version"] for row in rows],
+                [one.since for one in judged],
+                [one.expected_at for one in judged],
+                [one.check_at for one in judged],
+                [row["success_at"] for row in rows],
+                [one.down_since for one in judged],
+                [one.event for one in judged],
+            )
+    overdue = any(one.check_at is not None and one.check_at <= now for one in judged)
+    return overdue or len(rows) == _MOST
+
+
+def _judged(row: asyncpg.Record, now: datetime) -> Judgement:
+    try:
+        return judge(_watched(row), now)
+    except Exception:
+        # A zone that is no more, say. One that cannot be judged must not keep the others from it.
+        log.exception("a monitor cannot be judged", monitor=row["id"])
+        later = now + timedelta(seconds=_PUT_OFF_SECONDS)
+        return Judgement(row["since"], row["expected_at"], later, row["down_since"])
+
+
+def _watched(row: asyncpg.Record) -> Watched:
+    return Watched(
+        grace=timedelta(seconds=row["grace_seconds"]),
+        since=row["since"],
+        expected_at=row["expected_at"],
+        down_since=row["down_since"],
+        success_at=row["success_at"],
+        job_id=row["job"],
+        job=decode_job(row["spec"]),
+        status=JOB_STATUSES[row["status"]],
+        updated_at=row["updated_at"],
+    )

@@ -1,0 +1,86 @@
+"""broken: timetables that this scheduler cannot compute.
+
+The zone data of this node may lack a zone: IANA has removed it, or a node with newer data has accepted it. A rule may be
+one that only another version of the program can read. Such a timetable must not stop the others: it is marked with why,
+leaves the index that planning walks, and is logged. `explain` reports it for each of its jobs. Planning resumes by itself,
+with the misfire policies for what was missed: at once under a leader with other zone data, otherwise at the next look,
+ten minutes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import asyncpg
+import structlog
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.model.errors import Conflict
+from hourbell.model.ids import job_text
+from hourbell.timing.errors import TimingError, UnknownZone
+from hourbell.timing.rules import Rule, compile_rule
+from hourbell.timing.zones import tz_version
+
+log = structlog.get_logger()
+
+UNKNOWN_TIMEZONE = "unknown_timezone"
+INVALID_SCHEDULE = "invalid_schedule"
+
+_LOOK_AGAIN = timedelta(minutes=10)
+_MARK = "select hourbell.mark_broken($1, $2, $3, $4, $5, $6, $7)"
+
+T = TypeVar("T")
+
+
+def rule_of(row: asyncpg.Record) -> Rule:
+    """The rule of a row of `timetables`; raises if it cannot be computed here."""
+    return compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
+
+
+async def computed(
+    engine: Engine,
+    term: Term | None,
+    now: datetime,
+    rows: Sequence[asyncpg.Record],
+    compute: Callable[[Rule, asyncpg.Record], T],
+) -> list[tuple[asyncpg.Record, T]]:
+    """What `compute` gives for each timetable. Those for which it fails are marked as broken and left out."""
+    found: list[tuple[asyncpg.Record, T]] = []
+    broken: dict[int, str] = {}
+    for row in rows:
+        try:
+            found.append((row, compute(rule_of(row), row)))
+        except Exception as error:
+            unknown = isinstance(error, UnknownZone)
+            broken[row["id"]] = UNKNOWN_TIMEZONE if unknown else INVALID_SCHEDULE
+            log.error(
+                "timetable cannot be planned",
+                timetable=row["id"],
+                rule=row["rule"],
+                timezone=row["zone"],
+                error=str(error),
+                exc_info=not isinstance(error, TimingError),
+            )
+    if broken:
+        with leading():
+            await engine.database.value(
+                _MARK,
+                *authority(term),
+                now,
+                tz_version(),
+                list(broken),
+                list(broken.values()),
+                _LOOK_AGAIN,
+            )
+    return found
+
+
+def unusable(job_id: int, error: TimingError) -> Conflict:
+    """What is asked for needs the schedule of a job, and this node cannot compute it."""
+    return Conflict(
+        f"The schedule of {job_text(job_id)} cannot be computed here: {error.reason.rstrip('?')}."
+        " Update the schedule of the job, or the tzdata package of this node."
+    )

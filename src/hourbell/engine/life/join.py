@@ -1,0 +1,63 @@
+"""join: a membership gets what planning has already passed, and leaves the rest to the fires.
+
+It is one statement under the timetable's lock. Whoever begins a membership joins it right after the commit; what is left
+over, because that process died, the leader completes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term
+from hourbell.engine.life.broken import computed
+from hourbell.model.schedules import Timetable
+from hourbell.store.database import committing
+from hourbell.store.queries import queries
+from hourbell.timing.rules import between, compile_rule
+
+_Q = queries("planning")
+_MOST_TIMETABLES = 100
+_JOIN = "select beyond from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
+
+
+async def join_timetable(
+    engine: Engine,
+    timetable_id: int,
+    timetable: Timetable,
+    since: datetime,
+    now: datetime,
+    planned: datetime | None = None,
+) -> None:
+    """Join every membership of this timetable that waits for it and is active since then or later.
+
+    `planned` is how far the timetable was seen to be planned; if it is further by now, the database says so.
+    """
+    rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
+    beyond: datetime | None = planned or now + engine.times.horizon
+    while beyond is not None:
+        through = beyond
+        async with committing("join.before_commit", "join.after_commit"):
+            beyond = await engine.database.value(
+                _JOIN,
+                timetable_id,
+                now,
+                between(rule, since, through),
+                since,
+                through,
+                engine.times.grace,
+            )
+
+
+async def join_left_over(engine: Engine, now: datetime, term: Term | None = None) -> bool:
+    """Complete the joins whose creators died; True if there may be more.
+
+    Any process may do this. A leader gives its term, so that only the leader's zone data decide what is broken.
+    """
+    rows = await engine.database.fetch(_Q["joining"], _MOST_TIMETABLES)
+    for row, _ in await computed(engine, term, now, rows, lambda rule, row: rule):
+        timetable = Timetable(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
+        await join_timetable(
+            engine, row["id"], timetable, row["since"], now, row["planned_through"]
+        )
+    return len(rows) == _MOST_TIMETABLES

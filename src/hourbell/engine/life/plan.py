@@ -1,0 +1,133 @@
+"""plan: timetables whose fire comes within the horizon advance, and their members get executions.
+
+The generator is pure: `fire_of` says which occurrences a timetable owes by now. The invoker asks the database to open
+those fires and to fan them out, in bounded statements. Planning only moves forward, by an update that is conditional on
+the fire that was seen, so any number of planners may run and each occurrence is still planned once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.life.broken import computed
+from hourbell.store.database import committing
+from hourbell.store.queries import queries
+from hourbell.timing.rules import Rule, between
+from hourbell.timing.zones import tz_version
+
+_Q = queries("planning")
+_MOST_TIMETABLES = 500
+_MOST_AHEAD = 100  # occurrences of one timetable in one fire
+_MOST_LATE = 10_000  # occurrences of one late fire
+_TAIL = 1_000  # kept back for the last fire of a late stretch: catch_up_limit reaches no further
+_CHUNK = 5_000  # executions planned by one statement
+_FAN_OUT_PER_SECOND = 50_000.0  # how early a big fire begins; half of what was measured
+
+_OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+_FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
+_RETIME = "select hourbell.retime($1, $2, $3, $4, $5, $6, $7)"
+_END = "select hourbell.end_memberships($1, $2, $3, $4)"
+
+
+class Fire(msgspec.Struct, frozen=True):
+    """What a timetable owes at once."""
+
+    occurrences: list[datetime]
+    following: datetime | None  # the first occurrence after these
+    late: bool  # past the grace: each job's misfire policy decides
+    tail: bool  # the newest of a late stretch is among these
+
+
+def fire_of(
+    rule: Rule, first: datetime, now: datetime, horizon: timedelta, grace: timedelta
+) -> Fire:
+    """The fire of a timetable whose next occurrence is `first`."""
+    # `first` is taken at its word: it was an occurrence by the zone data of whoever reckoned it.
+    if first >= now - grace:
+        ahead = [first, *between(rule, first, max(now + horizon, first), _MOST_AHEAD - 1)]
+        return Fire(ahead, rule.next(ahead[-1]), late=False, tail=True)
+    missed = [first, *between(rule, first, now, _MOST_LATE + _TAIL - 1)]
+    if len(missed) < _MOST_LATE + _TAIL:
+        return Fire(missed, rule.next(missed[-1]), late=True, tail=True)
+    return Fire(missed[:_MOST_LATE], missed[_MOST_LATE], late=True, tail=False)
+
+
+async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Open what is to be planned by now and fan out one chunk; True if there is more to do."""
+    more_to_open = await _open_fires(engine, term, now)
+    planned, more = await _fan_out(engine, term, now)
+    return more or more_to_open or planned >= _CHUNK
+
+
+async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
+    times = engine.times
+    rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MOST_TIMETABLES)
+    if not rows:
+        return False
+    found = await computed(
+        engine,
+        term,
+        now,
+        rows,
+        lambda rule, row: fire_of(rule, row["next_fire_at"], now, times.horizon, times.grace),
+    )
+    fires = [(row["id"], row["next_fire_at"], fire) for row, fire in found]
+    async with committing("plan.before_open", "plan.after_open"):
+        with leading():
+            await engine.database.value(
+                _OPEN,
+                *authority(term),
+                now,
+                [number for number, _, _ in fires],
+                [first for _, first, _ in fires],
+                [fire.occurrences[-1] for _, _, fire in fires],
+                [fire.following for _, _, fire in fires],
+                [fire.late for _, _, fire in fires],
+                [fire.tail for _, _, fire in fires],
+                [number for number, _, fire in fires for _ in fire.occurrences],
+                [at for _, _, fire in fires for at in fire.occurrences],
+                _FAN_OUT_PER_SECOND,
+            )
+    following = [fire.following for _, _, fire in fires if fire.following is not None]
+    return len(rows) == _MOST_TIMETABLES or any(at <= now + times.horizon for at in following)
+
+
+async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
+    async with committing("plan.before_chunk", "plan.after_chunk"):
+        with leading():
+            row = await engine.database.row(
+                _FAN_OUT, *authority(term), now, _CHUNK, engine.times.grace
+            )
+    return row["planned"], row["more"]
+
+
+async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Clear away memberships that are wholly planned; jobs that have had their last are COMPLETED."""
+    async with committing("end.before_commit", "end.after_commit"):
+        with leading():
+            ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
+    return bool(ended == _MOST_TIMETABLES)
+
+
+async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Compute again, by our zone data, the fires that are not yet planned; True if there is more."""
+    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES, now)
+    found = await computed(
+        engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])
+    )
+    if found:
+        with leading():
+            await engine.database.value(
+                _RETIME,
+                *authority(term),
+                tz_version(),
+                [row["id"] for row, _ in found],
+                [row["planned_through"] for row, _ in found],
+                [following for _, following in found],
+                _FAN_OUT_PER_SECOND,
+            )
+    return len(rows) == _MOST_TIMETABLES

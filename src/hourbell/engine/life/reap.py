@@ -1,0 +1,37 @@
+"""reap: what died with its worker comes back; what missed its deadline ends."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.store.database import committing
+
+_MOST_DEADLINES = 5_000
+_REAP = "select * from hourbell.reap($1, $2, $3, $4)"
+_EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
+
+
+class Reaped(msgspec.Struct, frozen=True):
+    sessions: int
+    returned: int  # executions that are due again
+    ended: int  # lost at most once, crashed too often, or cancelled meanwhile
+
+
+async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
+    """End expired sessions and bring their executions back."""
+    async with committing("reap.before_commit", "reap.after_commit"):
+        with leading():
+            row = await engine.database.row(_REAP, *authority(term), now, engine.times.max_crashes)
+    return Reaped(row["sessions"], row["returned"], row["ended"])
+
+
+async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """End what missed its deadline; True if there may be more."""
+    async with committing("expire.before_commit", "expire.after_commit"):
+        with leading():
+            come = await engine.database.value(_EXPIRE, *authority(term), now, _MOST_DEADLINES)
+    return bool(come == _MOST_DEADLINES)

@@ -1,0 +1,52 @@
+"""retain: the ledger's days are made ahead and dropped whole; dead letters, audit entries and what else has an age are deleted.
+
+How long is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A tenant can keep less of the ledger than the cell, not
+more, because days are dropped whole; its rows are then deleted in batches.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+
+_DAYS_AHEAD = 7
+_MOST = 10_000
+_TENANTS = 1_000  # whose history one round looks at
+
+
+async def make_partitions(engine: Engine, now: datetime) -> None:
+    """The ledger's partitions for today and some days ahead; safe to call from anywhere."""
+    await engine.database.value("select hourbell.make_partitions($1, $2)", now, _DAYS_AHEAD)
+
+
+async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """One round of housekeeping; True if there is more to forget."""
+    times = engine.times
+    await make_partitions(engine, now)
+    with leading():
+        await engine.database.value(
+            "select hourbell.drop_partitions($1, $2, $3, $4)",
+            *authority(term),
+            now,
+            timedelta(days=times.ledger_days),
+        )
+        forgotten = await engine.database.value(
+            "select hourbell.forget($1, $2, $3, $4, $5)",
+            *authority(term),
+            now,
+            timedelta(seconds=times.answers_seconds),
+            _MOST,
+        )
+        deleted = await engine.database.value(
+            "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)",
+            *authority(term),
+            now,
+            times.ledger_days,
+            times.dead_letter_days,
+            times.audit_days,
+            _TENANTS,
+            _MOST,
+        )
+    return bool(forgotten >= _MOST or deleted >= _MOST)

@@ -1,0 +1,48 @@
+"""settle: record what became of claimed executions, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from hourbell.engine.core import Engine
+from hourbell.engine.life.outcomes import Settlement
+from hourbell.store.database import committing
+
+# Without a time it is that of the statement: one way to the database, not two.
+SETTLE = (
+    "select * from hourbell.settle($1, $2, coalesce($3, hourbell.clock()),"
+    " $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+)
+
+
+async def settle(
+    engine: Engine, session: int, token: UUID, batch: Sequence[Settlement]
+) -> Sequence[int]:
+    """Record outcomes of what a session holds; returns the executions whose outcome was refused."""
+    async with committing("settle.before_commit", "settle.after_commit"):
+        row = await engine.database.row(SETTLE, session, token, None, *columns(batch))
+    if row["freed"]:
+        engine.announce()  # somebody may have waited for that
+    refused: list[int] = row["refused"]
+    return refused
+
+
+def columns(batch: Sequence[Settlement]) -> list[Any]:
+    """A batch as the statement takes it: little about plain successes, more about the others."""
+    others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
+    said = [batch[at - 1] for at in others]
+    return [
+        [s.execution_id for s in batch],
+        [s.fence for s in batch],
+        [s.begun_ms for s in batch],
+        [s.took_ms for s in batch],
+        others,
+        [s.kind for s in said],
+        [s.delay_seconds for s in said],
+        [s.reason for s in said],
+        [s.error for s in said],
+        [s.result for s in said],
+        [s.failure for s in said],
+    ]

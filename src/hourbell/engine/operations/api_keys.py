@@ -1,0 +1,215 @@
+"""keys: API keys are made, looked up and revoked.
+
+The first key must be an administrator's of all tenants, and the last of those cannot be revoked: else nobody could ever make
+another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.reader import Problems, read_object
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
+from hourbell.model.ids import key_text
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import DEFAULT_TENANT
+from hourbell.security.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_of, new_key
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+KEYLESS_SECONDS = 1.0  # how long a node may go by an answer of `is_keyless`
+
+_J, _K = queries("jobs"), queries("keys")
+_POINTS = Points("configure.before_commit", "configure.after_commit")
+_ROLES = {role.value: role for role in KeyRole}
+
+
+class NewKey(msgspec.Struct, frozen=True):
+    """A key that was asked for, and checked."""
+
+    name: str
+    role: KeyRole
+    tenant_id: str | None
+
+
+class MadeKey(msgspec.Struct, frozen=True):
+    """A key, and the only time that it is seen. A repeated answer is without it: it is kept nowhere."""
+
+    made: ApiKey
+    key: str | None
+
+
+def parse_new_key(document: object) -> NewKey:
+    """The key that a document asks for, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    reader.require("name")
+    name = reader.printable("name", MAX_KEY_NAME)
+    reader.require("role", f"is required: {', '.join(_ROLES)}")
+    role = reader.choice("role", _ROLES, None)
+    tenant = reader.label("tenant_id")
+    reader.finish()
+    if tenant is not None and role is KeyRole.WORKER:
+        reader.wrong(
+            "tenant_id", "conflict", "a worker serves queues, which have work of all tenants"
+        )
+    problems.raise_if_any()
+    assert name is not None
+    assert role is not None
+    return NewKey(name, role, tenant)
+
+
+async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
+    """A new key. Within a scope it belongs to that tenant."""
+    tenant_id = engine.scope if new.tenant_id is None else new.tenant_id
+    if tenant_id is not None:
+        engine.require(tenant_id)
+        if new.role is KeyRole.WORKER:
+            problem = (
+                "a worker's key is of no tenant, so only an administrator of all of them makes one"
+            )
+            raise InvalidInput([FieldError("role", "conflict", problem)])
+    now = await engine.clock.now()
+    number = await engine.new_id(now)
+    home = tenant_id or DEFAULT_TENANT  # whose kept answers and audit trail
+    key = new_key()
+    digest = digest_of(key)
+
+    async def prepare() -> Prepared[MadeKey]:
+        tenant = await engine.tenant(home, now)
+
+        async def effect(connection: Connection) -> MadeKey:
+            await connection.execute(_K["lock_keys"])
+            is_admin = new.role is KeyRole.ADMIN and tenant_id is None
+            if not is_admin and not await connection.fetchval(_K["any_key"]):
+                raise Conflict(
+                    "The first key must be one with the role admin and without a tenant: as soon as there is a "
+                    "key, every request needs one, and nobody else could make more. Make that one first."
+                )
+            await connection.execute(
+                _K["insert_key"],
+                number,
+                None if tenant_id is None else tenant,
+                new.role.value,
+                new.name,
+                digest,
+                now,
+            )
+            await note(
+                connection, write, now, tenant, None, "create_key", None, _noted(number, new)
+            )
+            return MadeKey(
+                ApiKey(
+                    key_id=number, name=new.name, role=new.role, tenant_id=tenant_id, created_at=now
+                ),
+                None,
+            )
+
+        return Prepared(tenant, effect)
+
+    made = await once(engine, write, _POINTS, home, now, MadeKey, prepare)
+    return msgspec.structs.replace(made, key=key) if made.made.key_id == number else made
+
+
+async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
+    """The key opens nothing any more, within seconds on every node."""
+    seen = await get_key(engine, key_id)
+    now = await engine.clock.now()
+    home = seen.tenant_id or DEFAULT_TENANT
+
+    async def prepare() -> Prepared[ApiKey]:
+        tenant = await engine.tenant(home, now)
+
+        async def effect(connection: Connection) -> ApiKey:
+            await connection.execute(_K["lock_keys"])
+            if not await connection.fetchval(_K["lasting_admin"], key_id):
+                raise Conflict(
+                    "This is the last key of an administrator of all tenants. Make another one first, or nobody "
+                    "could make keys any more."
+                )
+            await connection.execute(_K["revoke_key"], key_id, now)
+            await note(
+                connection, write, now, tenant, None, "revoke_key", None, f'"{key_text(key_id)}"'
+            )
+            row = await connection.fetchrow(_K["key"], key_id)
+            assert row is not None
+            return _api_key(row)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _POINTS, home, now, ApiKey, prepare)
+
+
+async def get_key(engine: Engine, key_id: int) -> ApiKey:
+    """A key, revoked or not."""
+    row = await engine.database.row_or_none(_K["key"], key_id)
+    if row is None or (engine.scope is not None and row["tenant_name"] != engine.scope):
+        raise NotFound("key", key_text(key_id))
+    return _api_key(row)
+
+
+async def list_keys(engine: Engine, page_size: int, token: str | None) -> Page:
+    """Keys, newest first."""
+    before = NEWEST if token is None else read_token(token, Id)
+    if engine.scope is None:
+        rows = await walk(engine, _K["list_keys"], before, page_size + 1)
+    else:
+        tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
+        rows = await walk(engine, _K["list_keys_of_tenant"], before, page_size + 1, tenant)
+    keys = [_api_key(row) for row in rows[:page_size]]
+    return Page(keys, page_token(keys[-1].key_id) if len(rows) > page_size else None)
+
+
+async def is_keyless(engine: Engine) -> bool:
+    """Whether nobody has ever made a key."""
+    return not await engine.database.value(_K["any_key"])
+
+
+async def has_admin(engine: Engine) -> bool:
+    """Whether somebody has a key who can make others."""
+    found: bool = await engine.database.value(_K["lasting_admin"], None)
+    return found
+
+
+async def caller_of(engine: Engine, digest: bytes) -> Caller | None:
+    """Whose key has this digest, if it is not revoked."""
+    row = await engine.database.row_or_none(_K["by_digest"], digest)
+    if row is None:
+        return None
+    return Caller(
+        f"{row['name']} ({key_text(row['id'])})", KeyRole(row["role"]), row["tenant_name"]
+    )
+
+
+def render_key(key: ApiKey) -> dict[str, Any]:
+    """A key as users see it."""
+    return {
+        "key_id": key_text(key.key_id),
+        "name": key.name,
+        "role": key.role,
+        "tenant_id": key.tenant_id,
+        "created_at": format_instant(key.created_at),
+        "revoked_at": None if key.revoked_at is None else format_instant(key.revoked_at),
+    }
+
+
+def _noted(number: int, new: NewKey) -> str:
+    said = {"key_id": key_text(number), "role": new.role.value, "tenant_id": new.tenant_id}
+    return msgspec.json.encode(said).decode()
+
+
+def _api_key(row: asyncpg.Record) -> ApiKey:
+    return ApiKey(
+        key_id=row["id"],
+        name=row["name"],
+        role=KeyRole(row["role"]),
+        tenant_id=row["tenant_name"],
+        created_at=row["created_at"],
+        revoked_at=row["revoked_at"],
+    )

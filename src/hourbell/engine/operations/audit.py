@@ -1,0 +1,115 @@
+"""audit: which actor changed what, when, from what and to what.
+
+Each created job is an entry with its document. The one-time jobs that a request creates for a tenant share one row, and their
+documents are not copied: a job is the record of what was asked for, until a change notes what it was before.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.render import shown_definition, without_credentials
+from hourbell.engine.core import Engine
+from hourbell.engine.views.jobs import NOBODY, get_job, tenant_wanted
+from hourbell.engine.views.pages import (
+    MOST_PER_PAGE,
+    NEWEST,
+    Id,
+    Page,
+    page_token,
+    read_token,
+    walk,
+)
+from hourbell.model.jobs import JobStatus, decode_job
+from hourbell.store.queries import queries
+
+_Q = queries("audit")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One change."""
+
+    at: datetime
+    tenant_id: str
+    job_id: int | None  # None: it is not about one job
+    actor: str
+    operation: str
+    before: Any  # the job's document; None: there was none, or it did not change
+    after: Any
+
+
+async def list_audit(
+    engine: Engine, tenant_id: str | None = None, page_size: int = 50, token: str | None = None
+) -> Page:
+    """All changes, the latest first."""
+    tenant = await tenant_wanted(engine, tenant_id)
+    if tenant == NOBODY:
+        return Page([], None)
+    before, place = _position(token)
+    if tenant is None:
+        return await _list(engine, "list_audit", page_size, before, place)
+    return await _list(engine, "list_audit_of_tenant", page_size, before, place, tenant)
+
+
+async def list_job_audit(
+    engine: Engine, job_id: int, page_size: int = 50, token: str | None = None
+) -> Page:
+    """The changes of a job, the latest first."""
+    await get_job(engine, job_id)
+    before, _ = _position(token)
+    return await _list(engine, "list_audit_of_job", page_size, before, job_id)
+
+
+def _position(token: str | None) -> tuple[int, int]:
+    """A row, and a place among its jobs."""
+    if token is None:
+        return NEWEST, NEWEST
+    row, place = read_token(token, tuple[Id, Id])
+    return row, place
+
+
+async def _list(engine: Engine, statement: str, page_size: int, before: int, *of: int) -> Page:
+    size = min(page_size, MOST_PER_PAGE)
+    rows = await walk(engine, _Q[statement], before, size + 1, *of)
+    more = len(rows) > size
+    return Page(
+        [_entry(row) for row in rows[:size]],
+        page_token((rows[size - 1]["id"], rows[size - 1]["place"])) if more else None,
+    )
+
+
+def _entry(row: asyncpg.Record) -> Entry:
+    after = _shown(row["shown"])
+    if row["operation"] == "create" and after is not None:
+        after.pop("status", None)  # it may come from the change that followed
+    return Entry(
+        at=row["at"],
+        tenant_id=row["tenant_name"],
+        job_id=row["of_job"],
+        actor=row["actor"],
+        operation=row["operation"],
+        before=_shown(row["before"]),
+        after=after,
+    )
+
+
+def with_status(spec: str, status: JobStatus) -> str:
+    """A stored job with its status, as the audit keeps it."""
+    stored: dict[str, Any] = msgspec.json.decode(spec)
+    return msgspec.json.encode({"status": status.value, **stored}).decode()
+
+
+def _shown(stored: str | None) -> Any:
+    """A job as its owner would write it, with its status if that is known; whatever else was noted, as it is."""
+    if stored is None:
+        return None
+    noted = msgspec.json.decode(stored)
+    try:
+        document = shown_definition(decode_job(stored))
+    except msgspec.ValidationError:
+        return without_credentials(noted) if isinstance(noted, dict) else noted
+    return {"status": noted["status"], **document} if "status" in noted else document

@@ -1,0 +1,236 @@
+"""complete: what was accepted by its target ends when the target says so, or when its time is over.
+
+A webhook that is answered by `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to a session that never ends, so its
+fence, its deadline and what it holds of limits stay as they are, and no worker's death matters any more. Who brings the token
+that went along with the request completes it. A repetition gets the same answer, whatever has become of the execution since.
+
+What the target says is searched for the secrets that it was sent, as the worker searches an answer. If that cannot be done, because the
+job or they were changed since or have no key here, the outcome counts and the words about it are withheld.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+
+from hourbell.documents.reader import Problems, read_object
+from hourbell.engine.codes import AWAITING_SESSION
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.life.outcomes import (
+    MOST_ERROR_CHARACTERS,
+    MOST_RESULT_BYTES,
+    Settlement,
+    settlement,
+)
+from hourbell.engine.life.settle import SETTLE, columns
+from hourbell.engine.operations.idempotency import ChangedMeanwhile, Points, Prepared, Write, once
+from hourbell.engine.operations.secrets import redactor_of_sent
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.pages import walk
+from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.executions import (
+    TIMEOUT,
+    Claimed,
+    Execution,
+    ExecutionStatus,
+    Failed,
+    Succeeded,
+)
+from hourbell.model.ids import execution_text
+from hourbell.model.jobs import TaskAction, decode_spec
+from hourbell.security.sealing import KeyRing
+from hourbell.store.database import Connection, committing
+from hourbell.store.queries import queries
+
+log = structlog.get_logger()
+
+_Q = queries("awaiting")
+_TOKEN_OF_SESSION = UUID(int=0)
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_COMPLETE = Points("complete.before_commit", "complete.after_commit")
+_MOST_OVERDUE = 500
+_END_OVERDUE = "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+_RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
+_MOST_MS = 2_000_000_000
+
+WITHHELD = "[withheld: it could not be searched for the secrets that the target was sent]"
+
+_TOO_LATE = Failed(
+    "The target accepted it, and did not say within the timeout how it ended.", TIMEOUT
+)
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """What a target has said about an execution."""
+
+    execution_id: int
+    status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be tried again
+
+
+def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
+    """The token and the outcome that a document tells, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    reader.require("token")
+    token = reader.text("token", _TOKEN, "the token that came with the request", "")
+    reader.require("status", "is required: SUCCEEDED or FAILED")
+    succeeded = reader.choice("status", {"SUCCEEDED": True, "FAILED": False}, None)
+    if succeeded:
+        reader.forbid("error", "has no meaning for what SUCCEEDED")
+    elif succeeded is False:
+        reader.forbid("result", "has no meaning for what FAILED")
+    result = reader.json("result", MOST_RESULT_BYTES)
+    error = reader.string("error")
+    if error is not None and len(error) > MOST_ERROR_CHARACTERS:
+        reader.wrong("error", "too_long", f"must be at most {MOST_ERROR_CHARACTERS} characters")
+    reader.finish()
+    problems.raise_if_any()
+    if succeeded:
+        return token, Succeeded(result)
+    return token, Failed(error or "The target said that it failed.", "reported")
+
+
+async def complete(
+    engine: Engine, ring: KeyRing, execution_id: int, token: str, outcome: Succeeded | Failed
+) -> Completed:
+    """End an attempt that waits for its target, by the token that the target was given."""
+    seen = await get_execution(engine, execution_id)
+    succeeded = isinstance(outcome, Succeeded)
+    status = ExecutionStatus.SUCCEEDED if succeeded else ExecutionStatus.FAILED
+    answer = Completed(execution_id, status)
+    digest = hashlib.sha256(token.encode()).digest()
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Completed]:
+        row = await _by_token(engine, execution_id, digest)
+        if row is None:
+            raise NotFound("execution", execution_text(execution_id))
+        if row["outcome"] == status:
+            return Prepared(0, partial(_as_said, answer))
+        if row["outcome"] is not None or row["claimed_at"] is None:
+            raise _ended(execution_id, row["outcome"])
+        said = await _without_secrets(engine, ring, seen, row, outcome)
+        settled = _settlement(execution_id, row, said, now)
+
+        async def effect(connection: Connection) -> Completed:
+            fence = settled.fence
+            if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
+                raise ChangedMeanwhile
+            done = await connection.fetchrow(
+                SETTLE, AWAITING_SESSION, _TOKEN_OF_SESSION, now, *columns([settled])
+            )
+            assert done is not None
+            if done["refused"]:
+                raise _ended(execution_id, None)
+            return answer
+
+        return Prepared(0, effect, partial(_announce, engine))
+
+    return await once(engine, Write(), _COMPLETE, seen.tenant_id, now, Completed, prepare)
+
+
+async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg.Record | None:
+    """A target may be quicker than the worker, who still has to record that it was accepted: that is waited for."""
+    row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+    if row is not None or not await _runs(engine, execution_id):
+        return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+    async with (
+        engine.early
+    ):  # a few at a time: whoever has no key at all can get here, with any token
+        for _ in range(_RECORDING_SECONDS * 10):
+            await asyncio.sleep(0.1)
+            going_on = await _runs(engine, execution_id)
+            row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
+            if row is not None or not going_on:
+                return row
+    return None
+
+
+async def _runs(engine: Engine, execution_id: int) -> bool:
+    return (await get_execution(engine, execution_id)).status is ExecutionStatus.RUNNING
+
+
+async def _without_secrets(
+    engine: Engine, ring: KeyRing, seen: Execution, row: asyncpg.Record, outcome: Succeeded | Failed
+) -> Succeeded | Failed:
+    if isinstance(outcome, Succeeded) and outcome.result is None:
+        return outcome
+    action = decode_spec(row["spec"]).action if row["is_as_sent"] else None
+    if isinstance(action, TaskAction):
+        return outcome  # it was sent none
+    redactor = None  # if the job was changed since: any secret may have been in it
+    if action is not None:
+        redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
+    if redactor is None:
+        log.warning("what a target said is withheld", execution=execution_text(seen.execution_id))
+    if isinstance(outcome, Succeeded):
+        return Succeeded(redactor.redacted_document(outcome.result) if redactor else WITHHELD)
+    return Failed(redactor.redacted(outcome.error) if redactor else WITHHELD, outcome.kind)
+
+
+async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Fail those that were not completed in time, and cancel those with a cancellation requested; True if there may be more."""
+    with leading():
+        await engine.database.value(_Q["cancel_wished"], *authority(term), now)
+        rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
+        if not rows:
+            return False
+        batch = [
+            _settlement(row["id"], row, _TOO_LATE, now)
+            for row in rows
+            if row["claimed_at"] is not None and row["spec"] is not None
+        ]
+        ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
+        async with committing("settle.before_commit", "settle.after_commit"):
+            released = await engine.database.value(
+                _END_OVERDUE, *authority(term), now, ids, fences, *columns(batch)
+            )
+    if released:
+        engine.announce()
+    return len(rows) == _MOST_OVERDUE
+
+
+def _settlement(
+    execution_id: int, row: asyncpg.Record, outcome: Succeeded | Failed, now: datetime
+) -> Settlement:
+    """The same decision as a worker's, about an attempt that began on a worker."""
+    claimed = Claimed(
+        execution_id,
+        execution_id,
+        "",
+        row["attempt"] + 1,
+        row["fence"],
+        row["occurrence"],
+        None,
+        row["spec"],
+    )
+    passed_ms = int((now - row["claimed_at"]).total_seconds() * 1000)
+    took_ms = max(min(passed_ms, _MOST_MS) - row["begun_ms"], 0)
+    by = row["finish_by"]
+    remaining = None if by is None else (by - now).total_seconds()
+    spec = decode_spec(row["spec"])
+    return settlement(claimed, spec, outcome, row["begun_ms"], took_ms, remaining)
+
+
+def _ended(execution_id: int, outcome: str | None) -> Conflict:
+    how = (
+        f"was completed as {outcome}" if outcome in ("SUCCEEDED", "FAILED") else "ended without it"
+    )
+    return Conflict(f"{execution_text(execution_id)} does not wait for this any more: it {how}.")
+
+
+async def _as_said(answer: Completed, connection: Connection) -> Completed:
+    return answer
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()

@@ -1,0 +1,408 @@
+"""letters: what is dead, listed, read, replayed and purged; and an attempt that is not waited for.
+
+A replay puts an execution back among the due under its own id. Its attempts and its fence go on counting, so that a target sees
+the same execution with higher numbers; its retries are counted anew. It goes by what its job is now (a one-time job is what it
+was), through the gate like any other, and its deadlines count from the replay. The ledger keeps the death; how the execution
+stands is said by what came last.
+
+A move out of the dead letters is a delete and an insert in one statement: two that replay the same at once are one replay.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.engine.codes import CANCELLED
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import (
+    ChangedMeanwhile,
+    Points,
+    Prepared,
+    Write,
+    note,
+    once,
+)
+from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
+from hourbell.engine.views.jobs import NOBODY, tenant_wanted
+from hourbell.engine.views.pages import (
+    MOST_LOOKED_AT,
+    MOST_PER_PAGE,
+    NEWEST,
+    Id,
+    Instant,
+    Page,
+    page_of,
+    read_token,
+    seen,
+    walk,
+)
+from hourbell.model.errors import Conflict, NotFound, UnknownId
+from hourbell.model.executions import REASONS, Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text, parse_job_id
+from hourbell.model.jobs import DEFAULT_TENANT, NewJob, decode_job
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+_Q = queries("dead_letters")
+_J = queries("jobs")
+_E = queries("executions")
+
+MOST_AT_ONCE = 10_000  # that one call replays or purges
+USUAL_AT_ONCE = 1_000
+MOST_PER_SECOND = 100_000
+
+_REPLAY = Points("replay.before_commit", "replay.after_commit")
+_PURGE = Points("purge.before_commit", "purge.after_commit")
+_FAR = datetime.max.replace(tzinfo=UTC)
+_EARLY = datetime(1970, 1, 1, tzinfo=UTC)
+_REASONS = {reason.value: reason for reason in sorted(REASONS[ExecutionStatus.DEAD])}
+
+
+class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant; None: whatever it is."""
+
+    tenant_id: str | None = None
+    job_id: int | None = None
+    reason: Reason | None = None
+    died_from: datetime | None = None
+    died_to: datetime | None = None  # before this
+
+
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as read."""
+
+    execution_id: int
+    job_id: int
+    tenant_id: str
+    died_at: datetime
+    reason: Reason
+    error: str | None
+    scheduled_for: datetime
+    attempt: int  # how many there were
+    attempts: tuple[Attempt, ...]  # oldest first
+    job: NewJob | None  # as it was then; None: nobody kept it
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What became of a replay by filter."""
+
+    replayed: int
+    left: int  # could not be replayed: the job was deleted, or the same occurrence lives already
+    last_run_at: datetime | None  # when the last of them falls due
+    next_token: str | None  # there may be more: go on with it
+
+
+class Purged(msgspec.Struct, frozen=True):
+    """What became of a purge."""
+
+    purged: int
+    next_token: str | None  # there may be more: go on with it
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """Many dead letters, by what they have in common."""
+
+    wanted: LetterFilter
+    limit: int
+    rate_per_second: int | None
+    token: str | None
+
+
+# What is asked for.
+
+
+def read_letter_filter(reader: ObjectReader) -> LetterFilter:
+    """The fields that say which dead letters are meant."""
+    return LetterFilter(
+        tenant_id=reader.label("tenant_id"),
+        job_id=read_job_id(reader),
+        reason=reader.choice("reason", _REASONS, None),
+        died_from=reader.instant("from"),
+        died_to=reader.instant("to"),
+    )
+
+
+def read_job_id(reader: ObjectReader) -> int | None:
+    """The job that a list is to be of."""
+    text = reader.string("job_id")
+    if text is None:
+        return None
+    try:
+        return parse_job_id(text)
+    except UnknownId as error:
+        reader.wrong("job_id", "bad_format", error.message)
+        return None
+
+
+def parse_bulk(document: object, rated: bool) -> Bulk:
+    """The body of a replay (at a rate, if it says so) or a purge by filter, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    bulk = Bulk(
+        read_letter_filter(reader),
+        reader.whole("limit", 1, MOST_AT_ONCE, USUAL_AT_ONCE),
+        reader.whole("rate_per_second", 1, MOST_PER_SECOND, None) if rated else None,
+        reader.string("page_token"),
+    )
+    reader.finish()
+    problems.raise_if_any()
+    return bulk
+
+
+# Reads.
+
+
+async def list_letters(
+    engine: Engine, wanted: LetterFilter, page_size: int = 50, token: str | None = None
+) -> Page:
+    """Dead letters, the latest first; in lists they come without attempts and job."""
+    size = min(page_size, MOST_PER_PAGE)
+    page = await _look(engine, wanted, size, token)
+    items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
+    return Page(items, page.next_token)
+
+
+async def get_letter(engine: Engine, execution_id: int) -> Letter:
+    """A dead letter with its whole history and the job as it was."""
+    row = await engine.database.row_or_none(_Q["letter"], execution_id)
+    if row is None or not engine.sees(row["tenant_name"]):
+        raise NotFound("dead letter", execution_text(execution_id))
+    return _letter(row)
+
+
+async def _look(engine: Engine, wanted: LetterFilter, size: int, token: str | None) -> Page:
+    before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
+    if wanted.died_to is not None and wanted.died_to <= before:
+        before, before_id = wanted.died_to, 0
+    tenant = await tenant_wanted(engine, wanted.tenant_id)
+    if tenant == NOBODY:
+        return Page([], None)
+    args = (before, before_id, size + 1, MOST_LOOKED_AT, wanted.died_from or _EARLY, wanted.reason)
+    if wanted.job_id is not None:
+        rows = await walk(engine, _Q["list_letters_of_job"], *args, wanted.job_id, tenant)
+    elif tenant is not None:
+        rows = await walk(engine, _Q["list_letters_of_tenant"], *args, tenant)
+    else:
+        rows = await walk(engine, _Q["list_letters"], *args)
+    return page_of([seen(rows, size + 1, _position, _letter)], size)
+
+
+def _position(row: asyncpg.Record) -> tuple[datetime, int]:
+    return row["died_at"], row["id"]
+
+
+def _letter(row: asyncpg.Record) -> Letter:
+    spec = row["job_spec"] or row["spec"]
+    return Letter(
+        execution_id=row["id"],
+        job_id=row["job"] or row["id"],
+        tenant_id=row["tenant_name"],
+        died_at=row["died_at"],
+        reason=Reason(row["reason"]),
+        error=row["error"],
+        scheduled_for=row["occurrence"],
+        attempt=row["attempt"],
+        attempts=attempts_of(row["history"], row.get("workers")),
+        job=None if spec is None else decode_job(spec),
+    )
+
+
+# Replays.
+
+
+async def replay_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
+    """A dead letter is due again, now."""
+    return await _again(engine, execution_id, write, letters_only=True)
+
+
+async def retry_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
+    """What waits for its next attempt is tried now; what is dead is replayed."""
+    return await _again(engine, execution_id, write, letters_only=False)
+
+
+async def _again(
+    engine: Engine, execution_id: int, write: Write, *, letters_only: bool
+) -> Execution:
+    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    now = await engine.clock.now()
+    tenant = await engine.tenant(owner, now)
+
+    async def prepare() -> Prepared[Execution]:
+        found = await _letter_or_execution(engine, execution_id)
+        if isinstance(found, Letter):
+            effect = partial(_replay_one, found, tenant, now, write)
+        elif letters_only or found.status is not ExecutionStatus.RETRYING:
+            raise Conflict(_not_again(found))
+        else:
+            effect = partial(_try_now, found, tenant, now, write)
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _REPLAY, owner, now, Execution, prepare)
+
+
+async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
+    """A dead letter may outlive the ledger's memory of it."""
+    try:
+        return await get_letter(engine, execution_id)
+    except NotFound:
+        return await get_execution(engine, execution_id)
+
+
+def _not_again(execution: Execution) -> str:
+    number = execution_text(execution.execution_id)
+    if execution.status is ExecutionStatus.DEAD:
+        return f"{number} is dead, and no longer among the dead letters: it was purged."
+    return f"{number} is {execution.status}: only what is DEAD, or RETRYING, can be tried again."
+
+
+async def _replay_one(
+    letter: Letter, tenant: int, now: datetime, write: Write, connection: Connection
+) -> Execution:
+    number = letter.execution_id
+    if not await connection.fetchval(_Q["replay"], [number], [now], now):
+        raise await _why_not(connection, letter)
+    await note(connection, write, now, tenant, letter.job_id, "replay", None, None)
+    return await _as_it_lives(connection, number, now)
+
+
+async def _why_not(connection: Connection, letter: Letter) -> Exception:
+    number = execution_text(letter.execution_id)
+    row = await connection.fetchrow(_Q["letter"], letter.execution_id)
+    if row is None:
+        return ChangedMeanwhile()  # somebody was first; what he made of it is seen by the next look
+    if row["job"] is not None:
+        job = await connection.fetchrow(_J["recurring"], row["job"])
+        if job is None or job["status"] == CANCELLED:
+            deleted = job_text(letter.job_id)
+            return Conflict(f"{number} cannot be replayed: its job {deleted} was deleted.")
+        if await connection.fetchval(_Q["occurrence_lives"], letter.execution_id):
+            return Conflict(f"{number} cannot be replayed: its occurrence is being run again.")
+    return Conflict(f"Somebody else is moving {number}. Nothing was changed; try again.")
+
+
+async def _try_now(
+    execution: Execution, tenant: int, now: datetime, write: Write, connection: Connection
+) -> Execution:
+    number = execution.execution_id
+    if await connection.fetchval(_Q["try_now"], number, now) is None:
+        if await connection.fetchval(_Q["is_due"], number):
+            raise ChangedMeanwhile
+        raise Conflict(
+            f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is paused, or it"
+            " is queued already. Explain it to see which."
+        )
+    await connection.execute(_J["insert_due"], number)
+    await note(connection, write, now, tenant, execution.job_id, "retry", None, None)
+    return await _as_it_lives(connection, number, now)
+
+
+async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Execution:
+    live = await connection.fetchrow(_E["live"], number, now)
+    assert live is not None
+    return live_execution(live, with_attempts=True)
+
+
+async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
+    """Many dead letters are due again, spread over time if a rate is given: the latest deaths, in the order of their deaths."""
+    now = await engine.clock.now()
+    owner = await _owner(engine, bulk.wanted)
+
+    async def prepare() -> Prepared[Replayed]:
+        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
+        ids = [letter.execution_id for letter in letters]
+        tenant = await engine.tenant(owner, now)
+
+        async def effect(connection: Connection) -> Replayed:
+            moments = spread(len(ids), now, bulk.rate_per_second)
+            done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
+            times = [at for number, at in zip(ids, moments, strict=True) if number in done]
+            said = _noted(bulk, replayed=len(done))
+            job_id = bulk.wanted.job_id if ids else None  # it may be another tenant's
+            await note(connection, write, now, tenant, job_id, "replay", None, said)
+            last = max(times, default=None)
+            return Replayed(len(done), len(ids) - len(done), last, page.next_token)
+
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _REPLAY, owner, now, Replayed, prepare)
+
+
+def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
+    """So many moments from now on, at a rate."""
+    step = timedelta(0) if per_second is None else timedelta(seconds=1) / per_second
+    return [now + step * number for number in range(count)]
+
+
+async def _owner(engine: Engine, wanted: LetterFilter) -> str:
+    """In whose name many are moved: of the tenant that they are to be of, if there is one."""
+    if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NOBODY:
+        return wanted.tenant_id
+    return engine.scope or DEFAULT_TENANT
+
+
+# Purges.
+
+
+async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
+    """A dead letter is removed; what the history says of it stays."""
+    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    now = await engine.clock.now()
+    tenant = await engine.tenant(owner, now)
+
+    async def prepare() -> Prepared[Purged]:
+        letter = await get_letter(engine, execution_id)
+
+        async def effect(connection: Connection) -> Purged:
+            purged = await connection.fetchval(_Q["purge"], [execution_id])
+            await note(connection, write, now, tenant, letter.job_id, "purge", None, None)
+            return Purged(purged, None)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+
+
+async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
+    """Many dead letters are removed, the latest deaths first."""
+    now = await engine.clock.now()
+    owner = await _owner(engine, bulk.wanted)
+
+    async def prepare() -> Prepared[Purged]:
+        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        ids = [letter.execution_id for letter in page.items]
+        tenant = await engine.tenant(owner, now)
+
+        async def effect(connection: Connection) -> Purged:
+            purged = await connection.fetchval(_Q["purge"], ids)
+            said = _noted(bulk, purged=purged)
+            job_id = bulk.wanted.job_id if ids else None
+            await note(connection, write, now, tenant, job_id, "purge", None, said)
+            return Purged(purged, page.next_token)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+
+
+def _noted(bulk: Bulk, **done: int) -> str:
+    """What the audit trail says of it."""
+    asked: dict[str, Any] = {
+        "tenant_id": bulk.wanted.tenant_id,
+        "reason": bulk.wanted.reason,
+        "from": bulk.wanted.died_from,
+        "to": bulk.wanted.died_to,
+        "rate_per_second": bulk.rate_per_second,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    return msgspec.json.encode(given | done).decode()
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()

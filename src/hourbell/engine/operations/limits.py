@@ -1,0 +1,179 @@
+"""limits: what tenants, queues and targets may have, set and read at run time.
+
+A setting is written in a transaction of its own and acts at once. What was ready before a limit was set or lowered is looked
+at by its claim, and goes through the gate again if it has to; what runs is counted by the gate's next pass; what waits for
+a limit that was raised or removed is woken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hourbell.documents.reader import shown_key
+from hourbell.documents.settings import check_label, check_retry_policy
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
+from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
+from hourbell.model.limits import Limits, QueueSettings, TenantSettings
+from hourbell.model.policies import RetryPolicy
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+# Kinds of blockers, as in functions/limits.sql.
+QUEUE, TENANT, TARGET, KEY, JOB, TASK = range(1, 7)
+
+_Q = queries("limits")
+_POINTS = Points("configure.before_commit", "configure.after_commit")
+
+
+async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
+    """Give a tenant its weight, limits, quota and retention; they replace what it had."""
+    if engine.scope is not None:
+        raise Forbidden("The limits of a tenant are set by a key of all tenants, not by its own.")
+    check_label(name, "tenant_id")
+    settings.check()
+    _check_ledger_days(engine, settings)
+    now = await engine.clock.now()
+    number = await engine.tenant(name, now)
+
+    async def effect(connection: Connection) -> None:
+        await connection.execute(
+            _Q["weigh"],
+            number,
+            settings.weight,
+            settings.max_jobs,
+            settings.ledger_days,
+            settings.dead_letter_days,
+            settings.audit_days,
+        )
+        await _limit(connection, TENANT, number, settings, now)
+        await note(connection, write, now, number, None, "configure_tenant", None, None)
+
+    await _configure(engine, write, name, number, now, effect)
+
+
+def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
+    most = engine.times.ledger_days
+    if settings.ledger_days is not None and settings.ledger_days > most:
+        problem = (
+            f"must be at most {most}: the cell drops whole days after that (HOURBELL_LEDGER_DAYS)"
+        )
+        raise InvalidInput([FieldError("ledger_days", "out_of_range", problem)])
+
+
+async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: Write) -> None:
+    """Give a queue its limits and defaults; they replace what it had. It is the cell's, not a tenant's."""
+    if engine.scope is not None:
+        raise NotFound("queue", shown_key(name))
+    check_label(name, "queue")
+    settings.check()
+    retries = settings.default_retry_policy
+    if retries is not None:
+        check_retry_policy(retries, "default_retry_policy")
+    number = await engine.queue(name, await engine.clock.now())
+
+    async def effect(connection: Connection) -> None:
+        stored = None if retries is None else msgspec.json.encode(retries).decode()
+        await connection.execute(
+            _Q["set_defaults"], number, settings.default_timeout_seconds, stored
+        )
+
+    await _set(engine, QUEUE, number, settings, write, effect)
+
+
+async def set_target(engine: Engine, host: str, limits: Limits, write: Write) -> None:
+    """Limit a host that webhooks call; this replaces what it had. It is the cell's, not a tenant's."""
+    if engine.scope is not None:
+        raise NotFound("target", shown_key(host))
+    limits.check()
+    number = await engine.target(host_named(host), await engine.clock.now())
+    assert number is not None
+    await _set(engine, TARGET, number, limits, write)
+
+
+def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> QueueSettings:
+    """The settings of a queue from its limits and its row."""
+    return QueueSettings(
+        max_concurrency=limits.max_concurrency,
+        rate_limit=limits.rate_limit,
+        default_timeout_seconds=timeout,
+        default_retry_policy=None
+        if retries is None
+        else msgspec.json.decode(retries, type=RetryPolicy),
+    )
+
+
+def host_named(text: object) -> str:
+    """A host as jobs name it in their urls, or InvalidInput."""
+    url = f"http://{text}/"
+    found = host_of(url) if isinstance(text, str) and url_problem(url) is None else None
+    if found is None or urlsplit(url).path != "/" or urlsplit(url).port is not None:
+        problem = "must be a host as it stands in a url, without scheme, port and path"
+        raise InvalidInput([FieldError("host", "bad_format", problem)])
+    return found
+
+
+async def _set(
+    engine: Engine,
+    kind: int,
+    key: int,
+    limits: Limits,
+    write: Write,
+    besides: Callable[[Connection], Awaitable[None]] | None = None,
+) -> None:
+    now = await engine.clock.now()
+    tenant = await engine.tenant(DEFAULT_TENANT, now)
+
+    async def effect(connection: Connection) -> None:
+        await _limit(connection, kind, key, limits, now)
+        if besides is not None:
+            await besides(connection)
+        operation = "configure_queue" if kind == QUEUE else "configure_target"
+        await note(connection, write, now, tenant, None, operation, None, None)
+
+    await _configure(engine, write, DEFAULT_TENANT, tenant, now, effect)
+
+
+async def _limit(
+    connection: Connection, kind: int, key: int, limits: Limits, now: datetime
+) -> None:
+    rate = limits.rate_limit
+    if limits.max_concurrency is None and rate is None:
+        await connection.execute(_Q["unlimit"], kind, key)
+    else:
+        await connection.execute(_Q["lock"])
+        changed = await connection.fetchval(
+            _Q["limit"],
+            kind,
+            key,
+            limits.max_concurrency,
+            None if rate is None else rate.per_second,
+            None if rate is None else rate.burst,
+        )
+        if changed is not None:
+            await connection.execute(_Q["look_again"], kind, key)
+    await connection.execute(_Q["wake"], now, kind, key)
+
+
+async def _configure(
+    engine: Engine,
+    write: Write,
+    tenant: str,
+    number: int,
+    now: datetime,
+    effect: Callable[[Connection], Awaitable[None]],
+) -> None:
+    async def prepare() -> Prepared[None]:
+        return Prepared(number, effect, partial(_announce, engine))
+
+    await once(engine, write, _POINTS, tenant, now, type(None), prepare)
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()

@@ -1,0 +1,234 @@
+"""monitors: create, read and delete those who watch a job; `watch` judges them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.actions import (
+    check_number_of_secrets,
+    read_headers,
+    read_secrets_check,
+    read_url,
+)
+from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.documents.render import shown_headers
+from hourbell.engine.codes import JOB_STATUSES
+from hourbell.engine.core import Engine
+from hourbell.engine.leader.watch import next_expected
+from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.named_secrets import require_secrets
+from hourbell.engine.operations.idempotency import (
+    ChangedMeanwhile,
+    Points,
+    Prepared,
+    Write,
+    note,
+    once,
+)
+from hourbell.engine.views.jobs import get_job
+from hourbell.engine.views.pages import (
+    MOST_PER_PAGE,
+    NEWEST,
+    Id,
+    Page,
+    page_token,
+    read_token,
+    walk,
+)
+from hourbell.model.errors import Conflict, JobNotActive, NotFound, UnknownId
+from hourbell.model.ids import job_text, monitor_text, parse_job_id
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import JobStatus, SecretsCheck
+from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, NewMonitor
+from hourbell.model.schedules import Once
+from hourbell.security.secrets import required_by_webhook
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+
+_Q = queries("notices")
+_J = queries("jobs")
+_POINTS = Points("monitor.before_commit", "monitor.after_commit")
+
+
+async def create_monitor(engine: Engine, document: object, write: Write) -> Monitor:
+    """The monitor that a document describes, created."""
+    new = parse_new_monitor(document)
+    watched = await get_job(engine, new.job_id)
+    now = await engine.clock.now()
+    monitor_id = await engine.new_id(now)
+
+    async def prepare() -> Prepared[Monitor]:
+        job = await get_job(engine, new.job_id)
+        if isinstance(job.schedule, Once):
+            raise Conflict(
+                f"{job_text(job.job_id)} runs once. A monitor watches a RECURRING job; to be told what"
+                " became of this one, give it notifications."
+            )
+        if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+            raise JobNotActive(job_text(job.job_id), job.status)
+        if new.secrets is SecretsCheck.REQUIRED:
+            required = required_by_webhook("", new.url, new.headers)
+            await require_secrets(engine, job.tenant_id, required)
+        tenant = await engine.tenant(job.tenant_id, now)
+        try:
+            expected = next_expected(job, job.job_id, now)
+        except TimingError as error:
+            raise unusable(job.job_id, error) from error
+        if job.status is JobStatus.PAUSED:
+            expected = None
+
+        async def effect(connection: Connection) -> Monitor:
+            # Locked, so that nobody pauses or reschedules it unseen.
+            row = await connection.fetchrow(_J["lock_recurring"], job.job_id)
+            if (
+                row is None
+                or row["version"] != job.version
+                or JOB_STATUSES[row["status"]] is not job.status
+            ):
+                raise ChangedMeanwhile
+            if await connection.fetchval(_Q["monitors_of_job"], job.job_id) >= MAX_MONITORS:
+                raise Conflict(
+                    f"{job_text(job.job_id)} has {MAX_MONITORS} monitors, as many as it may; delete one."
+                )
+            await connection.execute(
+                _Q["insert_monitor"],
+                monitor_id,
+                tenant,
+                job.job_id,
+                now,
+                expected,
+                expected and expected + timedelta(seconds=new.grace_seconds),
+                new.grace_seconds,
+                new.url,
+                msgspec.json.encode(new.headers).decode(),
+            )
+            await note(connection, write, now, tenant, job.job_id, "create_monitor", None, None)
+            return Monitor(
+                **msgspec.structs.asdict(new),
+                monitor_id=monitor_id,
+                tenant_id=job.tenant_id,
+                expected_at=expected,
+                last_success_at=None,
+                down_since=None,
+                created_at=now,
+            )
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _POINTS, watched.tenant_id, now, Monitor, prepare)
+
+
+async def get_monitor(engine: Engine, monitor_id: int) -> Monitor:
+    row = await _find(engine, monitor_id)
+    if row["deleted_at"] is not None:
+        raise NotFound("monitor", monitor_text(monitor_id))
+    return _monitor(row)
+
+
+async def _find(engine: Engine, monitor_id: int) -> asyncpg.Record:
+    """A monitor, also one that was deleted a short while ago."""
+    row = await engine.database.row_or_none(_Q["monitor"], monitor_id)
+    if row is None or not engine.sees(row["tenant_name"]):
+        raise NotFound("monitor", monitor_text(monitor_id))
+    return row
+
+
+async def list_monitors(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Monitors, newest first."""
+    before = NEWEST if token is None else read_token(token, Id)
+    size = min(page_size, MOST_PER_PAGE)
+    if engine.scope is None:
+        rows = await walk(engine, _Q["list_monitors"], before, size + 1)
+    else:
+        tenant = await engine.database.value(_J["tenant_by_name"], engine.scope)
+        rows = await walk(engine, _Q["list_monitors_of_tenant"], before, size + 1, tenant)
+    found = [_monitor(row) for row in rows[:size]]
+    more = len(rows) > size
+    return Page(found, page_token(found[-1].monitor_id) if more else None)
+
+
+async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monitor:
+    """Nobody watches any more; an alert that is on its way still comes."""
+    found = await _find(engine, monitor_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Monitor]:
+        seen = await get_monitor(engine, monitor_id)
+        tenant = await engine.tenant(seen.tenant_id, now)
+
+        async def effect(connection: Connection) -> Monitor:
+            if await connection.fetchval(_Q["delete_monitor"], monitor_id, now) is None:
+                raise ChangedMeanwhile
+            await note(connection, write, now, tenant, seen.job_id, "delete_monitor", None, None)
+            return seen
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _POINTS, found["tenant_name"], now, Monitor, prepare)
+
+
+def parse_new_monitor(document: object) -> NewMonitor:
+    """The monitor that a document describes, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    job_id = _read_job_id(reader)
+    reader.require("grace_seconds")
+    grace = reader.whole("grace_seconds", 1, MAX_GRACE_SECONDS, None)
+    url = read_url(reader)
+    headers = read_headers(reader)
+    secrets = read_secrets_check(reader)
+    check_number_of_secrets(reader, url, headers)
+    reader.finish()
+    problems.raise_if_any()
+    assert job_id is not None
+    assert grace is not None
+    assert url is not None
+    return NewMonitor(job_id=job_id, grace_seconds=grace, url=url, headers=headers, secrets=secrets)
+
+
+def _read_job_id(reader: ObjectReader) -> int | None:
+    reader.require("job_id")
+    text = reader.string("job_id")
+    if text is None:
+        return None
+    try:
+        return parse_job_id(text)
+    except UnknownId:
+        reader.wrong("job_id", "bad_format", "is not the id of a job, such as job_0000000000016")
+        return None
+
+
+def render_monitor(monitor: Monitor) -> dict[str, Any]:
+    """A monitor as users see it."""
+    instants = ("expected_at", "last_success_at", "down_since")
+    return {
+        "monitor_id": monitor_text(monitor.monitor_id),
+        "job_id": job_text(monitor.job_id),
+        "tenant_id": monitor.tenant_id,
+        "grace_seconds": monitor.grace_seconds,
+        "url": monitor.url,
+        "headers": shown_headers(monitor.headers),
+        "status": "UP" if monitor.down_since is None else "DOWN",
+        **{name: at and format_instant(at) for name in instants for at in [getattr(monitor, name)]},
+        "created_at": format_instant(monitor.created_at),
+    }
+
+
+def _monitor(row: asyncpg.Record) -> Monitor:
+    return Monitor(
+        monitor_id=row["id"],
+        job_id=row["job"],
+        tenant_id=row["tenant_name"],
+        grace_seconds=row["grace_seconds"],
+        url=row["url"],
+        headers=msgspec.json.decode(row["headers"]),
+        expected_at=None if row["check_at"] is None else row["expected_at"],
+        last_success_at=row["last_success_at"],
+        down_since=row["down_since"],
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,226 @@
+"""request: runs that somebody asks for (now, or for a stretch of the past), and runs that somebody takes back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+
+from hourbell.documents.changes import parse_override
+from hourbell.documents.schedules import timetable_of
+from hourbell.engine.codes import (
+    FATE_CANCELLED,
+    ORIGIN_BACKFILL,
+    ORIGIN_RUN_NOW,
+    OVERLAPS,
+    notifies,
+)
+from hourbell.engine.core import Engine
+from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.named_secrets import require_secrets_of
+from hourbell.engine.operations.change import said_of
+from hourbell.engine.operations.idempotency import (
+    ChangedMeanwhile,
+    Points,
+    Prepared,
+    Write,
+    note,
+    once,
+)
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.jobs import get_job
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, JobNotActive
+from hourbell.model.executions import FATES, Execution, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text
+from hourbell.model.jobs import Job, JobStatus, encode_job
+from hourbell.model.policies import Delivery
+from hourbell.model.schedules import Once
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+from hourbell.timing.rules import between, compile_rule
+
+_J = queries("jobs")
+_E = queries("executions")
+_A = queries("awaiting")
+
+MOST_BACKFILLED = 10_000
+
+_RUN = Points("run.before_commit", "run.after_commit")
+_CANCEL = Points("cancel.before_commit", "cancel.after_commit")
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """The executions that a request made."""
+
+    execution_ids: list[int]
+
+
+async def run_now(
+    engine: Engine, job_id: int, write: Write, document: object | None = None
+) -> Requested:
+    """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier.
+
+    A document may say what this one run is sent in place of the job's own body or payload.
+    """
+    seen = await get_job(engine, job_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Requested]:
+        job = await get_job(engine, job_id)
+        tenant = await engine.tenant(job.tenant_id, now)
+        override = None if document is None else parse_override(document, job)
+        if override is not None:
+            await require_secrets_of(engine, override)
+        spec = None if override is None else encode_job(override).decode()
+
+        async def effect(connection: Connection) -> Requested:
+            # Of a one-time job it is a change, and what it was is nowhere else.
+            changes = spec is not None and isinstance(job.schedule, Once)
+            before = encode_job(said_of(job)).decode() if changes else None
+            await note(connection, write, now, tenant, job_id, "run", before, spec)
+            if isinstance(job.schedule, Once):
+                return await _run_one_time_now(connection, job, now, spec)
+            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
+
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+
+
+async def backfill(
+    engine: Engine, job_id: int, after: datetime, through: datetime, write: Write
+) -> Requested:
+    """Run the job for its occurrences in (after, through], all of them past; those that live already are left."""
+    seen = await get_job(engine, job_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Requested]:
+        job = await get_job(engine, job_id)
+        tenant = await engine.tenant(job.tenant_id, now)
+        occurrences = _past_occurrences(job, after, through, now)
+
+        async def effect(connection: Connection) -> Requested:
+            await note(connection, write, now, tenant, job_id, "backfill", None, None)
+            return await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
+
+        return Prepared(tenant, effect, partial(_announce, engine))
+
+    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+
+
+async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
+    """Take an execution back. What waits ends at once; what is queued or runs is asked to, and ends soon."""
+    first_seen = await get_execution(engine, execution_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[Execution]:
+        seen = await get_execution(engine, execution_id)
+        tenant = await engine.tenant(seen.tenant_id, now)
+
+        async def effect(connection: Connection) -> Execution:
+            return await _cancel(connection, seen, tenant, now, write)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _CANCEL, first_seen.tenant_id, now, Execution, prepare)
+
+
+async def _cancel(
+    connection: Connection, seen: Execution, tenant: int, now: datetime, write: Write
+) -> Execution:
+    number = seen.execution_id
+    if seen.status in FATES:
+        if seen.status is ExecutionStatus.CANCELLED:
+            return seen
+        raise Conflict(f"{execution_text(number)} has ended already: {seen.status}.")
+    await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
+    if await connection.fetchrow(_E["take_waiting"], number) is not None:
+        await connection.execute(_J["discard"], number, FATE_CANCELLED, Reason.CANCELLED, now)
+        return msgspec.structs.replace(
+            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        )
+    if await connection.fetchval(_E["waits"], number):
+        raise ChangedMeanwhile
+    if seen.status is ExecutionStatus.AWAITING:
+        if not await connection.fetchval(_A["cancel"], number, now):
+            raise ChangedMeanwhile
+        return msgspec.structs.replace(
+            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+        )
+    await connection.execute(_E["wish_to_cancel"], number, now)
+    return seen
+
+
+async def _announce(engine: Engine) -> None:
+    engine.announce()
+
+
+async def _insert_runs(
+    connection: Connection,
+    job: Job,
+    origin: int,
+    occurrences: list[datetime],
+    now: datetime,
+    spec: str | None = None,
+) -> Requested:
+    if job.status is JobStatus.CANCELLED:
+        raise JobNotActive(job_text(job.job_id), job.status)
+    rows = await connection.fetch(
+        _E["insert_run"],
+        job.job_id,
+        now,
+        origin,
+        occurrences,
+        job.start_deadline_seconds,
+        job.deadline_seconds,
+        OVERLAPS[job.overlap_policy],
+        job.delivery is Delivery.AT_MOST_ONCE,
+        spec,
+        notifies(job),
+    )
+    return Requested([row["id"] for row in rows])
+
+
+async def _run_one_time_now(
+    connection: Connection, job: Job, now: datetime, spec: str | None
+) -> Requested:
+    taken = await connection.fetchrow(_J["take_one_time"], job.job_id)
+    if taken is not None:
+        if taken["version"] != job.version:
+            raise ChangedMeanwhile
+        await connection.execute(_E["hasten"], job.job_id, now, spec)
+        await connection.execute(_J["insert_due"], job.job_id)
+    elif job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+        raise JobNotActive(job_text(job.job_id), job.status)
+    elif spec is not None:
+        raise Conflict(
+            f"{job_text(job.job_id)} is queued or runs already, so it cannot be sent anything else any more."
+            " Create another job."
+        )
+    return Requested([job.job_id])
+
+
+def _past_occurrences(
+    job: Job, after: datetime, through: datetime, now: datetime
+) -> list[datetime]:
+    problems: list[FieldError] = []
+    if isinstance(job.schedule, Once):
+        raise Conflict("A one-time job has no occurrences to make up; create another job.")
+    if through > now:
+        problems.append(FieldError("through", "out_of_range", "must not lie in the future"))
+    if after >= through:
+        problems.append(FieldError("after", "conflict", "must be earlier than through"))
+    if problems:
+        raise InvalidInput(problems)
+    try:
+        rule = compile_rule(*msgspec.structs.astuple(timetable_of(job.schedule, job.job_id)))
+    except TimingError as error:
+        raise unusable(job.job_id, error) from error
+    occurrences = between(rule, after, through, MOST_BACKFILLED + 1)
+    if len(occurrences) > MOST_BACKFILLED:
+        last = occurrences[MOST_BACKFILLED - 1] + timedelta(0)
+        message = f"covers more than {MOST_BACKFILLED} occurrences; end it at {last.isoformat()}"
+        raise InvalidInput([FieldError("through", "out_of_range", message)])
+    return occurrences

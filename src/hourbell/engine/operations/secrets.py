@@ -1,0 +1,337 @@
+"""secrets: set, listed, deleted; read by workers, and by whoever keeps what a target says later.
+
+A value comes in once and never goes out again: not in answers, not in the audit trail, not in the kept answer of a write. Who
+sets a value may ask that the one before it goes on counting for a while: for secrets that sign, both then do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.reader import Problems, read_object, text_problem
+from hourbell.engine.core import Engine
+from hourbell.engine.life.groups import Ask, Group
+from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.views.pages import Page, page_token, read_token
+from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
+from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
+from hourbell.security.sealing import KeyRing, Sealed
+from hourbell.security.secrets import (
+    FEWEST_CHARACTERS,
+    MAX_BYTES_OF_REQUEST,
+    SECRET_NAME,
+    SECRET_NAME_IS,
+    Redactor,
+    Secret,
+    names_of,
+    new_signing_secret,
+    signer_of,
+)
+from hourbell.store.database import Connection, translated
+from hourbell.store.queries import queries
+
+MAX_CHARACTERS = 8_192
+MAX_SECRETS = 1_000  # of one tenant
+MAX_KEEP_SECONDS = 30 * 86_400
+FRESH_SECONDS = 2.0  # how long a worker goes on with what it has read
+_MOST_READ = 10_000
+_MOST_ASKING = 100_000  # more than a worker has slots
+_LOOK_SECONDS = 5.0  # others wait for it
+_MOST_RESEALED = 100
+
+_Q = queries("secrets")
+_POINTS = Points("configure.before_commit", "configure.after_commit")
+
+
+class NewSecret(msgspec.Struct, frozen=True):
+    """A value that is to be set, and checked."""
+
+    value: str | None  # None: to be made, for signing
+    keep_previous_seconds: int
+    tenant_id: str | None
+
+
+class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret as people see it: everything but its value."""
+
+    name: str
+    tenant_id: str
+    created_at: datetime
+    updated_at: datetime
+    previous_until: datetime | None
+
+
+class SetSecret(msgspec.Struct, frozen=True):
+    """What was set, and the only time that a value which was made here is seen."""
+
+    secret: StoredSecret
+    value: str | None
+
+
+def parse_new_secret(document: object) -> NewSecret:
+    """The value that a document sets, or InvalidInput with every wrong field."""
+    problems = Problems()
+    reader = read_object(document, problems)
+    value = reader.string("value")
+    generate = reader.choice("generate", {"signing": True}, False)
+    if value is None and not generate:
+        reader.require("value", 'is required, or "generate": "signing" in its place')
+    elif value is not None and generate:
+        reader.wrong("generate", "conflict", "cannot stand beside value; give one of the two")
+    if value is not None:
+        problem = text_problem(value)
+        if problem is None and not FEWEST_CHARACTERS <= len(value) <= MAX_CHARACTERS:
+            problem = f"must be {FEWEST_CHARACTERS} to {MAX_CHARACTERS} characters"
+        if problem is not None:
+            reader.wrong("value", "bad_format", problem)
+    keep = reader.whole("keep_previous_seconds", 0, MAX_KEEP_SECONDS, 0)
+    tenant = reader.label("tenant_id")
+    reader.finish()
+    problems.raise_if_any()
+    return NewSecret(value, keep, tenant)
+
+
+async def set_secret(
+    engine: Engine, ring: KeyRing, name: str, new: NewSecret, write: Write
+) -> SetSecret:
+    """Give a secret of a tenant its value; a new name is a new secret."""
+    _check_name(name)
+    tenant_id = _whose(engine, new.tenant_id)
+    now = await engine.clock.now()
+    value = new_signing_secret() if new.value is None else new.value
+    sealed = ring.seal(value, _belongs_to(tenant_id, name))
+    # The request has the value in it, and some values are easily tried out. What an older key has digested is still known.
+    newest, *older = ring.macs(write.fingerprint)
+    write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
+    made = False
+
+    async def prepare() -> Prepared[StoredSecret]:
+        tenant = await engine.tenant(tenant_id, now)
+
+        async def effect(connection: Connection) -> StoredSecret:
+            nonlocal made
+            row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
+            if (
+                row is None
+                and await connection.fetchval(_Q["count_secrets"], tenant) >= MAX_SECRETS
+            ):
+                raise Conflict(f"A tenant can have {MAX_SECRETS} secrets. Delete one first.")
+            keeps = row is not None and new.keep_previous_seconds > 0
+            until = now + timedelta(seconds=new.keep_previous_seconds) if keeps else None
+            created = await connection.fetchval(
+                _Q["put_secret"],
+                tenant,
+                name,
+                sealed.content,
+                sealed.by,
+                row["sealed"] if keeps and row else None,
+                row["sealed_by"] if keeps and row else None,
+                until,
+                now,
+            )
+            noted = msgspec.json.encode({"name": name}).decode()
+            await note(connection, write, now, tenant, None, "set_secret", None, noted)
+            made = True
+            return StoredSecret(
+                name=name,
+                tenant_id=tenant_id,
+                created_at=created,
+                updated_at=now,
+                previous_until=until,
+            )
+
+        return Prepared(tenant, effect)
+
+    stored = await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
+    return SetSecret(stored, value if made and new.value is None else None)
+
+
+async def delete_secret(
+    engine: Engine, name: str, tenant_id: str | None, write: Write
+) -> StoredSecret:
+    """Whoever asks for it from now on does not get it."""
+    _check_name(name)
+    tenant_id = _whose(engine, tenant_id)
+    now = await engine.clock.now()
+
+    async def prepare() -> Prepared[StoredSecret]:
+        tenant = await engine.tenant(tenant_id, now)
+
+        async def effect(connection: Connection) -> StoredSecret:
+            row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
+            if row is None:
+                raise NotFound("secret", name)
+            await connection.execute(_Q["delete_secret"], tenant, name)
+            noted = msgspec.json.encode({"name": name}).decode()
+            await note(connection, write, now, tenant, None, "delete_secret", noted, None)
+            return _stored(row, tenant_id)
+
+        return Prepared(tenant, effect)
+
+    return await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
+
+
+async def list_secrets(
+    engine: Engine, tenant_id: str | None, page_size: int, token: str | None
+) -> Page:
+    """The secrets of a tenant by name, without their values."""
+    tenant_id = _whose(engine, tenant_id)
+    after = "" if token is None else read_token(token, str)
+    if text_problem(after) is not None:
+        after = ""
+    rows = await engine.database.fetch(_Q["list_secrets"], tenant_id, after, page_size + 1)
+    found = [_stored(row, tenant_id) for row in rows[:page_size]]
+    return Page(found, page_token(found[-1].name) if len(rows) > page_size else None)
+
+
+async def reseal(engine: Engine, ring: KeyRing) -> int:
+    """Seal everything that an older key seals by the first of the ring; how many that were."""
+    count = 0
+    while True:
+        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _MOST_RESEALED)
+        for row in rows:
+            belongs_to = _belongs_to(row["tenant_name"], row["name"])
+            value = ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to)
+            fresh = ring.seal(value, belongs_to)
+            before = None
+            if row["previous"] is not None:
+                previous = ring.open(Sealed(row["previous"], row["previous_by"]), belongs_to)
+                before = ring.seal(previous, belongs_to)
+            await engine.database.value(
+                _Q["reseal"],
+                row["tenant"],
+                row["name"],
+                row["sealed"],
+                fresh.content,
+                fresh.by,
+                None if before is None else before.content,
+                None if before is None else before.by,
+            )
+        count += len(rows)
+        if len(rows) < _MOST_RESEALED:
+            return count
+
+
+class _Read(msgspec.Struct, frozen=True):
+    """A secret as it is sealed, or that there is none; and when that was so."""
+
+    row: asyncpg.Record | None
+    at: float  # monotonic
+
+
+_Name = tuple[str, str]  # of a tenant, and of its secret
+_Names = Sequence[_Name]
+_Found = Mapping[_Name, _Read]
+
+
+class StoredSecrets:
+    """The secrets of tenants, for a worker that sends something: remembered sealed, opened each time."""
+
+    def __init__(self, engine: Engine, ring: KeyRing) -> None:
+        self._engine = engine
+        self._ring = ring
+        self._read: dict[_Name, _Read] = {}
+        # What webhooks of many tenants ask for at the same moment is one look.
+        self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
+
+    async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
+        """Those of the names that there are."""
+        wanted = [(tenant, name) for name in names]
+        known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
+        fresh_since = time.monotonic() - FRESH_SECONDS
+        missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
+        if missing:
+            found = await self._looks.ask(missing, self._look_up)
+            # What was fresh before the wait need not be the newest after it.
+            known |= {one: self._read[one] for one in wanted if one in self._read}
+            known |= {one: found[one] for one in missing}
+        sealed = [row for one in wanted if (row := known[one].row) is not None]
+        if not sealed:
+            return {}
+        rotates = any(row["previous"] is not None for row in sealed)
+        now = await self._engine.clock.now() if rotates else None
+        return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
+
+    async def _look_up(self, asks: Sequence[Ask[_Names, _Found]]) -> None:
+        wanted = {one for ask in asks for one in ask.wanted}
+        at = time.monotonic()
+        with translated():
+            async with asyncio.timeout(_LOOK_SECONDS):
+                rows = await _sealed(self._engine, wanted)
+        found = {one: _Read(None, at) for one in wanted}
+        found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
+        if len(self._read) > _MOST_READ:
+            self._read.clear()
+        self._read |= found
+        for ask in asks:
+            ask.answer(found)
+
+
+async def redactor_of_sent(
+    engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
+) -> Redactor | None:
+    """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here."""
+    names = names_of(action)
+    rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
+    if not names <= {row["name"] for row in rows}:
+        return None
+    # A worker may have read it a moment before, and a secret that was deleted and made again has no past.
+    since = sent_at - timedelta(seconds=FRESH_SECONDS)
+    if any(row["updated_at"] > since for row in rows if row["name"] in names):
+        return None
+    try:
+        known = [_opened(ring, tenant, row, sent_at) for row in rows]
+    except NoSecretKeys:
+        return None
+    values = [value for secret in known for value in secret.values]
+    if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
+        return None
+    return Redactor(values)
+
+
+async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg.Record]:
+    """Those of these secrets that there are, as they are sealed."""
+    return await engine.database.fetch(
+        _Q["sealed"], [tenant for tenant, _ in wanted], [name for _, name in wanted]
+    )
+
+
+def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
+    """With the value before it, if that still counts now."""
+    belongs_to = _belongs_to(tenant, row["name"])
+    previous = None
+    if now is not None and row["previous"] is not None and row["previous_until"] > now:
+        previous = ring.open(Sealed(row["previous"], row["previous_by"]), belongs_to)
+    return Secret(ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous)
+
+
+def _whose(engine: Engine, tenant_id: str | None) -> str:
+    if tenant_id is None:
+        return engine.scope or DEFAULT_TENANT
+    engine.require(tenant_id)
+    return tenant_id
+
+
+def _check_name(name: str) -> None:
+    if not SECRET_NAME.fullmatch(name):
+        raise InvalidInput([FieldError("name", "bad_format", f"must be {SECRET_NAME_IS}")])
+
+
+def _belongs_to(tenant_id: str, name: str) -> str:
+    return f"{tenant_id}\0{name}"
+
+
+def _stored(row: asyncpg.Record, tenant_id: str) -> StoredSecret:
+    return StoredSecret(
+        name=row["name"],
+        tenant_id=tenant_id,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        previous_until=row["previous_until"],
+    )

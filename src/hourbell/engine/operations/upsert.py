@@ -1,0 +1,110 @@
+"""upsert: the one job of a name, made if it is not there and replaced if it is.
+
+The name is a unique key in a space of its own: jobs that were created otherwise may have the same name and are not meant.
+Requests that put the same name at once make one job: the first creates it, the others change it one after the other. Within a
+process they wait for each other here; between processes a request that finds the job changed since it looked tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+
+from hourbell.documents.changes import replacing, unmasked
+from hourbell.documents.reader import Problems, read_object
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create import Asked, Created, Held, ask_for, asked_by, look
+from hourbell.engine.life.rows import NAME
+from hourbell.engine.operations.change import (
+    UPDATE,
+    Target,
+    prepare_change,
+    require_active,
+    target_of,
+)
+from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.model.errors import Conflict, JobNotActive
+from hourbell.model.jobs import MAX_NAME, Job
+from hourbell.store.database import Connection
+from hourbell.store.queries import queries
+
+_Q = queries("jobs")
+_TRIES = 64  # each time another process has changed the job of this name
+TURN_SECONDS = 5.0  # that a request waits for others that put the same name
+
+
+async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
+    """The job of this name as the document describes it; what that leaves out has its default."""
+    asked = asked_by(engine, _named(name, document), write, name)
+    async with _turn(engine, asked.tenant, name):
+        return await _put(engine, name, asked)
+
+
+@asynccontextmanager
+async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
+    """One request at a time for a name; Conflict if the others take too long."""
+    lock = engine.puts.setdefault((tenant, name), asyncio.Lock())
+    try:
+        async with asyncio.timeout(TURN_SECONDS):
+            await lock.acquire()
+    except TimeoutError:
+        raise Conflict(IN_USE) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def _put(engine: Engine, name: str, asked: Asked) -> Created:
+    for _ in range(_TRIES):
+        holder = await engine.database.value(_Q["holder"], asked.tenant, NAME, name)
+        if holder is not None:
+            try:
+                return await _replace(engine, holder, asked)
+            except JobNotActive:
+                continue  # it has ended since; the name is free
+        outcome = await ask_for(engine, asked)
+        if isinstance(outcome, Created):
+            return outcome
+        # Somebody was first, with the name or with the idempotency key.
+        assert outcome is None or isinstance(outcome, Held)
+    raise Conflict(IN_USE)
+
+
+def _named(name: str, document: object) -> dict[str, object]:
+    """The document with the name in it; InvalidInput if it says another."""
+    problems = Problems()
+    reader = read_object({"name": name}, problems)
+    reader.printable("name", MAX_NAME)
+    reader = read_object(document, problems)
+    if reader.given("name") and reader.fields["name"] != name:
+        reader.wrong("name", "conflict", "must be the name in the path, or left out")
+    for key in ("unique_key", "on_duplicate"):
+        reader.forbid(key, "has no meaning here: the name is unique, and its job is replaced")
+    problems.raise_if_any()
+    return {**reader.fields, "name": name}
+
+
+async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
+    seen = await look(engine, [asked])
+    now, write = seen.now, asked.write
+
+    def decide(job: Job, _: object) -> Target | None:
+        require_active(job)
+        assert isinstance(asked.document, dict)
+        whole = msgspec.structs.replace(asked, document=unmasked(asked.document, job))
+        return target_of(replacing(job, seen.parse(whole, job_id)), job)
+
+    async def prepare() -> Prepared[Created]:
+        change = await prepare_change(engine, job_id, now, write, UPDATE, decide)
+        return Prepared(change.tenant, partial(_changed, change), change.then)
+
+    return await once(engine, write, UPDATE.points, asked.tenant, now, Created, prepare)
+
+
+async def _changed(change: Prepared[Job], connection: Connection) -> Created:
+    return Created(await change.effect(connection), existed=True)

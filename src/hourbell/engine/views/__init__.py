@@ -1,0 +1,1 @@
+"""What only looks: lists, explanations, overviews, forecasts, health."""

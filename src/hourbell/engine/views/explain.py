@@ -1,0 +1,305 @@
+"""explain: for an execution or a job, the one thing that it now waits for, and until when.
+
+`until` is when that changes by itself: its time comes, a token comes, a lease ends, or a deadline ends the waiting.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
+from hourbell.engine.core import Engine
+from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
+from hourbell.engine.operations.limits import JOB, KEY, QUEUE, TARGET, TASK, TENANT
+from hourbell.engine.views.executions import get_execution, live_execution
+from hourbell.engine.views.jobs import get_job
+from hourbell.engine.views.pages import walk
+from hourbell.model.errors import NotFound
+from hourbell.model.executions import (
+    CIRCUIT_OPEN,
+    FATES,
+    NO_SECRET_KEYS,
+    Execution,
+    ExecutionStatus,
+)
+from hourbell.model.ids import execution_text
+from hourbell.model.instants import format_instant
+from hourbell.model.jobs import Job, JobStatus, decode_spec
+from hourbell.model.schedules import Once
+from hourbell.store.queries import queries
+
+_E = queries("executions")
+_L = queries("limits")
+_A = queries("awaiting")
+_D = queries("dead_letters")
+_T = queries("audit")
+_P = queries("planning")
+
+_PUT_OFF = {
+    CIRCUIT_OPEN: "Its host or endpoint keeps failing, and requests to it are put off for a while; that burns no attempt.",
+    NO_SECRET_KEYS: "A worker had no key to open its secrets, and gave it back; no attempt is burnt."
+    " Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+}
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """An execution that holds what another one waits for."""
+
+    execution_id: int
+    job_id: int
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why something has not run, or not ended."""
+
+    code: str  # stable, for programs
+    message: str
+    until: datetime | None = None  # when that changes by itself
+    execution_id: int | None = None  # the execution that is explained
+    blocked_by: Holder | None = None  # one that holds what it waits for, if the caller may see it
+
+
+_NO_WORKER_FOR_TASK = Explanation(
+    code="no_worker_for_task",
+    message="No live worker of its queue runs its task. Start one that has a handler for it, or names it in `tasks`.",
+)
+
+
+async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
+    """What an execution waits for."""
+    now = await engine.clock.now()
+    row = await engine.database.row_or_none(_E["live"], execution_id, now)
+    if row is None or not engine.sees(row["tenant_name"]):
+        ended = await get_execution(engine, execution_id)
+        if ended.status not in FATES:  # it came back between the two reads
+            raise NotFound("execution", execution_text(execution_id))
+        explained = await _ended(engine, ended)
+    else:
+        explained = await _live(engine, row, now)
+        if row["claimed_at"] is None:
+            explained = _within_deadline(explained, row)
+    return msgspec.structs.replace(explained, execution_id=execution_id)
+
+
+async def _ended(engine: Engine, execution: Execution) -> Explanation:
+    reason = f" ({execution.reason})" if execution.reason else ""
+    if execution.status is not ExecutionStatus.DEAD:
+        return Explanation(code="ended", message=f"It has ended: {execution.status}{reason}.")
+    last = execution.attempts[-1] if execution.attempts else None
+    error = execution.error or (None if last is None else last.error)
+    kind = None if last is None or last.kind == execution.reason else last.kind
+    kept = await engine.database.row_or_none(_D["letter"], execution.execution_id)
+    replay = f"POST /api/v1/dead-letters/{execution_text(execution.execution_id)}/replay"
+    sentences = [
+        f"It is DEAD{reason} after {_count(execution.attempt, 'attempt')}, and will not be tried again.",
+        f"Last error{f' ({kind})' if kind else ''}: {error}" if error else "",
+        f"Replay it with {replay}."
+        if kept
+        else "Its dead letter is no longer kept, so it cannot be replayed.",
+    ]
+    return Explanation(code="dead", message=_said(sentences))
+
+
+async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
+    if row["session"] == AWAITING_SESSION:
+        return Explanation(
+            code="awaiting_completion",
+            message="Its target has accepted it, and will say how it ended.",
+            until=await engine.database.value(_A["until"], row["id"]),
+        )
+    if row["claimed_at"] is not None:
+        if row["unwanted"]:
+            return Explanation(
+                code="cancelling", message=f"Worker {row['worker']} was asked to stop it."
+            )
+        return Explanation(
+            code="running",
+            message=f"It runs on worker {row['worker']}, which must renew its lease.",
+            until=row["expires_at"],
+        )
+    if row["in_held"]:
+        return await _paused(engine, row["id"])
+    if row["in_due"] and row["run_at"] > now:
+        return await _not_yet(engine, row)
+    # Without a worker nothing can run, whatever else it waits for.
+    if not await engine.database.value(_E["queue_served"], row["queue"], now):
+        return Explanation(
+            code="no_worker",
+            message=f"No live worker serves its queue {row['queue_name']}. Start one that does.",
+        )
+    if row["in_parked"]:
+        return await _blocked(engine, row["id"], now)
+    if row["in_due"]:
+        return Explanation(code="admission", message="It is due and waits for the gate.")
+    if row["in_suspects"]:
+        return Explanation(
+            code="quarantine",
+            message="Its worker died twice in a row; it waits for a worker that runs nothing else.",
+        )
+    return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
+
+
+async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
+    """It waits for a time."""
+    if row["waits_for"] in _PUT_OFF:
+        code = row["waits_for"]
+        return Explanation(code=code, message=_PUT_OFF[code], until=row["run_at"])
+    counted = row["attempt"] - (row["replayed_attempt"] or 0)
+    if not counted:
+        return Explanation(
+            code="not_due", message="Its time has not come yet.", until=row["run_at"]
+        )
+    stored = await engine.database.value(_E["job_spec"], row["id"])
+    most = _most_attempts(stored)
+    last = live_execution(row, with_attempts=True).attempts[-1]
+    of_most = "" if most is None else f" of {most}"
+    return Explanation(
+        code="retrying",
+        message=_said(
+            [
+                f"Attempt {counted}{of_most} failed ({last.kind}): {last.error}",
+                f"Attempt {counted + 1} waits for its time.",
+            ]
+        ),
+        until=row["run_at"],
+    )
+
+
+def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation:
+    """What waits ends by itself when its deadline passes, if that comes first."""
+    deadline, fate = row["finish_by"], "DEAD (deadline)"
+    if row["start_by"] is not None and not row["attempt"]:
+        deadline, fate = row["start_by"], "SKIPPED (start_deadline)"
+    if deadline is None or (explained.until is not None and explained.until <= deadline):
+        return explained
+    verb = "started" if fate.startswith("SKIPPED") else "ended"
+    return msgspec.structs.replace(
+        explained,
+        message=_said(
+            [
+                explained.message,
+                f"If it has not {verb} by {format_instant(deadline)}, it is {fate}.",
+            ]
+        ),
+        until=deadline,
+    )
+
+
+async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
+    """An execution in the way, if the caller may see it."""
+    if execution_id is None:
+        return None
+    try:
+        found = await get_execution(engine, execution_id)
+    except NotFound:
+        return None
+    return Holder(found.execution_id, found.job_id)
+
+
+async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
+    """What the gate has parked it by."""
+    row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
+    admission = Explanation(code="admission", message="It is about to be admitted.")
+    if row is None:
+        return admission
+    kind, holder = row["kind"], await _holder(engine, row["holder"])
+    if kind == JOB:
+        message = "An earlier run of the job has not ended yet."
+        return Explanation(code="overlap", message=message, blocked_by=holder)
+    if kind == KEY:
+        message = "Another execution with the same concurrency key has not ended yet."
+        return Explanation(code="concurrency_key", message=message, blocked_by=holder)
+    if kind == TASK:
+        return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
+    name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
+    if row["full"]:
+        message = f"Its {name} has as many executions at once as it may."
+        return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)
+    if row["next_token"] is not None:
+        message = f"Its {name} may start no more for now."
+        return Explanation(code=f"{name}_rate", message=message, until=row["next_token"])
+    return admission
+
+
+async def _paused(engine: Engine, job_id: int) -> Explanation:
+    """Which actor paused a job, when, and what to do."""
+    rows = await walk(engine, _T["last_pause"], job_id)
+    if not rows:  # its audit entries are no longer kept
+        return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
+    (row,) = rows
+    since = format_instant(row["at"])
+    if row["actor"] == TARGET_GONE:
+        message = (
+            f"Its target answered 410 (gone), and that paused the job at {since}. Resume it only if the target"
+            " is back, or give it another one; a job that is no longer needed can be deleted."
+        )
+    else:
+        message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
+    return Explanation(code="paused", message=message)
+
+
+def _most_attempts(spec: str | None) -> int | None:
+    """As its job says now; None: the job is gone, or a newer version wrote it in a way that this one cannot read."""
+    if spec is None:
+        return None
+    try:
+        return decode_spec(spec).retry_policy.max_retries + 1
+    except msgspec.MsgspecError:
+        return None
+
+
+async def explain_job(engine: Engine, job_id: int) -> Explanation:
+    """What a job waits for: its oldest run that has not ended, or its next one."""
+    job = await get_job(engine, job_id)
+    if isinstance(job.schedule, Once):
+        return await explain_execution(engine, job_id)  # it is its execution
+    if job.status is JobStatus.PAUSED:
+        return await _paused(engine, job_id)
+    return await _recurring(engine, job)
+
+
+async def _recurring(engine: Engine, job: Job) -> Explanation:
+    oldest = await engine.database.value(_E["oldest_live"], job.job_id, await engine.clock.now())
+    if oldest is not None:
+        return await explain_execution(engine, oldest)
+    if job.status is not JobStatus.SCHEDULED:
+        message = f"The job is {job.status}: it has no further run."
+        return Explanation(code="ended", message=message)
+    broken = await engine.database.row_or_none(_P["broken"], job.job_id)
+    if broken is not None:
+        return _not_planned(broken)
+    return Explanation(
+        code="not_due", message="Its next run is not due yet.", until=job.next_run_at
+    )
+
+
+def _not_planned(row: asyncpg.Record) -> Explanation:
+    """Of a job whose timetable the leader cannot compute."""
+    if row["broken"] == UNKNOWN_TIMEZONE:
+        message = (
+            f"The time zone data of the scheduler (IANA release {row['tz_version']}) have no zone {row['zone']},"
+            " so no run is planned. Set schedule.timezone to a zone that exists, or update the tzdata package"
+            " of every node."
+        )
+    else:
+        message = (
+            "The scheduler cannot compute the schedule, so no run is planned. Its log says why."
+            " Update the schedule, or upgrade every node."
+        )
+    return Explanation(code=row["broken"], message=message, until=row["look_at"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _said(sentences: list[str]) -> str:
+    """Sentences side by side, each with its full stop."""
+    return " ".join(
+        sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+        for sentence in sentences
+        if sentence
+    )

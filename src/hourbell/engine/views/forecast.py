@@ -1,0 +1,137 @@
+"""forecast: what will fall due, by minute, so that a herd is seen before it comes (R8).
+
+Two parts that have nothing in common: what already waits with a time of its own (planned executions, one-time jobs, retries), and
+what timetables will fire, from where planning stands. Memberships say who rides a timetable, from when and until when; so
+pauses, `starts_at` and `ends_at` are honoured. Not honoured, because nobody can know it beforehand: `max_runs`, overlaps and what
+is skipped by them, runs that somebody will ask for.
+
+The work of a forecast is bounded. Everything is looked at in the order of time, and the answer says up to which moment it is
+complete; beyond that it has what was seen. A herd whose riders are too many to be counted is taken for as big as its last fire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.life.broken import rule_of
+from hourbell.engine.views.jobs import NOBODY, tenant_wanted
+from hourbell.engine.views.pages import walk
+from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+from hourbell.timing.forecast import Rhythm, Riders, load
+from hourbell.timing.rules import Rule
+
+_Q = queries("forecast")
+
+MOST_HOURS = 168
+USUAL_HOURS = 24
+
+_MOST_WAITING = 200_000  # rows of `due` that are looked at
+_MOST_TIMETABLES = 10_000
+_MOST_RIDERS = 200_000  # memberships that are counted, in all
+_MOST_OF_ONE = 20_000  # and of one timetable
+_MOST_OCCURRENCES = 100_000  # about a second of reckoning
+_MOST_JOBS = 20_000  # of a tenant
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """Runs that will fall due in (begins_at, ends_at], by minute; minutes without any are left out."""
+
+    begins_at: datetime
+    ends_at: datetime
+    complete_until: datetime  # up to here nothing is missing
+    estimated: (
+        bool  # some riders were too many to be counted, or a timetable cannot be computed here
+    )
+    minutes: list[tuple[datetime, int]]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    rhythms: list[Rhythm]
+    complete_until: datetime
+    estimated: bool
+
+
+async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> Forecast:
+    """What will fall due in the next hours, of a tenant or of all."""
+    now = await engine.clock.now()
+    through = now + timedelta(hours=hours)
+    tenant = await tenant_wanted(engine, tenant_id)
+    if tenant == NOBODY:
+        return Forecast(now, through, through, False, [])
+    rows = await walk(engine, _Q["waiting"], now, through, _MOST_WAITING, tenant)
+    waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})
+    ends = [through]
+    if sum(row["looked_at"] for row in rows) == _MOST_WAITING:
+        ends.append(max(row["last"] for row in rows))
+    part = await (
+        _of_all(engine, now, through)
+        if tenant is None
+        else _of_tenant(engine, tenant, now, through)
+    )
+    fired = await asyncio.to_thread(load, part.rhythms, now, through, _MOST_OCCURRENCES)
+    ends += [part.complete_until, fired.complete_until]
+    minutes = sorted((waiting + fired.by_minute).items())
+    return Forecast(now, through, max(now, min(ends)), part.estimated, minutes)
+
+
+async def _of_all(engine: Engine, now: datetime, through: datetime) -> _Part:
+    timetables = await walk(engine, _Q["firing_by"], through, _MOST_TIMETABLES)
+    complete = through if len(timetables) < _MOST_TIMETABLES else timetables[-1]["plan_from"]
+    ids = [row["id"] for row in timetables]
+    rows = await walk(engine, _Q["riders"], ids, now, _MOST_OF_ONE, _MOST_RIDERS)
+    by_timetable = _by_timetable((row["timetable"], row) for row in rows)
+    if sum(row["n"] for row in rows) == _MOST_RIDERS:
+        # Those behind the last one that was counted were not, and that one maybe not to its end.
+        last = max(number for number, row in enumerate(timetables) if row["id"] in by_timetable)
+        complete = min(complete, *(row["next_fire_at"] for row in timetables[last:]))
+    rhythms, estimated = [], False
+    for row in timetables:
+        riders = by_timetable.get(row["id"])
+        if riders is None:
+            continue
+        rule = _rule_or_none(row)
+        if rule is None:
+            estimated = True
+            continue
+        counted = sum(each.count for each in riders)
+        if counted >= _MOST_OF_ONE:
+            estimated = True
+            riders.append(Riders(max(row["size"] - counted, 0)))
+        rhythms.append(Rhythm(rule, row["next_fire_at"], tuple(riders)))
+    return _Part(rhythms, complete, estimated)
+
+
+async def _of_tenant(engine: Engine, tenant: int, now: datetime, through: datetime) -> _Part:
+    rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MOST_JOBS)
+    by_timetable = _by_timetable((row["id"], row) for row in rows)
+    timetables = {row["id"]: row for row in rows}
+    rhythms = [
+        Rhythm(rule, timetables[number]["next_fire_at"], tuple(riders))
+        for number, riders in by_timetable.items()
+        if (rule := _rule_or_none(timetables[number])) is not None
+    ]
+    cut = sum(row["n"] for row in rows) >= _MOST_JOBS
+    return _Part(rhythms, now if cut else through, len(rhythms) < len(by_timetable))
+
+
+def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Riders]]:
+    found: dict[int, list[Riders]] = {}
+    for number, row in rows:
+        found.setdefault(number, []).append(Riders(row["n"], row["since"], row["until"]))
+    return found
+
+
+def _rule_or_none(row: asyncpg.Record) -> Rule | None:
+    """None if this node cannot compute it: its zone is unknown here, say."""
+    try:
+        return rule_of(row)
+    except TimingError:
+        return None

@@ -1,0 +1,212 @@
+"""Jobs as people see them. Plain reads, bounded pages, no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.schedules import first_run, timetable_of
+from hourbell.engine.codes import COMPLETED, FATES, JOB_STATUSES, PAUSED, SCHEDULED
+from hourbell.engine.core import Engine
+from hourbell.engine.views.pages import (
+    MOST_LOOKED_AT,
+    MOST_PER_PAGE,
+    NEWEST,
+    Id,
+    Page,
+    by_id,
+    page_of,
+    read_token,
+    seen,
+    walk,
+)
+from hourbell.model.errors import NotFound
+from hourbell.model.executions import ExecutionStatus
+from hourbell.model.ids import created_at, job_text
+from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
+from hourbell.model.schedules import Once
+from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+from hourbell.timing.forecast import NextRun, next_runs
+from hourbell.timing.zones import shown_in
+
+_J = queries("jobs")
+_FAR = datetime.max.replace(tzinfo=UTC)
+_LISTED = (SCHEDULED, PAUSED, COMPLETED)  # jobs of a list that names no status
+NOBODY = -1  # no tenant has this number
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list; None: whatever it is."""
+
+    tenant_id: str | None = None
+    status: JobStatus | None = None  # None: any but CANCELLED
+    queue: str | None = None
+    type: JobType | None = None
+    name_prefix: str | None = None
+    label: str | None = None  # as `team:billing`
+
+
+async def get_job(engine: Engine, job_id: int) -> Job:
+    """A job, whether it waits, runs or has ended."""
+    job = await _find_job(engine, job_id)
+    if job is None or not engine.sees(job.tenant_id):
+        raise NotFound("job", job_text(job_id))
+    return job
+
+
+async def _find_job(engine: Engine, job_id: int) -> Job | None:
+    now = await engine.clock.now()
+    row = await engine.database.row_or_none(_J["recurring"], job_id)
+    if row is not None:
+        return recurring_job(row, now)
+    row = await engine.database.row_or_none(_J["one_time_live"], job_id)
+    if row is not None:
+        return _one_time_live(row)
+    row = await engine.database.row_or_none(_J["one_time_ended"], job_id)
+    return None if row is None else _one_time_ended(row)
+
+
+async def list_jobs(
+    engine: Engine,
+    wanted: JobFilter = JobFilter(),  # noqa: B008 - frozen
+    page_size: int = 50,
+    token: str | None = None,
+) -> Page:
+    """Jobs, newest first. A page looks at a bounded number of jobs: it may be empty and still not the last."""
+    before = NEWEST if token is None else read_token(token, Id)
+    tenant = await tenant_wanted(engine, wanted.tenant_id)
+    queue = None
+    if wanted.queue is not None:
+        queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
+    if tenant == NOBODY or (wanted.queue is not None and queue is None):
+        return Page([], None)
+    now = await engine.clock.now()
+    size = min(page_size, MOST_PER_PAGE)
+    rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
+
+    async def look(
+        of_all: str, of_tenant: str, which: int | bool | None
+    ) -> Sequence[asyncpg.Record]:
+        statement = _J[of_all if tenant is None else of_tenant]
+        args = (before, size + 1, MOST_LOOKED_AT, which, *rest)
+        return await walk(engine, statement, *args)
+
+    status, sources = wanted.status, []
+    if wanted.type is not JobType.ONE_TIME:
+        code = None if status is None else JOB_STATUSES.index(status)
+        # The index of a tenant's jobs is by status.
+        codes = _LISTED if code is None and tenant is not None else [code]
+        for each in codes:
+            rows = await look("list_recurring", "list_recurring_of_tenant", each)
+            sources.append(seen(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
+    if wanted.type is not JobType.RECURRING:
+        # What is live first: one may end between the two reads, and is listed once, as it was.
+        if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
+            held = None if status is None else status is JobStatus.PAUSED
+            rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
+            sources.append(seen(rows, size + 1, by_id, _one_time_live))
+        if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
+            completed = status is not JobStatus.CANCELLED
+            rows = await look("list_one_time_ended", "list_one_time_ended_of_tenant", completed)
+            sources.append(seen(rows, size + 1, by_id, _one_time_ended))
+    return page_of(sources, size)
+
+
+async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
+    """The number of the tenant that a list is to be of; None: of all, NOBODY: there is none of this name."""
+    name = engine.scope if name is None else name
+    if name is None:
+        return None
+    engine.require(name)
+    number = await engine.database.value(_J["tenant_by_name"], name)
+    return NOBODY if number is None else int(number)
+
+
+async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
+    """A job, and its next runs as far as they are known now: none when it is paused or has ended."""
+    job = await get_job(engine, job_id)
+    if job.status is not JobStatus.SCHEDULED:
+        return job, []
+    if isinstance(job.schedule, Once):
+        assert job.next_run_at is not None
+        local = job.next_run_at.astimezone(shown_in(job.schedule.timezone))
+        return job, [NextRun(job.next_run_at, local, "")]
+    after = await engine.clock.now()
+    if job.window.starts_at is not None:
+        after = max(after, job.window.starts_at - timedelta(microseconds=1))
+    if job.window.max_runs is not None:
+        row = await engine.database.row(_J["recurring"], job_id)
+        count = min(count, job.window.max_runs - row["runs"])
+    try:
+        timetable = timetable_of(job.schedule, job_id)
+        runs = next_runs(
+            timetable.rule,
+            timetable.zone,
+            after,
+            max(count, 1),
+            timetable.dst_gap,
+            timetable.dst_overlap,
+        )
+    except TimingError:  # it has none any more, or none that this node can compute
+        return job, []
+    last = job.window.ends_at or _FAR
+    return job, [run for run in runs[: max(count, 0)] if run.utc <= last]
+
+
+def recurring_job(row: asyncpg.Record, now: datetime) -> Job:
+    """A row of `jobs` as a job."""
+    status = JOB_STATUSES[row["status"]]
+    new = decode_job(row["spec"])
+    return _job(
+        new,
+        row,
+        status=status,
+        next_run_at=_next_run(new, row["id"], now) if status is JobStatus.SCHEDULED else None,
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
+    assert not isinstance(job.schedule, Once)
+    try:
+        return first_run(job.schedule, job.window, job_id, now)
+    except (
+        TimingError
+    ):  # its zone is not known here, say: it can still be seen, changed and deleted
+        return None
+
+
+def _one_time_live(row: asyncpg.Record) -> Job:
+    created = created_at(row["id"])
+    return _job(
+        decode_job(row["spec"]),
+        row,
+        status=JobStatus.PAUSED if row["held"] else JobStatus.SCHEDULED,
+        next_run_at=None if row["held"] else row["run_at"],
+        created_at=created,
+        updated_at=row["updated_at"] or created,
+    )
+
+
+def _one_time_ended(row: asyncpg.Record) -> Job:
+    cancelled = FATES[row["status"]] in (ExecutionStatus.CANCELLED, ExecutionStatus.SUPERSEDED)
+    return _job(
+        decode_job(row["spec"]),
+        row,
+        status=JobStatus.CANCELLED if cancelled else JobStatus.COMPLETED,
+        next_run_at=None,
+        created_at=created_at(row["id"]),
+        updated_at=row["recorded_at"],
+    )
+
+
+def _job(new: NewJob, row: asyncpg.Record, **rest: Any) -> Job:
+    fields = {field: getattr(new, field) for field in NewJob.__struct_fields__}
+    fields["tenant_id"] = row["tenant_name"]
+    return Job(**fields, job_id=row["id"], version=row["version"], **rest)

@@ -1,0 +1,153 @@
+"""overview: tenants, queues and targets as people see them: what they may have, and what they have now.
+
+Queues and targets are of the cell. Who may see one tenant only sees the queues, which he names in his jobs, and none of the
+targets: which hosts others call is not his business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.reader import shown_key, text_problem
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.limits import host_named, queue_settings
+from hourbell.engine.views.pages import MOST_PER_PAGE, Page, page_token, read_token, walk
+from hourbell.model.errors import InvalidInput, NotFound
+from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.store.queries import queries
+
+_Q = queries("overview")
+
+MOST_COUNTED = 10_000
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A tenant, a queue or a target."""
+
+    name: str
+    settings: Limits
+    counts: dict[str, int] | None = None  # None in lists
+    at_least: tuple[str, ...] = ()  # counts that may be more, because the counting stopped
+
+
+async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Tenants by name."""
+    if engine.scope is not None:
+        if token is not None:
+            read_token(token, str)
+            return Page([], None)
+        row = await _row_or_none(engine, "tenant", engine.scope)
+        return Page([] if row is None else [Named(row["name"], _tenant(row))], None)
+    return await _list(engine, "list_tenants", page_size, token, _tenant)
+
+
+async def list_queues(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Queues by name."""
+    return await _list(engine, "list_queues", page_size, token, _queue)
+
+
+async def list_targets(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Hosts that webhooks call, by name."""
+    if engine.scope is not None:
+        return Page([], None)
+    return await _list(engine, "list_targets", page_size, token, _limits)
+
+
+async def get_tenant(engine: Engine, name: str) -> Named:
+    """A tenant with its counts: jobs that are scheduled, paused or waiting; executions that run, or wait for its limits;
+    jobs that are not planned, because the leader cannot compute their schedule."""
+    if not engine.sees(name):
+        raise NotFound("tenant", shown_key(name))
+    row = await _row(engine, "tenant", name)
+    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
+    return _counted(name, _tenant(row), counts)
+
+
+async def get_queue(engine: Engine, name: str) -> Named:
+    """A queue with its counts: executions that are ready, run, or wait for its limits; workers that serve it."""
+    row = await _row(engine, "queue", name)
+    now = await engine.clock.now()
+    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
+    return _counted(name, _queue(row), counts)
+
+
+async def get_target(engine: Engine, host: str) -> Named:
+    """A target with its count: executions that wait for its limits."""
+    try:
+        named = host_named(host)
+    except InvalidInput:
+        raise NotFound("target", shown_key(host)) from None
+    if engine.scope is not None:
+        raise NotFound("target", shown_key(host))
+    row = await _row(engine, "target", named)
+    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MOST_COUNTED)
+    return _counted(named, _limits(row), counts)
+
+
+async def _list(
+    engine: Engine,
+    statement: str,
+    page_size: int,
+    token: str | None,
+    settings: Callable[[asyncpg.Record], Limits],
+) -> Page:
+    after = "" if token is None else read_token(token, str)
+    if text_problem(after) is not None:
+        after = ""  # made up; it has no place in the order of names
+    size = min(page_size, MOST_PER_PAGE)
+    rows = await walk(engine, _Q[statement], after, size + 1)
+    more = len(rows) > size
+    return Page(
+        [Named(row["name"], settings(row)) for row in rows[:size]],
+        page_token(rows[size - 1]["name"]) if more else None,
+    )
+
+
+async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:
+    row = await _row_or_none(engine, kind, name)
+    if row is None:
+        raise NotFound(kind, shown_key(name))
+    return row
+
+
+async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record | None:
+    if text_problem(name) is not None:
+        return None
+    return await engine.database.row_or_none(_Q[kind], name)
+
+
+def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
+    counts: dict[str, int] = dict(row)
+    looked_at = {
+        each: counts.pop(f"{each}_looked_at")
+        for each in ("running", "not_planned")
+        if each in counts
+    }
+    seen = counts | looked_at
+    at_least = tuple(each for each in counts if seen[each] >= MOST_COUNTED)
+    return Named(name, settings, counts, at_least)
+
+
+def _limits(row: asyncpg.Record) -> Limits:
+    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
+    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
+
+
+def _queue(row: asyncpg.Record) -> QueueSettings:
+    return queue_settings(_limits(row), row["timeout_seconds"], row["retry_policy"])
+
+
+def _tenant(row: asyncpg.Record) -> TenantSettings:
+    limits = _limits(row)
+    return TenantSettings(
+        max_concurrency=limits.max_concurrency,
+        rate_limit=limits.rate_limit,
+        weight=row["weight"],
+        max_jobs=row["max_jobs"],
+        ledger_days=row["ledger_days"],
+        dead_letter_days=row["dead_letter_days"],
+        audit_days=row["audit_days"],
+    )

@@ -1,0 +1,87 @@
+-- Dead letters: the statements of list, read, replay, retry and purge.
+
+-- Lists, the latest death first, before ($1, $2): the first $3 of those that are `wanted`, among the $4 latest, and the last of
+-- these if the walk ends there (engine/views/pages.py); $5 no death before this, $6 the reason or null.
+
+-- name: list_letters
+select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+from (
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by d.died_at desc, d.id desc) as pos,
+    $6::text is null or d.reason = $6 as wanted
+  from (
+    select * from hourbell.dead_letters as d
+    where (d.died_at, d.id) < ($1, $2) and d.died_at >= $5
+    order by d.died_at desc, d.id desc limit $4) as d) as d
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+where d.wanted or d.pos = $4
+order by d.died_at desc, d.id desc limit $3
+
+-- name: list_letters_of_tenant
+-- Of the tenant $7.
+select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+from (
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by d.tenant desc, d.died_at desc, d.id desc) as pos,
+    $6::text is null or d.reason = $6 as wanted
+  from (
+    select * from hourbell.dead_letters as d
+    where (d.tenant, d.died_at, d.id) < ($7, $1, $2) and (d.tenant, d.died_at) >= ($7, $5)
+    order by d.tenant desc, d.died_at desc, d.id desc limit $4) as d) as d
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+where d.wanted or d.pos = $4
+order by d.tenant desc, d.died_at desc, d.id desc limit $3
+
+-- name: list_letters_of_job
+-- Of the job $7, if it is of the tenant $8 (null: of any).
+select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+from (
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc) as pos,
+    ($6::text is null or d.reason = $6) and ($8::int is null or d.tenant = $8) as wanted
+  from (
+    select * from hourbell.dead_letters as d
+    where (coalesce(d.job, d.id), d.died_at, d.id) < ($7, $1, $2) and (coalesce(d.job, d.id), d.died_at) >= ($7, $5)
+    order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $4) as d) as d
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+where d.wanted or d.pos = $4
+order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
+
+-- name: letter
+select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
+  hourbell.workers_of(x.history, null) as workers
+from hourbell.dead_letters as d
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+where d.id = $1
+
+-- name: replay
+-- Those of the dead letters $1 that could be replayed, each at its moment of $2; $3 now.
+select hourbell.replay($1, $2, $3)
+
+-- name: purge
+-- How many of the dead letters $1 were there to be removed. Their rows of the ledger stay.
+with gone as (delete from hourbell.dead_letters where id = any ($1) returning id)
+select count(*) from gone
+
+-- name: try_now
+-- Takes an execution that waits for its next attempt out of `due`, so that nobody else can move it, and lets it run at $2; no row:
+-- it does not wait there.
+with waiting as (
+  select * from (select * from hourbell.executions where id = $1 offset 0) as e where e.attempt > 0),
+taken as (
+  delete from hourbell.due as d using waiting as w
+  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+    and d.run_at = w.run_at and d.id = w.id returning d.id)
+update hourbell.executions as e set run_at = least(e.run_at, $2) from taken as t where e.id = t.id and e.id = $1 returning e.id
+
+-- name: is_due
+-- Whether an execution waits for its time.
+select exists (
+  select from (select * from hourbell.executions where id = $1 offset 0) as e
+  where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+    and d.run_at = e.run_at and d.id = e.id offset 0))
+
+-- name: occurrence_lives
+-- Whether another execution lives for the occurrence of a dead letter.
+select exists (
+  select from hourbell.dead_letters as d
+  cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, origin smallint)
+  cross join lateral hourbell.live_executions(d.job) as e
+  where d.id = $1 and e.occurrence = x.occurrence and e.origin = x.origin)
