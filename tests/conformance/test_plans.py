@@ -278,6 +278,12 @@ def other_tasks_first(s: Scene) -> list[Step]:
             "select id from hourbell.ready where queue = 1 and priority = 2 limit 300))"
         ),
         Step("update hourbell.sessions set tasks = '{3}' where id = $1", [s.session]),
+        Step(
+            "insert into hourbell.fleets (queue, uniform, mixed)"
+            " select unnest(queues), false, true from hourbell.sessions where id = $1"
+            " on conflict (queue) do update set uniform = false, mixed = true",
+            [s.session],
+        ),
     ]
 
 
@@ -1195,8 +1201,9 @@ def creating(
     numbers = list(range(1, count + 1))
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
-    one_time = [ids, numbers, [s.now] * count, tenants, [1] * count, ["{}"] * count, [1] * count]
-    terms: list[Any] = [[1], [None], [2], [False], [None], [None], [None], [None], [0]]
+    instant = int(s.now.timestamp() * 1_000_000)
+    one_time = [[1] * count, ids, [instant] * count, tenants, [1] * count, ["{}"] * count]
+    terms: list[Any] = [[1], [None], [2], [False], [None], [None], [None], [None], [0], [0]]
     wishes: list[Any] = [[], [], [], [], [], []]
     if unique:
         wishes = [ids, numbers, tenants, [0] * count, unique, [replaces] * count]

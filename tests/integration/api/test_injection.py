@@ -136,7 +136,7 @@ async def test_the_log_has_one_line_for_each_event_whatever_was_sent(
     async def fails(*_: object) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("hourbell.engine.views.read.get_job", fails)
+    monkeypatch.setattr("hourbell.engine.views.jobs.get_job", fails)
     unknown = {"Authorization": "Bearer hb_" + "x" * 43}
     with structlog.testing.capture_logs() as captured:
         for nasty in NASTY:
