@@ -1,10 +1,11 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+PARALLEL := --numprocesses=4 --no-loadscope-reorder
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check audit fix bench sim chaos mutants python runtime dev services
+.PHONY: help up test quick check audit fix bench sim chaos mutants python runtime dev services
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -13,7 +14,10 @@ up: runtime ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C 
 	@exec $(BIN)/hourbell up
 
 test: check services ## Lint, types, and all tests, on servers of their own
-	$(BIN)/python -m pytest --numprocesses=4
+	$(BIN)/python -m pytest $(PARALLEL) --durations=10
+
+quick: check services ## The tests that take two minutes together: for every change
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: dev ## Lint, formatting, types, and what bandit knows of unsafe code
 	$(BIN)/ruff check

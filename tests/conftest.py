@@ -34,29 +34,76 @@ TEMPLATE = "hourbell_template"
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
-# Tests that measure time, or load the machine on purpose: one after the other, never beside each other.
-BY_THE_CLOCK = (
-    "chaos/test_rig.py",
+# Tests that measure time, and tests that load the machine on purpose: those of one kind run one after the other.
+MEASURE_TIME = (
     "integration/life/test_fair_and_limited.py",
     "integration/life/test_health.py",
+    "integration/life/test_rates.py",
+)
+LOAD_THE_MACHINE = (
+    "chaos/test_rig.py",
     "integration/life/test_http_workers.py",
     "integration/life/test_kills.py",
     "integration/life/test_outage.py",
-    "integration/life/test_rates.py",
     "integration/test_hostile.py",
+)
+# The longest groups, which begin first: what begins last decides how long the whole takes.
+FIRST = (
+    "load the machine",
+    "measure time",
+    "plans",
+    "simulation/test_simulation.py",
+    "plans, PostgreSQL 15",
+    "chaos/test_upgrade.py",
+    "integration/api/test_group_commit.py",
+    "integration/test_up.py",
+    "integration/actions/test_nasty_targets.py",
+)
+
+# What `make quick` leaves out: kills and outages, weeks of simulated life, a million rows, other servers.
+SLOW = (
+    *MEASURE_TIME,
+    *LOAD_THE_MACHINE,
+    "chaos/",
+    "conformance/",
+    "integration/actions/test_nasty_targets.py",
+    "integration/api/test_claim_executions.py",
+    "integration/api/test_complete_awaiting.py",
+    "integration/api/test_group_commit.py",
+    "integration/api/test_schemathesis.py",
+    "integration/life/test_limits_at_random.py",
+    "integration/test_",
+    "property/engine/",
+    "property/timing/",
+    "simulation/",
 )
 
 
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one process of pytest-xdist, one after the other."""
+    file = nodeid.removeprefix("tests/").partition("::")[0]
+    if file == "conformance/test_plans.py":  # by the server that their million rows are on
+        return "plans, PostgreSQL 15" if "PostgreSQL 15" in nodeid else "plans"
+    if file in MEASURE_TIME:
+        return "measure time"
+    if file in LOAD_THE_MACHINE:
+        return "load the machine"
+    return nodeid if file.startswith("conformance/") else file
+
+
 class Scheduling(LoadScopeScheduling):
-    """Which tests share a process of pytest-xdist; the largest groups come first."""
+    """Groups in the order of collection, which `pytest_collection_modifyitems` decides."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.removeprefix("tests/").partition("::")[0]
-        if file == "conformance/test_plans.py":  # by the server that their million rows are on
-            return "plans, PostgreSQL 15" if "PostgreSQL 15" in nodeid else "plans"
-        if file in BY_THE_CLOCK:
-            return "by the clock"
-        return nodeid if file.startswith("conformance/") else file
+        return group_of(nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+            item.add_marker("slow")
+    ranks = {group: rank for rank, group in enumerate(FIRST)}
+    items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(FIRST)))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
