@@ -1,1 +1,1 @@
-"""The work of one process for all: leadership (`term`), and the plan, admit, reap and other loops."""
+"""The work of one process for all: leadership (`term`), and the leader's loops."""

@@ -98,7 +98,7 @@ class Leadership:
         return had
 
     async def resign(self) -> None:
-        """Shut down cleanly, so that no node waits for the lease; without the database it expires."""
+        """Give up the term, so that no node waits for the lease; without a database it expires."""
         if self.term is not None:
             term, self.term = self.term, None
             with suppress(StoreUnavailable):

@@ -46,8 +46,8 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime  # of the job: when it was completed, if it is
 
 
+class Judgement(msgspec.Struct, frozen=True):
     """The new state of a monitor."""
-    """What becomes of a monitor."""
 
     since: datetime
     expected_at: datetime | None
