@@ -355,14 +355,14 @@ class _Gate:
         await asyncio.sleep(self._began + GATE_SECONDS - clock())
         self._current, self._next = self._next, None
         self._began = began = clock()
-        # Another process's running pass may have begun before the rows to be admitted were committed.
+        # A pass running in another process may have begun before our rows were committed.
         while not await self._admit() and clock() < began + LOOK_SECONDS:
             await asyncio.sleep(GATE_SECONDS)
             self._began = clock()
 
 
 class _Gathering:
-    """The outcomes of one session, batched: those that arrive during a settle form the next batch."""
+    """The outcomes of one session: those that arrive during a settle form the next batch."""
 
     def __init__(
         self,
@@ -399,7 +399,7 @@ class _Gathering:
         self._over()
 
     def _next_batch(self) -> list[tuple[Sequence[Ended], asyncio.Future[Set[int]]]]:
-        """A batch without duplicates: a second outcome is settled after the first of its execution."""
+        """A batch without duplicates: a second outcome of an execution waits for the first."""
         groups = [self._waiting.popleft()]
         seen = {one.execution_id for one in groups[0][0]}
         while self._waiting:

@@ -10,8 +10,8 @@ Handlers run in the runner's own task, so they can cancel it, or ignore cancella
 does never depends on the task's cancellation count; the count left when a handler has ended belongs
 to that handler, and is cleared before the next. A handler that does not end when cancelled is
 cancelled again and again. Its outcome is recorded after a grace period at the latest, but its slot
-stays taken, because it still uses the process. For a thread, which cannot be cancelled, the
-outcome is recorded at once.
+stays taken, because it still uses the process. The same holds for a thread, but
+its outcome is recorded at once.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Worker:
                 self._lose_session(session)
                 continue
             except Exception as error:
-                # Repeat the same number: if the claim was committed, it returns the same executions.
+                # Repeat the number: if the claim was committed, it returns the same executions.
                 repeated = True
                 complain("claiming", error)
                 await backoff.wait()
@@ -296,7 +296,7 @@ class Worker:
             self._leave(me, held)
 
     def _leave(self, runner: asyncio.Task[None], held: Held | None) -> None:
-        """Clean up after a runner that ended for any reason: keep neither its slot nor execution."""
+        """Clean up after a runner that ended for any reason, so that nothing it held is lost."""
         self._runners.discard(runner)
         if self._over:
             return
