@@ -57,7 +57,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """The engine of one cell. Holds only caches and queues: any number of engines may run at once.
+    """The engine of one cell. Holds no durable state: any number of engines may run at once.
 
     Within a `scope` only one tenant is visible.
     """

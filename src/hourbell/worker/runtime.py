@@ -10,8 +10,8 @@ Handlers run in the runner's own task, so they can cancel it, or ignore cancella
 does never depends on the task's cancellation count; the count left when a handler has ended belongs
 to that handler, and is cleared before the next. A handler that does not end when cancelled is
 cancelled again and again. Its outcome is recorded after a grace period at the latest, but its slot
-stays taken, because it still uses the process. The same holds for a thread, but
-its outcome is recorded at once.
+stays taken, because it still uses the process. The same holds for a thread, but its outcome is
+recorded at once.
 """
 
 from __future__ import annotations
@@ -513,7 +513,7 @@ class Worker:
     def _forget(self, settled: Sequence[Settlement]) -> None:
         for one in settled:
             held = self._held.get(one.execution_id)
-            # Compare the fence: the outcome may be of a lost claim of an execution claimed again.
+            # Compare the fence: after a lost claim the execution may have been claimed again.
             if held is not None and held.claimed.fence == one.fence:
                 del self._held[one.execution_id]
         if not self._held:

@@ -107,7 +107,7 @@ class Leadership:
                 )
 
     def may_reap(self, now: datetime) -> bool:
-        """Whether a session that has been silent until now has lost its worker."""
+        """Whether a session's silence until now means that its worker is gone."""
         if self.term is None or self._unbroken_since is None or self._is_broken(now):
             return False
         renewed_for = self._engine.clock.monotonic() - self._unbroken_since

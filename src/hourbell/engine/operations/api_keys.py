@@ -89,8 +89,9 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
             if not is_admin and not await connection.fetchval(_K["any_key"]):
                 raise Conflict(
-                    "The first key must have the role admin and no tenant: as soon as a key exists, every"
-                    " request needs one, and no other key could create more. Create that key first."
+                    "The first key must have the role admin and no tenant: as soon as a key exists,"
+                    " every request needs one, and no other key could create more. Create that"
+                    " key first."
                 )
             await connection.execute(
                 _K["insert_key"],

@@ -42,8 +42,8 @@ _P = queries("planning")
 _PUT_OFF = {
     CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
     " this uses no attempt.",
-    NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it;"
-    " this uses no attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+    NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
+    " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
 }
 
 

@@ -77,7 +77,7 @@ async def list_jobs(
     page_size: int = 50,
     token: str | None = None,
 ) -> Page:
-    """Jobs, newest first. A page reads a bounded number of rows: an empty one may not be the last."""
+    """Jobs, newest first. A page reads a bounded number of rows: it may be empty but not last."""
     before = NEWEST if token is None else read_token(token, Id)
     tenant = await tenant_wanted(engine, wanted.tenant_id)
     queue = None
