@@ -108,7 +108,7 @@ class Dispatch(Protocol):
         """What the session serves; SessionLost if it is over. An empty session is extended."""
 
     async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
-        """Those of these executions that the session holds, as they were claimed."""
+        """The given executions that the session holds, as they were claimed."""
 
     async def worker_of(self, session: Session) -> str | None:
         """The name of the worker that opened the session; None if the session does not exist."""

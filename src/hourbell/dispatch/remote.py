@@ -46,7 +46,7 @@ MOST_PER_CLAIM = 1_000
 MOST_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
 LOOK_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.02  # between the starts of two passes of the gate
-FROM_BELOW_EVERY = 20  # one claim in so many begins with the least urgent, so LOW is not starved
+FROM_BELOW_EVERY = 20  # one in this many claims begins with the least urgent, so LOW is not starved
 
 log = structlog.get_logger()
 

@@ -533,7 +533,7 @@ async def _clear_cancellations(runner: asyncio.Task[None]) -> None:
 
 def _stopped(held: Held) -> Outcome:
     if held.stop == _TIMEOUT:
-        return Failed("The execution exceeded its timeout.", TIMEOUT)
+        return Failed("The attempt exceeded its timeout.", TIMEOUT)
     if held.stop == _SHUTDOWN:
         if held.started_at is None:  # it waited for its start under a rate limit
             return Released()

@@ -344,7 +344,7 @@ async def test_a_thread_that_goes_on_after_its_timeout_keeps_its_slot_until_it_e
     async with working(engine, {"hang": hang}, slots=2, drain_seconds=PATIENCE_SECONDS):
         first = await ready(engine, "hang", timeout_seconds=1)
         execution = await ended(engine, first)
-        assert execution.error == "The execution exceeded its timeout."
+        assert execution.error == "The attempt exceeded its timeout."
         # The other slot is free; it is taken for longer than the worker needs to look for work.
         await ready(engine, "hang", timeout_seconds=1)
         await eventually(hang_twice)

@@ -163,7 +163,7 @@ async def test_a_handler_over_its_timeout_is_stopped_and_its_attempt_failed(
     assert not work.finished
     assert execution.status is ExecutionStatus.DEAD
     assert execution.reason is Reason.RETRIES_EXHAUSTED
-    assert execution.error == "The execution exceeded its timeout."
+    assert execution.error == "The attempt exceeded its timeout."
     assert execution.started_at is not None
     assert execution.finished_at is not None
     assert 0.9 < (execution.finished_at - execution.started_at).total_seconds() < 3

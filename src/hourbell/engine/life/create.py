@@ -119,7 +119,7 @@ class Held(msgspec.Struct, frozen=True):
     on_duplicate: OnDuplicate
 
 
-Outcome = Created | Held | None  # None: look again
+Outcome = Created | Held | None  # None: retry from the lookup
 
 
 async def create_job(engine: Engine, document: object, write: Write) -> Created:

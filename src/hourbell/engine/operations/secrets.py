@@ -243,7 +243,7 @@ class StoredSecrets:
         self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
-        """The values of those names that exist."""
+        """The values of the given secrets that exist."""
         wanted = [(tenant, name) for name in names]
         known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
         fresh_since = time.monotonic() - FRESH_SECONDS
@@ -298,7 +298,7 @@ async def redactor_of_sent(
 
 
 async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg.Record]:
-    """Those of these secrets that exist, sealed."""
+    """The given secrets that exist, sealed."""
     return await engine.database.fetch(
         _Q["sealed"], [tenant for tenant, _ in wanted], [name for _, name in wanted]
     )

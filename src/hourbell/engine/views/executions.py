@@ -1,4 +1,4 @@
-"""Executions as users see them, live and ended together. Plain reads, bounded pages."""
+"""Executions as users see them, live and ended. Plain reads, bounded pages, no locks."""
 
 from __future__ import annotations
 
