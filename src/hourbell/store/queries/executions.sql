@@ -24,8 +24,8 @@ queued as (
 select id, occurrence from made order by occurrence
 
 -- name: hasten
--- A one-time job that was taken out of its place will run by $2 at the latest, with the job document
--- $3 if one is given.
+-- A one-time job that was taken out of its place will run by $2 at the latest, with the job
+-- document $3 if one is given.
 update hourbell.executions
 set run_at = least(run_at, $2), spec = coalesce($3, spec), version = version + ($3::text is not null)::int,
     updated_at = case when $3 is null then updated_at else $2 end

@@ -165,8 +165,9 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- Lists of jobs, newest first, before the id $1: the first $2 rows that are `wanted`, among the $3
--- newest, and the last of these if the walk ends there (engine/views/pages.py). $4 the status (null:
--- all but cancelled); $5 queue, $6 prefix of the name, $7 a label as `name:value`; each may be null.
+-- newest, and the last of these if the walk ends there (engine/views/pages.py). $4 the status
+-- (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a label as `name:value`; each may
+-- be null.
 
 -- name: list_recurring
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
@@ -179,8 +180,8 @@ where j.wanted or j.pos = $3
 order by j.id desc limit $2
 
 -- name: list_recurring_of_tenant
--- For the tenant $8 in one status, $4. By `-id`, which only the tenants' index has in order: by `id`
--- the planner may walk all tenants' jobs in search of this tenant's.
+-- For the tenant $8 in one status, $4. By `-id`, which only the tenants' index has in order: by
+-- `id` the planner may walk all tenants' jobs in search of this tenant's.
 select j.*, (select name from hourbell.tenants as t where t.id = $8) as tenant_name
 from (
   select j.*, row_number() over (order by j.down) as pos,

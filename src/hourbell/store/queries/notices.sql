@@ -10,9 +10,9 @@ left join lateral (select * from hourbell.monitors as m where m.id = n.monitor o
 order by n.id
 
 -- name: watched
--- Monitors due for a check by $1, each with its job and with a success that counts, if there is one.
--- While a monitor is down, only rows recorded since the last check are read, plus a margin before
--- it: a commit may take that long.
+-- Monitors due for a check by $1, each with its job and with a success that counts, if there is
+-- one. While a monitor is down, only rows recorded since the last check are read, plus a margin
+-- before it: a commit may take that long.
 select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
 from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
