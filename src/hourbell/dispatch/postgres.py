@@ -167,7 +167,7 @@ class PostgresDispatch:
         await self._engine.database.value(statement, session.id, session.token, now)
 
     async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:
-        """From the arrays in which claimed executions are answered."""
+        """Decode the arrays in which claimed executions are returned."""
         if row["ids"] is None:
             return []
         names = await self._names(row["tenants"])

@@ -1,21 +1,25 @@
-"""Remote workers: processes that have no connection to the database and speak through the API.
+"""Remote workers: processes without a database connection, which use the API.
 
-A remote worker does what a worker of ours does, call by call: claim, heartbeat, complete. Which of our processes answers a
-call does not matter, because none of them remembers anything: what a worker holds is its session's, in the database. What
-is here makes many small calls cheap.
+A remote worker makes the same calls as a local one: claim, heartbeat, complete. Any of our
+processes can answer a call, because none of them keeps state: claims belong to the worker's
+session, in the database. This module makes many small calls cheap.
 
-- Claims that find nothing wait in a *line*, one for each set of queues and tasks. A notification, or else a look every half second,
-  sends the first of the line to claim; whoever gets something sends two more. So a thousand idle workers cost one claim for
-  each look, and a burst reaches all of them.
-- The gate is passed for all of them together. A pass that finds the gate taken by another process is tried again, and each
-  process announces what its passes make ready: a claim that waits depends on notifications, and not on the look.
-- Under a rate limit a claim takes only what can start at the same moment, and is answered at that moment: a remote worker
-  starts what it is given.
-- Outcomes of a session that come at once are settled together, as those of our own workers are.
+- Claims that find nothing wait in a *line*, one per set of queues and tasks. A notification, or
+  else a poll every half second, makes the first of the line claim; a claim that gets executions
+  wakes two more. So a thousand idle workers cost one claim per poll, and a burst reaches all of
+  them.
+- The gate is passed for all of them together. A pass that finds the gate taken by another process
+  is retried, and each process announces what its passes make ready: a waiting claim depends on
+  notifications, not on the poll.
+- Under a rate limit a claim takes only executions that can start at the same moment, and is
+  answered at that moment: a remote worker starts immediately what it is given.
+- Concurrent outcomes of a session are settled together, as those of local workers are.
 
-A claim whose answer nobody reads must not hold anything for long. If the caller is seen to have left, what it was given
-goes back at once, unless the claim has a number: then it is kept for the repetition. If it is not seen, heartbeats tell;
-and without heartbeats a session that holds something expires, however often it asks for more. A session begins with the first claim that gives something, so one that nobody knows of is empty, and closed.
+A claim whose answer is never read must not hold executions for long. If the disconnect is noticed,
+they are released at once, unless the claim has a number: then they are kept for the repetition. If
+it is not noticed, heartbeats reveal it; and without heartbeats a session that holds executions
+expires, however often it claims more. A session is handed out with the first claim that returns
+executions, so a session that no worker knows of is empty, and closed.
 """
 
 from __future__ import annotations
@@ -41,33 +45,33 @@ from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
 MOST_PER_CLAIM = 1_000
 MOST_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
 LOOK_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
-GATE_SECONDS = 0.02  # between the beginnings of two passes of the gate
-FROM_BELOW_EVERY = 20  # claims, one begins with the least urgent, so that it goes on too
+GATE_SECONDS = 0.02  # between the starts of two passes of the gate
+FROM_BELOW_EVERY = 20  # one in this many claims begins with the least urgent, so LOW is not starved
 
 log = structlog.get_logger()
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remote worker asks for."""
+    """A claim request of a remote worker."""
 
     worker: str
     capacity: int
-    wait_seconds: float = 0.0  # for something to come, if there is nothing
+    wait_seconds: float = 0.0  # how long to wait if nothing is ready
     queues: Sequence[str] | None = None  # None: those of the session, or the default one
     tasks: Sequence[str] | None = None  # None: those of the session, or all
     session: Session | None = None  # None: begin one
-    number: int | None = None  # of the claim; None: the worker does not number them
+    number: int | None = None  # of the claim; None: the worker does not number its claims
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What it gets."""
+    """The answer to a claim."""
 
-    session: Session | None  # None: nothing was given, and no session begun
+    session: Session | None  # None: nothing was claimed, and no session begun
     executions: Sequence[tuple[Claimed, SentSpec]]
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What a remote worker says about an execution that it held."""
+    """The outcome that a remote worker reports for an execution that it held."""
 
     execution_id: int
     fence: int
@@ -76,7 +80,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class RemoteWorkers:
-    """All remote workers that this process speaks with."""
+    """All remote workers that are connected to this process."""
 
     def __init__(self, dispatch: Dispatch, lease_seconds: float) -> None:
         self._dispatch = dispatch
@@ -90,11 +94,11 @@ class RemoteWorkers:
         self._gatherings: dict[Session, _Gathering] = {}
 
     def wake(self) -> None:
-        """Something may have fallen due."""
+        """Poll now: an execution may have fallen due."""
         self._woken.set()
 
     async def stop(self) -> None:
-        """Nothing more is given out, and whoever waits is told so at once."""
+        """Give out nothing more, and answer all waiting claims at once."""
         self._stopped = True
         for line in self._lines.values():
             line.send(len(line.waiting))
@@ -105,7 +109,10 @@ class RemoteWorkers:
     # Claims.
 
     async def claim(self, wish: Wish, gone: asyncio.Future[None]) -> Given:
-        """What the worker may run. SessionLost if its session is over. `gone` is done when nobody waits for the answer."""
+        """Claim executions; SessionLost if the session is over.
+
+        `gone` is done when the client has disconnected.
+        """
         if self._stopped:
             return Given(wish.session, [])
         if wish.session is not None:
@@ -128,7 +135,7 @@ class RemoteWorkers:
             given = await self._claim_or_wait(session, service, wish, gone)
         finally:
             if not given or gone.done():
-                with contextlib.suppress(StoreUnavailable):  # then it expires
+                with contextlib.suppress(StoreUnavailable):  # if this fails, the session expires
                     await self._dispatch.close(session, told=False)
         return Given(session if given else None, given)
 
@@ -179,20 +186,20 @@ class RemoteWorkers:
             spec = _spec(one)
             size += len(one.spec)
             if spec is None:
-                unreadable = Failed("What is stored about the job cannot be read.", "unreadable")
+                unreadable = Failed("The stored job cannot be decoded.", "unreadable")
                 others.append(settlement(one, None, unreadable, 0, 0, None))
             elif given and size > MOST_ANSWER_BYTES:
                 others.append(Settlement(one.execution_id, one.fence, RELEASED))
             else:
                 given.append((one, spec))
         if others:
-            # If it fails, the next heartbeat does not name them.
+            # If this fails, they are released because the next heartbeat does not list them.
             with contextlib.suppress(StoreUnavailable):
                 await self._dispatch.settle(session, others)
         return given
 
     async def _give_back(self, session: Session, given: list[tuple[Claimed, SentSpec]]) -> None:
-        log.warning("a worker left while it was given work", executions=len(given))
+        log.warning("worker disconnected during claim", executions=len(given))
         back = [Settlement(one.execution_id, one.fence, RELEASED) for one, _ in given]
         await self._dispatch.settle(session, back)
 
@@ -208,7 +215,7 @@ class RemoteWorkers:
                 del self._lines[service]
 
     def _look(self) -> None:
-        """Somebody waits: from now on there is somebody who looks."""
+        """Start polling, if no poll is running: a claim waits."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_while_somebody_waits())
 
@@ -221,13 +228,13 @@ class RemoteWorkers:
             try:
                 await self._gate.pass_once()
             except StoreUnavailable as error:
-                log.warning("the database is away", doing="admitting", error=str(error))
+                log.warning("database unavailable", doing="admitting", error=str(error))
             except Exception:
-                log.exception("a step failed", doing="admitting")
+                log.exception("step failed", doing="admitting")
             for line in self._lines.values():
                 line.tell()
 
-    # What is held.
+    # Held executions.
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
@@ -242,13 +249,14 @@ class RemoteWorkers:
     async def note_progress(
         self, session: Session, execution_id: int, fence: int, progress: str
     ) -> bool:
-        """Keep how far an execution has come; False: it is not held under this fence."""
+        """Store the progress of an execution; False: it is not held under this fence."""
         return await self._dispatch.note_progress(session, execution_id, fence, progress)
 
     async def end(self, session: Session, ended: Sequence[Ended]) -> Set[int]:
-        """Settle what has ended, or was not begun; returns the executions whose outcome was refused.
+        """Settle ended or unstarted executions; returns those whose outcome was refused.
 
-        What the session has said before, under the same fence, is not refused: the answer was lost. No execution twice.
+        An outcome that the session already reported under the same fence is not refused: its answer
+        was lost. `ended` must not name an execution twice.
         """
         gathering = self._gatherings.get(session)
         if gathering is None:
@@ -258,7 +266,7 @@ class RemoteWorkers:
         return await gathering.put(ended)
 
     async def close(self, session: Session) -> None:
-        """The worker leaves in order: what it still holds goes back at once."""
+        """End a session cleanly: its executions are released at once."""
         await self._dispatch.close(session)
 
     async def _settle(self, session: Session, batch: Sequence[Ended]) -> Set[int]:
@@ -287,20 +295,20 @@ class RemoteWorkers:
 
 
 class _Line:
-    """Claims of sessions that serve the same, waiting for something to come."""
+    """Waiting claims of sessions that serve the same queues and tasks."""
 
     def __init__(self) -> None:
-        self.users = 0  # who waits, and who is just claiming
-        self.news = 0  # how often there may have been something
+        self.users = 0  # claims that wait or are being executed
+        self.news = 0  # how often executions may have become ready
         self.waiting: deque[asyncio.Future[None]] = deque()
 
     def tell(self) -> None:
-        """There may be something: one of them goes and looks."""
+        """Wake one claim: executions may have become ready."""
         self.news += 1
         self.send(1)
 
     def send(self, count: int) -> None:
-        """So many of those who wait try again, in their order."""
+        """Wake `count` waiting claims, in order."""
         while count and self.waiting:
             waiter = self.waiting.popleft()
             if not waiter.done():
@@ -308,7 +316,7 @@ class _Line:
                 count -= 1
 
     async def wait(self, seconds: float, gone: asyncio.Future[None]) -> None:
-        """Until sent, gone, or the time is over."""
+        """Wait until woken, disconnected or timed out."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(waiter)
         try:
@@ -319,11 +327,11 @@ class _Line:
             if not waiter.done():
                 self.waiting.remove(waiter)
             elif gone.done():
-                self.send(1)  # nobody goes in our place otherwise
+                self.send(1)  # pass the wake-up on: this claim will not use it
 
 
 class _Gate:
-    """Passes of the gate, shared by all callers that ask for one while another is under way."""
+    """Passes of the gate, shared by all callers that ask for one while another is running."""
 
     def __init__(self, admit: Callable[[], Awaitable[bool]]) -> None:
         self._admit = admit
@@ -332,7 +340,10 @@ class _Gate:
         self._began = 0.0
 
     async def pass_once(self) -> None:
-        """Return after a pass that began after this call, or after LOOK_SECONDS if other processes take the gate each time."""
+        """Return after a pass that began after this call.
+
+        If other processes hold the gate each time, return after LOOK_SECONDS.
+        """
         if self._next is None:
             self._next = asyncio.create_task(self._pass(self._current))
         await asyncio.shield(self._next)
@@ -344,14 +355,14 @@ class _Gate:
         await asyncio.sleep(self._began + GATE_SECONDS - clock())
         self._current, self._next = self._next, None
         self._began = began = clock()
-        # A pass of another process that is under way may have begun before what we are to admit was committed.
+        # A pass running in another process may have begun before our rows were committed.
         while not await self._admit() and clock() < began + LOOK_SECONDS:
             await asyncio.sleep(GATE_SECONDS)
             self._began = clock()
 
 
 class _Gathering:
-    """The outcomes of one session: what has gathered while the last batch was on its way is the next one."""
+    """The outcomes of one session: those that arrive during a settle form the next batch."""
 
     def __init__(
         self,
@@ -359,12 +370,12 @@ class _Gathering:
         over: Callable[[], object],
     ) -> None:
         self._settle = settle
-        self._over = over  # called when there is nothing more; another one is made when there is
+        self._over = over  # called when nothing is left; later outcomes get a new instance
         self._waiting: deque[tuple[Sequence[Ended], asyncio.Future[Set[int]]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, group: Sequence[Ended]) -> Set[int]:
-        """Settle them with whatever else there is; returns which of them were refused."""
+        """Settle a group with other pending ones; returns which of its executions were refused."""
         done: asyncio.Future[Set[int]] = asyncio.get_running_loop().create_future()
         self._waiting.append((group, done))
         if self._task is None:
@@ -388,7 +399,7 @@ class _Gathering:
         self._over()
 
     def _next_batch(self) -> list[tuple[Sequence[Ended], asyncio.Future[Set[int]]]]:
-        """No execution twice: of two outcomes the second is judged when the first is settled."""
+        """A batch without duplicates: a second outcome of an execution waits for the first."""
         groups = [self._waiting.popleft()]
         seen = {one.execution_id for one in groups[0][0]}
         while self._waiting:
@@ -401,13 +412,13 @@ class _Gathering:
 
 
 def _check_named(field: str, asked: Sequence[str] | None, served: Sequence[str] | None) -> None:
-    """That a claim does not name other queues or tasks than its session serves."""
+    """Check that a claim names no other queues or tasks than its session serves."""
     if asked is None or (served is not None and set(asked) == set(served)):
         return
     names = ["all"] if served is None else served
     shown = ", ".join(names[:10]) + (" and others" if len(names) > 10 else "")
     message = (
-        f"are not those of the session, which serves {shown}; claim without it to begin another"
+        f"must match the session, which serves {shown}; claim without a session to begin another"
     )
     raise InvalidInput([FieldError(field, "conflict", message)])
 

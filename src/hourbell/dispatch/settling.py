@@ -1,7 +1,7 @@
-"""Settling a batch whatever is in it: one bad outcome harms no other.
+"""Settle a batch whatever it contains: one bad outcome does not affect the others.
 
-A batch that the database rejects for its content is halved until the bad outcome stands alone, and that one is recorded
-without what could not be stored; if not even that is accepted, as dead.
+A batch that the database rejects for its content is bisected until the bad outcome is alone. That
+one is recorded without the parts that could not be stored; if even that is rejected, as dead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hourbell.engine.life.outcomes import unstorable, without_result
 
 MOST_PER_BATCH = 2_000
 
-# The batch was rejected for what it says, and would be each time.
+# The batch was rejected for its content, so a retry would fail as well.
 REJECTED = (asyncpg.PostgresError, UnicodeError, ValueError, TypeError, OverflowError)
 
 Settle = Callable[[Sequence[Settlement]], Awaitable[Sequence[int]]]
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 async def settle_whole(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
-    """Settle each of the batch, as well as it can be; returns the executions whose outcome was refused."""
+    """Settle every outcome as far as possible; returns the executions whose outcome was refused."""
     try:
         return list(await settle(batch))
     except REJECTED as error:
@@ -39,17 +39,17 @@ async def settle_whole(settle: Settle, batch: Sequence[Settlement]) -> list[int]
 
 
 async def _settle_less(settle: Settle, bad: Settlement, rejected: Exception) -> list[int]:
-    """Record of an outcome what can be recorded."""
-    # What was not started goes back anyway, and must not die of it.
+    """Record as much of an outcome as can be stored."""
+    # An execution that was not started is released anyway, and must not become dead.
     ways = () if bad.kind == RELEASED else (without_result, unstorable)
     for less in ways:
-        log.error("an outcome could not be stored", execution=bad.execution_id, error=str(rejected))
+        log.error("outcome not stored", execution=bad.execution_id, error=str(rejected))
         try:
             return list(await settle([less(bad, f"{type(rejected).__name__}: {rejected}")]))
         except REJECTED as again:
             rejected = again
     log.error(
-        "nothing of an outcome could be stored: the execution goes back, to be run again",
+        "outcome rejected, execution will run again",
         execution=bad.execution_id,
         error=str(rejected),
     )

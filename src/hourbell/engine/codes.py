@@ -1,4 +1,4 @@
-"""How the model's words are stored: small numbers, the same in every verb."""
+"""How the model's enums are stored: small integers, the same in every verb."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FATES = (
 SCHEDULED, PAUSED, COMPLETED, CANCELLED = range(4)  # of jobs.status
 FATE_CANCELLED = 2  # of ledger.status
 
-AWAITING_SESSION = 0  # of leased.session: what was accepted by its target
+AWAITING_SESSION = 0  # of leased.session: the target has accepted the execution
 
 TARGET_GONE = "target answered 410"  # the actor of a pause, in the audit
 
@@ -33,7 +33,7 @@ MISSED, RECOVERED = 8, 16  # of monitors
 
 
 def notifies(job: NewJob) -> int:
-    """The events of a job that somebody wishes to be told about."""
+    """The events that a job sends notifications for, as bits."""
     if not job.notifications:
         return 0
     return sum(EVENTS[event] for event in {event for one in job.notifications for event in one.on})

@@ -1,4 +1,4 @@
-"""What every verb needs: the database, the clock, the numbers of tenants and queues, and the system's own times."""
+"""What every verb needs: the database, the clock, tenant and queue ids, system-wide durations."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-MOST_QUEUES_MADE = 1_000  # by the jobs of one tenant; a cell has room for 32,767
-MOST_TASKS_MADE = 10_000  # by the jobs of one tenant
+MOST_QUEUES_MADE = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
+MOST_TASKS_MADE = 10_000  # created by the jobs of one tenant
 _WEBHOOKS = TASK_MARK + WEBHOOK_TASK
 _MOST_NAMES = 100_000
 MIB = 1024 * 1024
@@ -31,17 +31,17 @@ CHANNEL = "hourbell"  # of notifications
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds system-wide: how long things take, and how often they may go wrong."""
+    """System-wide settings: durations, retention, and how many crashes are tolerated."""
 
     horizon_seconds: float = 60.0  # executions are planned this far ahead
-    grace_seconds: float = 60.0  # an occurrence that is planned, or first seen by the gate, later than this is a misfire
+    grace_seconds: float = 60.0  # planned, or first seen by the gate, later than this: a misfire
     lease_seconds: float = 15.0  # of a worker's session
     leader_lease_seconds: float = 10.0
-    answers_seconds: float = 48 * 3600.0  # how long an idempotent write is remembered
-    max_crashes: int = 3  # for jobs that do not set it: deaths of the worker while it ran alone
+    answers_seconds: float = 48 * 3600.0  # how long the answer of an idempotent write is kept
+    max_crashes: int = 3  # default for jobs: worker deaths while the execution ran alone
     ledger_days: int = 30  # how long ended executions are kept,
     dead_letter_days: int = 365  # dead letters,
-    audit_days: int = 365  # and entries of the audit trail, unless a tenant says otherwise
+    audit_days: int = 365  # and audit entries, unless a tenant sets its own retention
 
     @property
     def horizon(self) -> timedelta:
@@ -57,71 +57,75 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """The engine of one cell. Holds no state that matters: any number of them may run at once.
+    """The engine of one cell. Holds no durable state: any number of engines may run at once.
 
-    Within a `scope` there is one tenant, and nothing that belongs to others exists.
+    Within a `scope` only one tenant is visible.
     """
 
     def __init__(self, database: Database, clock: Clock, times: Times | None = None) -> None:
         self.database = database
         self.clock = clock
         self.times = times or Times()
-        self.scope: str | None = None  # the name of the only tenant that there is
+        self.scope: str | None = None  # the only visible tenant; None: all are
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
-        self._patience_ms: int | None = None  # with who makes the same name at this moment
-        self.creates: Group[Any, Any] = Group()  # jobs that are created together
+        self._patience_ms: int | None = None  # lock timeout when another transaction adds the name
+        self.creates: Group[Any, Any] = Group()  # requests whose jobs are created in one statement
         self.crowds = Crowds()  # of one-time jobs that this process has created
-        self.batches = Turns(2, 32)  # each may be large
-        self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # for those that arrive or wait
-        # Names whose job is being put, each with the lock of the requests that put it.
+        self.batches = Turns(2, 32)  # few at once: each may be large
+        self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # bodies being received or queued
+        # One lock per job name, held by the request that puts the job with that name.
         self.puts: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self.early = Turns(32, 0)  # completions that come before their acceptance is recorded
+        self.early = Turns(32, 0)  # completions that arrive before their acceptance is recorded
         self._announcer = _Announcer(database)
 
     def within(self, tenant: str | None) -> Self:
-        """The same engine for a caller who may see one tenant only; None: all of them."""
+        """A copy of this engine that sees one tenant only; None: all tenants."""
         scoped = copy.copy(self)
         scoped.scope = tenant
         return scoped
 
     def hurried(self, patience_ms: int) -> Self:
-        """The same engine for who waits no longer than this while somebody else makes a name that he wants."""
+        """A copy of this engine with a lock timeout for adding names.
+
+        It gives up after `patience_ms` when another transaction is inserting the same name.
+        """
         hurried = copy.copy(self)
         hurried._patience_ms = patience_ms
         return hurried
 
     def require(self, tenant: str) -> None:
-        """Forbidden if a caller names another tenant than the one that there is for him."""
+        """Raise Forbidden unless the caller may act for this tenant."""
         if not self.sees(tenant):
             raise Forbidden(
-                f"The key of this request belongs to tenant {self.scope}, so tenant_id cannot name another. "
-                f"Leave it out, or use a key of that tenant."
+                f"The key of this request belongs to tenant {self.scope}, so tenant_id cannot name "
+                f"another tenant. Omit tenant_id, or use a key of that tenant."
             )
 
     def sees(self, tenant: str) -> bool:
-        """Whether what belongs to a tenant exists here."""
+        """Whether the data of a tenant is visible here."""
         return self.scope is None or self.scope == tenant
 
     async def tenant(self, name: str, now: datetime) -> int:
-        """The number of a tenant; a new name is a new tenant."""
+        """The id of a tenant; an unknown name creates the tenant."""
         return (await self.tenants([name], now))[name]
 
     async def tenants(self, names: Collection[str], now: datetime) -> dict[str, int]:
-        """The numbers of tenants; a new name is a new tenant."""
+        """The ids of tenants; an unknown name creates the tenant."""
         return await self._ensured(self._tenants, "ensure_tenants", names, now)
 
     async def queue(self, name: str, now: datetime, tenant: str | None = None) -> int:
-        """The number of a queue; a new name is a new queue. `tenant`: whose job names it, if one does."""
+        """The id of a queue; an unknown name creates it. `tenant`: the owner of the naming job."""
         return (await self.queues([name], now, {} if tenant is None else {name: tenant}))[name]
 
     async def queues(
         self, names: Collection[str], now: datetime, tenants: Mapping[str, str] | None = None
     ) -> dict[str, int]:
-        """The numbers of queues; a new name is a new queue. `tenants`: whose jobs name them, of those that jobs name.
+        """The ids of queues; an unknown name creates the queue.
 
-        There is room for few queues, and they are the cell's: no tenant can use it up alone.
+        `tenants`: for queues named by jobs, the tenant of such a job. A cell has room for a limited
+        number of queues, so each tenant has a limit: no tenant can use up the room alone.
         """
         makers = tenants or {}
 
@@ -135,23 +139,25 @@ class Engine:
             return await self._numbers(self._queues, names, make)
         except asyncpg.CheckViolationError as error:
             problem = (
-                f"is new, and the jobs of tenant {error.detail} have made as many queues as those of one tenant can, "
-                f"{MOST_QUEUES_MADE}; use one that exists, or let an administrator make it by PUT /api/v1/queues/{{name}}"
+                f"is new, and the jobs of tenant {error.detail} have already created "
+                f"{MOST_QUEUES_MADE} queues, the maximum for one tenant; use an existing queue, or "
+                f"ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
             )
         except asyncpg.SequenceGeneratorLimitExceededError:
-            problem = "is new, and there are as many queues as there can be; use one that exists"
+            problem = "is new, and the maximum number of queues exists; use an existing queue"
         raise InvalidInput([FieldError("queue", "out_of_range", problem)])
 
     async def target(self, name: str, now: datetime, tenant: str | None = None) -> int:
-        """The number of what a job runs on, see `targets`. `tenant`: whose job names it, if one does."""
+        """The id of a target, see `targets`. `tenant`: the owner of the job that names it."""
         return (await self.targets([name], now, {} if tenant is None else {name: tenant}))[name]
 
     async def targets(
         self, names: Collection[str], now: datetime, tenants: Mapping[str, str] | None = None
     ) -> dict[str, int]:
-        """The numbers of what jobs run on: hosts have numbers above 0, tasks, which are named `@task`, below 0.
+        """The ids of targets: hosts have positive ids; tasks, named `@task`, negative ones.
 
-        A new name is a new target. `tenants`: whose jobs name them; the number of tasks per tenant is bounded.
+        An unknown name creates the target. `tenants`: the tenants of the jobs that name them; the
+        number of tasks per tenant is bounded.
         """
         makers = tenants or {}
 
@@ -173,18 +179,22 @@ class Engine:
             return await self._numbers(self._targets, names, make)
         except asyncpg.CheckViolationError as error:
             problem = (
-                f"is a new task, and the jobs of tenant {error.detail} already name as many as one tenant may, "
-                f"{MOST_TASKS_MADE}; use one name for each handler, and the payload for what differs"
+                f"is a new task, and the jobs of tenant {error.detail} already name "
+                f"{MOST_TASKS_MADE} tasks, the maximum for one tenant; use one name per handler, "
+                f"and put what differs into the payload"
             )
         raise InvalidInput([FieldError("action.name", "out_of_range", problem)])
 
     async def tasks(self, names: Collection[str], now: datetime) -> list[int]:
-        """The numbers of tasks that a worker serves; `@webhook` is one of them."""
+        """The ids of the tasks that a worker serves; `@webhook` is one of them."""
         numbers = await self.targets([TASK_MARK + name for name in names], now)
         return [-number for number in numbers.values()]
 
     async def make(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
-        """Make what others may be making at this moment: in a transaction of its own, so that nobody waits for us for long."""
+        """Insert rows that other transactions may be inserting at the same time.
+
+        Runs in a transaction of its own, so that its locks are released quickly.
+        """
         if self._patience_ms is None:
             return await self.database.fetch(statement, *args)
         async with self.database.transaction() as connection:
@@ -192,14 +202,15 @@ class Engine:
             return await connection.fetch(statement, *args)
 
     async def new_id(self, now: datetime) -> int:
-        """An id that nothing else has."""
+        """A unique id."""
         number: int = await self.database.value(_Q["new_id"], now)
         return number
 
     def announce(self) -> None:
-        """Tell every process that something is due or ready; after the commit, and never more than one at a time.
+        """Notify every process that an execution is due or ready; call it after the commit.
 
-        It only wakes early. A lost announcement costs one poll.
+        At most one notification is sent at a time. It only wakes pollers early: a lost notification
+        costs one poll interval.
         """
         self._announcer.announce()
 
@@ -221,7 +232,7 @@ class Engine:
         if len(found) == len(names):
             return found
         while missing := [name for name in names if name not in found]:
-            # Twice at most: somebody else may be making one just now.
+            # At most two rounds: another transaction may be inserting one of the names.
             found |= dict(await make(missing))
         if len(known) + len(found) > _MOST_NAMES:
             known.clear()
@@ -229,7 +240,7 @@ class Engine:
         return found
 
 
-_Numbered = tuple[str, int]  # a name and what stands for it in the database
+_Numbered = tuple[str, int]  # a name and its id in the database
 
 
 def _pairs(rows: Sequence[asyncpg.Record]) -> list[_Numbered]:
@@ -237,7 +248,7 @@ def _pairs(rows: Sequence[asyncpg.Record]) -> list[_Numbered]:
 
 
 class _Announcer:
-    """One notification at a time. Requests that come while one is under way are sent together after it."""
+    """One notification at a time. Requests during one are combined into the next."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -251,8 +262,8 @@ class _Announcer:
 
     async def _announce(self) -> None:
         while self._asked:
-            await asyncio.sleep(0)  # commits of the same turn of the loop are announced together
-            # Cleared before it is sent: a commit that comes later is not announced by it.
+            await asyncio.sleep(0)  # commits in the same loop iteration share one notification
+            # Cleared before sending: a later commit needs a notification of its own.
             self._asked = False
             with contextlib.suppress(StoreUnavailable):
                 async with committing("announce.before_commit", "announce.after_commit"):

@@ -2,11 +2,13 @@
 
     claim ─▶ queue ─▶ runners ─▶ outcomes ─▶ settle          heartbeat and watchdog beside them
 
-`runtime.py` moves executions through the process, keeps the hold on what was claimed and learns what was lost;
-`settling.py` records outcomes in batches. What an outcome leads to is decided, purely, by `engine/life/outcomes.py`.
+`runtime.py` moves executions through the process, maintains the session and learns which executions
+were lost; `settling.py` records outcomes in batches. `engine/life/outcomes.py` decides, purely,
+what an outcome leads to.
 
-A worker trusts the database, not itself: what it holds is what the last heartbeat said. When it has not been heard for a
-whole lease it starts nothing more, because others may have been given its work; what runs goes on, and is stopped when a
-heartbeat says that it was lost. So an outage of the database doubles nothing, and a worker that was cut off alone stops
-as soon as it can know.
+A worker trusts the database, not itself: it holds what the last heartbeat confirmed. After a whole
+lease without a successful heartbeat it starts nothing more, because its executions may have been
+given to other workers. Running executions continue, and are stopped when a heartbeat reports them
+lost. So an outage of the database runs nothing twice, and a worker that alone was cut off stops as
+soon as it can know.
 """

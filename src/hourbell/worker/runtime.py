@@ -1,14 +1,17 @@
 """The runtime of a worker process: from a claim to a settled outcome.
 
-Executions run in a pool of runners, long-lived tasks that take from one queue. A runner that is about to start something
-wakes the next one if more is waiting, so a handler that suspends never holds up the queue, and handlers that do not
-suspend are run one after the other without a task of their own each. A watchdog looks at what runs and stops what is over
-its time; a stopped runner records why and goes on to the next execution.
+Executions run in a pool of runners, long-lived tasks that take from one queue. A runner that is
+about to start an execution wakes the next runner if more are queued, so a handler that suspends
+never blocks the queue, and handlers that do not suspend run one after the other without a task
+each. A watchdog stops executions that exceed their timeout; a stopped runner records the reason and
+continues with the next execution.
 
-Handlers run in the runner's own task, so they can cancel it, or refuse to be cancelled. What a runner does never depends
-on the task's own count of cancellations; what the count says when a handler has ended is that handler's, and is cleared
-before the next. A handler that does not end when it is told to is told again, and again; its outcome does not wait for it
-longer than a grace, but its slot does, because it still uses the process. The same holds for a thread, at once.
+Handlers run in the runner's own task, so they can cancel it, or ignore cancellation. What a runner
+does never depends on the task's cancellation count; the count left when a handler has ended belongs
+to that handler, and is cleared before the next. A handler that does not end when cancelled is
+cancelled again and again. Its outcome is recorded after a grace period at the latest, but its slot
+stays taken, because it still uses the process. The same holds for a thread, but its outcome is
+recorded at once.
 """
 
 from __future__ import annotations
@@ -44,12 +47,10 @@ log = structlog.get_logger()
 
 IDLE_POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 WATCH_SECONDS = 0.05
-GATE_SECONDS = 0.5  # an idle worker passes the gate this often by itself: the leader may have died
-GATHER_SECONDS = (
-    0.005  # for more slots to become free: a claim of many costs little more than one of few
-)
-YIELD_SECONDS = 0.01  # a runner that never suspends lets others go on after this
-GRACE_SECONDS = 5.0  # for a handler to end when it is told to stop, before it is told again
+GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
+GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
+YIELD_SECONDS = 0.01  # a runner that never suspends yields to other tasks after this
+GRACE_SECONDS = 5.0  # for a handler to end after a cancellation, before it is cancelled again
 _MOST_PER_CLAIM = 2_000
 
 _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown"
@@ -57,13 +58,13 @@ _TIMEOUT, _LOST, _UNWANTED, _SHUTDOWN = "timeout", "lost", "unwanted", "shutdown
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    queues: Sequence[str] | None = ("default",)  # None: all, including those that are named later
+    queues: Sequence[str] | None = ("default",)  # None: all, including those created later
     tasks: Sequence[str] | None = None  # that it can run; `@webhook` is one. None: all
     slots: int = 100
     critical_slots: int = 0  # of the slots, for CRITICAL only
-    low_share: float = 0.05  # of the claims, begin with the least urgent, so that it goes on too
+    low_share: float = 0.05  # of the claims, begin with the least urgent, so LOW is not starved
     lease_seconds: float = 15.0
-    drain_seconds: float = 30.0  # how long running work may go on after a stop was asked for
+    drain_seconds: float = 30.0  # how long running executions may continue after a stop
 
 
 class Held:
@@ -85,24 +86,24 @@ class Held:
         self.claimed_at = claimed_at  # monotonic, like all times here
         self.spec: SentSpec | None = None
         self.started_at: float | None = None
-        self.until = 0.0  # it is told to stop after this; if it was told, again
+        self.until = 0.0  # it is cancelled after this; if it was cancelled before, again
         self.stop: str | None = None  # why it is being stopped
-        self.recorded = False  # its outcome stands, whether it has ended or not
+        self.recorded = False  # its outcome is final, whether it has ended or not
         self.runner: asyncio.Task[None] | None = None
 
     def remaining(self, now: float) -> float | None:
-        """Until the total deadline, by the time that has passed here since the claim."""
+        """Seconds until the total deadline, by the local time since the claim."""
         left = self.claimed.deadline_in_seconds
         return None if left is None else left - (now - self.claimed_at)
 
     @property
     def start_at(self) -> float:
-        """When it may start, at the earliest."""
+        """The earliest time at which it may start."""
         return self.claimed_at + self.claimed.start_in_seconds
 
 
 class Worker:
-    """Runs executions until it is asked to stop."""
+    """Runs executions until it is stopped."""
 
     def __init__(self, dispatch: Dispatch, actions: Actions, settings: WorkerSettings) -> None:
         self._dispatch = dispatch
@@ -111,38 +112,38 @@ class Worker:
         self._session: Session | None = None
         self._held: dict[int, Held] = {}  # claimed and not yet settled
         self._queue: deque[Held] = deque()  # not yet started
-        self._busy = 0  # queued or running: what takes a slot
+        self._busy = 0  # queued or running: slots in use
         self._lingering = 0  # of those: recorded, but not ended
-        self._told: set[Held] = set()  # told to stop, and not ended
+        self._told: set[Held] = set()  # cancelled, and not ended
         self._runners: set[asyncio.Task[None]] = set()
         self._idle_runners: list[asyncio.Future[None]] = []
-        self._coming = False  # a runner was woken and has not begun yet
+        self._coming = False  # a runner was woken and has not started yet
         self._settler = Settler(dispatch, self._forget)
-        self._claims = 0  # numbers given out
+        self._claims = 0  # the last claim number
         self._resolved = 0  # claims up to this number are answered
         self._renewed_at = 0.0
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._over = False  # the runners are to end
+        self._over = False  # the runners must end
         self._notified = False
 
     @property
     def session(self) -> Session | None:
-        """The present session, or None while there is none."""
+        """The current session, or None while there is none."""
         return self._session
 
     @property
     def is_working(self) -> bool:
-        """Whether it takes executions: it has a session, and has renewed it in time."""
+        """Whether it accepts executions: it has a session, and has renewed it in time."""
         return self._session is not None and not self._in_doubt() and not self._stopping.is_set()
 
     def wake(self) -> None:
-        """Something may have fallen due."""
+        """Claim now: an execution may have fallen due."""
         self._notified = True
         self._woken.set()
 
     def stop(self) -> None:
-        """Drain: start nothing more, let what runs finish, give back the rest."""
+        """Drain: start nothing more, let running executions finish, release the rest."""
         self._stopping.set()
         self._woken.set()
 
@@ -161,7 +162,8 @@ class Worker:
                 self._over = True
                 for task in (*background, *self._runners):
                     task.cancel()
-        # What could not be stopped or recorded was started, so it is not given back: it is lost with the session.
+        # Executions that could not be stopped or recorded were started, so they are not released:
+        # they are lost with the session.
         if self._session is not None and not self._held:
             with contextlib.suppress(StoreUnavailable):
                 await self._dispatch.close(self._session)
@@ -170,11 +172,11 @@ class Worker:
 
     async def _claim_until_stopped(self) -> None:
         backoff = Backoff()
-        number, repeated = 0, False  # of a claim whose answer is outstanding
+        number, repeated = 0, False  # of a claim without an answer yet
         from_below = 0.0
-        asked: Session | None = None  # in which session
+        asked: Session | None = None  # the session of that claim
         pass_gate_at = 0.0
-        more_waits = False  # than we could take
+        more_waits = False  # the last claim was full: more is ready
         while not self._stopping.is_set():
             session = self._session
             free = self._settings.slots - self._busy
@@ -185,7 +187,7 @@ class Worker:
                 more_waits = False
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
-            if not number or session is not asked:  # numbers begin anew with a session
+            if not number or session is not asked:  # numbering restarts with each session
                 self._claims += 1
                 number, repeated, asked = self._claims, False, session
                 from_below = from_below % 1 + self._settings.low_share
@@ -207,21 +209,21 @@ class Worker:
                 self._lose_session(session)
                 continue
             except Exception as error:
-                # The same number again: if the claim did happen, it gives the same executions.
+                # Repeat the number: if the claim was committed, it returns the same executions.
                 repeated = True
                 complain("claiming", error)
                 await backoff.wait()
                 continue
             backoff.reset()
             if self._session is not session:
-                continue  # lost meanwhile: what was claimed went with it
+                continue  # the session was lost meanwhile, and its claims with it
             self._take(claimed)
             self._resolved, number = number, 0
             more_waits = len(claimed) == limit
             if not more_waits:
                 await self._pause()
             else:
-                pass_gate_at = time.monotonic() + GATE_SECONDS  # there is enough to do
+                pass_gate_at = time.monotonic() + GATE_SECONDS  # enough is ready without the gate
 
     def _take(self, claimed: Sequence[Claimed]) -> None:
         now = time.monotonic()
@@ -229,7 +231,7 @@ class Worker:
             known = self._held.get(one.execution_id)
             if known is not None:
                 if known.claimed.fence == one.fence:
-                    continue  # an answer that was given twice
+                    continue  # a repeated answer
                 self._stop(known, _LOST)
             held = Held(one, now)
             self._held[one.execution_id] = held
@@ -239,19 +241,19 @@ class Worker:
             self._wake_runner()
 
     async def _pause(self) -> None:
-        """Until a slot is freed, a notification comes, or the poll is due."""
+        """Wait until a slot is freed, a notification arrives, or the poll is due."""
         try:
             async with asyncio.timeout(IDLE_POLL_SECONDS):
                 await self._woken.wait()
         except TimeoutError:
             pass
-        # Cleared before the caller looks around again, so that nothing said meanwhile is missed.
+        # Cleared before the caller checks its state, so that no later wake-up is missed.
         self._woken.clear()
 
     # Running.
 
     def _wake_runner(self) -> None:
-        """One at a time: the one that comes wakes the next, if there is still something to do."""
+        """Wake one runner; it wakes the next if the queue is not empty."""
         if self._coming:
             return
         while self._idle_runners:
@@ -294,13 +296,13 @@ class Worker:
             self._leave(me, held)
 
     def _leave(self, runner: asyncio.Task[None], held: Held | None) -> None:
-        """A runner ends, for whatever reason: neither its place nor what it ran is lost with it."""
+        """Clean up after a runner that ended for any reason, so that nothing it held is lost."""
         self._runners.discard(runner)
         if self._over:
             return
         self._coming = False
         if held is not None:
-            self._finish(held, Failed("The worker's runner ended while it ran.", "runner"))
+            self._finish(held, Failed("The worker's runner ended during the execution.", "runner"))
         if self._queue:
             self._wake_runner()
 
@@ -328,7 +330,7 @@ class Worker:
             else:
                 outcome = Failed("The handler raised CancelledError.", "CancelledError")
             if isinstance(error, StillRunning):
-                held.runner = None  # the runner goes on with others
+                held.runner = None  # the runner continues with other executions
                 self._told.discard(held)
                 self._linger(held, outcome)
                 error.ended.add_done_callback(lambda _: self._finish(held, outcome))
@@ -343,7 +345,7 @@ class Worker:
         self._finish(held, outcome)
 
     def _finish(self, held: Held, outcome: Outcome) -> None:
-        """It has ended: its slot is free."""
+        """Record an ended execution and free its slot."""
         held.runner = None
         if held.stop is not None:
             self._told.discard(held)
@@ -356,10 +358,10 @@ class Worker:
             self._woken.set()
 
     def _linger(self, held: Held, outcome: Outcome) -> None:
-        """Its outcome stands although it goes on: its slot stays taken."""
+        """Record the outcome of an execution that still runs: its slot stays taken."""
         if held.recorded:
             return
-        log.warning("a handler goes on that was told to stop", execution=held.claimed.execution_id)
+        log.warning("handler ignored cancellation", execution=held.claimed.execution_id)
         self._record(held, outcome)
         self._lingering += 1
         self._woken.set()  # a drain does not wait for it
@@ -394,11 +396,11 @@ class Worker:
             self._told.add(held)
             held.runner.cancel()
             return
-        # Not started: it leaves the queue without a run.
+        # Not started: it leaves the queue without running.
         try:
             self._queue.remove(held)
         except ValueError:
-            return  # finished, and on its way to be settled
+            return  # it has ended and is being settled
         self._finish(held, _stopped(held))
 
     async def _watch(self) -> None:
@@ -413,7 +415,7 @@ class Worker:
                     self._insist(held, now)
 
     def _insist(self, held: Held, now: float) -> None:
-        """It was told to stop, and swallowed it."""
+        """Record and cancel again an execution that ignored its cancellation."""
         self._linger(held, _stopped(held))
         held.until = now + GRACE_SECONDS
         if held.runner is not None:
@@ -437,12 +439,12 @@ class Worker:
             async with asyncio.timeout(self._settings.lease_seconds):
                 await self._settler.drained()
         except TimeoutError:
-            log.warning("stopped with outcomes that could not be recorded; they will run again")
+            log.warning("stopped with unrecorded outcomes, executions will run again")
 
     # Holding the session.
 
     async def _keep_session(self) -> None:
-        """Heartbeats at a third of the lease; faster while the database does not answer."""
+        """Heartbeats every third of the lease; more often while the database does not answer."""
         backoff = Backoff()
         while True:
             try:
@@ -473,7 +475,7 @@ class Worker:
 
     async def _beat(self, session: Session) -> None:
         asked_at = time.monotonic()
-        resolved = self._resolved  # before the list: what is claimed meanwhile is not in it
+        resolved = self._resolved  # read before the list, which lacks later claims
         running = dict(self._held)
         try:
             heard = await self._dispatch.heartbeat(session, list(running), resolved)
@@ -485,7 +487,7 @@ class Worker:
             return
         self._renewed_at = asked_at
         for number in heard.lost:
-            # Also what was settled while the heartbeat was on its way, and may by now be held anew.
+            # An execution settled during the heartbeat is reported too; it may be claimed again.
             if self._held.get(number) is running[number]:
                 self._stop(running[number], _LOST)
         for number in heard.unwanted:
@@ -493,10 +495,10 @@ class Worker:
                 self._stop(held, _UNWANTED)
 
     def _lose_session(self, session: Session) -> None:
-        """Everything goes: others have been given it."""
+        """Stop everything: other workers may have been given the executions."""
         if self._session is not session:
             return
-        log.warning("the session was lost; stopping all its work", executions=len(self._held))
+        log.warning("session lost", executions=len(self._held))
         self._session = self._settler.session = None
         self._settler.forget()
         held, self._held = self._held, {}
@@ -505,21 +507,24 @@ class Worker:
         self._claims = self._resolved = 0
 
     def _in_doubt(self) -> bool:
-        """Whether our lease may have run out: nothing is started then."""
+        """Whether our lease may have expired: nothing is started then."""
         return time.monotonic() - self._renewed_at > self._settings.lease_seconds
 
     def _forget(self, settled: Sequence[Settlement]) -> None:
         for one in settled:
             held = self._held.get(one.execution_id)
-            # By the fence: the outcome may be that of a hold which was lost, and the execution held anew.
+            # Compare the fence: after a lost claim the execution may have been claimed again.
             if held is not None and held.claimed.fence == one.fence:
                 del self._held[one.execution_id]
         if not self._held:
-            self._woken.set()  # an empty hand is what a session in quarantine is waiting for
+            self._woken.set()  # a session in quarantine waits until nothing is held
 
 
 async def _clear_cancellations(runner: asyncio.Task[None]) -> None:
-    """Of a handler that has ended; also the one that did not reach it any more and would hit the next."""
+    """Clear the cancellations of a handler that has ended.
+
+    Includes one that arrived too late for it and would hit the next handler.
+    """
     while runner.cancelling():
         runner.uncancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -528,9 +533,9 @@ async def _clear_cancellations(runner: asyncio.Task[None]) -> None:
 
 def _stopped(held: Held) -> Outcome:
     if held.stop == _TIMEOUT:
-        return Failed("It was stopped by its timeout.", TIMEOUT)
+        return Failed("The attempt exceeded its timeout.", TIMEOUT)
     if held.stop == _SHUTDOWN:
-        if held.started_at is None:  # it waited for the moment at which a rate limit lets it start
+        if held.started_at is None:  # it waited for its start under a rate limit
             return Released()
-        return Failed("The worker was shut down before it had ended.", "shutdown")
+        return Failed("The worker was shut down before the execution ended.", "shutdown")
     return Cancelled()

@@ -1,7 +1,7 @@
-"""Settling in batches: whatever has gathered while the last batch was on its way, and a moment after it, is the next one.
+"""Settle outcomes in batches: those that arrive during a settle, or just after it, form the next.
 
-An answer that was lost is asked for again: the same batch, as often as it takes; what was settled the first time is then
-refused, which is as good.
+After a lost answer the same batch is sent again, as often as necessary. Outcomes that were settled
+the first time are then refused, which is equally good.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()
 
-GATHER_SECONDS = (
-    0.005  # one settle right after another waits so long for more: many cost little more than few
-)
+GATHER_SECONDS = 0.005  # wait for more after a settle: a large batch costs little more than a small
 _FEW = 100
 
 
 class Settler:
-    """Takes outcomes and sees that each is recorded, or refused."""
+    """Ensures that each outcome is recorded, or refused."""
 
     def __init__(self, dispatch: Dispatch, settled: Callable[[Sequence[Settlement]], None]) -> None:
         self._dispatch = dispatch
-        self._settled = settled  # told what need not be reported as running any more
+        self._settled = settled  # called with what need no longer be reported as running
         self._waiting: list[Settlement] = []
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
@@ -43,15 +41,15 @@ class Settler:
         self._more.set()
 
     def forget(self) -> None:
-        """The session is lost: nothing that waits would be accepted."""
+        """Drop pending outcomes: the session is lost, so none would be accepted."""
         self._waiting.clear()
 
     async def drained(self) -> None:
-        """Wait until everything that was put is settled."""
+        """Wait until everything is settled."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Settle for ever."""
+        """Settle until cancelled."""
         settled_at = 0.0
         while True:
             await self._more.wait()
@@ -64,7 +62,7 @@ class Settler:
                 refused = await settle_whole(self._settle, batch)
                 if refused:
                     log.warning(
-                        "outcomes were refused: settled before, or no longer ours",
+                        "outcomes refused",  # settled before, or the claim was lost
                         refused=len(refused),
                     )
                 self._settled(batch)
@@ -73,7 +71,7 @@ class Settler:
                 self._idle.set()
 
     async def _settle(self, batch: Sequence[Settlement]) -> Sequence[int]:
-        """Try until the batch is settled, or the session lost, or the content rejected."""
+        """Retry until the batch is settled, the session lost, or the content rejected."""
         backoff = Backoff()
         while (session := self.session) is not None:
             try:
@@ -87,8 +85,8 @@ class Settler:
 
 
 def complain(doing: str, error: Exception) -> None:
-    """A worker that ends over an error is worse than one that complains and tries again."""
+    """Log an error and continue: a worker must not end because of it."""
     if isinstance(error, StoreUnavailable):
-        log.warning("the database is away", doing=doing, error=str(error))
+        log.warning("database unavailable", doing=doing, error=str(error))
     else:
-        log.error("a step failed", doing=doing, exc_info=error)
+        log.error("step failed", doing=doing, exc_info=error)

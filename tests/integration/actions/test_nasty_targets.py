@@ -126,7 +126,7 @@ async def sends_a_header_without_end(reader: Reader, writer: Writer) -> None:
         await writer.drain()
 
 
-BY_TIMEOUT = ("DEAD", "It was stopped by its timeout.")
+BY_TIMEOUT = ("DEAD", "The attempt exceeded its timeout.")
 NOT_HTTP = ("DEAD", "What the target answered is not HTTP: ")
 REDIRECT = "a redirect; redirects are not followed."
 CLOSED = "The target closed the connection without an answer."

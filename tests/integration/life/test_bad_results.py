@@ -96,7 +96,7 @@ async def test_outcomes_that_the_database_refuses_are_found_by_halving(
     for number in (3, 77, 140):
         execution = await get_execution(engine, parse_execution_id(seen[number - 1]))
         assert execution.result is None
-        assert "could not be stored whole" in execution.error
+        assert "could not be stored completely" in execution.error
 
 
 WEBHOOK = {"type": "WEBHOOK", "url": "http://127.0.0.1/"}

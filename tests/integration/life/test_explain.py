@@ -58,7 +58,7 @@ async def test_a_dead_one_time_job_is_explained_as_dead_with_its_error_and_a_way
     assert (explained.code, explained.execution_id) == ("dead", job.job_id)
     number = execution_text(job.job_id)
     assert explained.message == (
-        "It is DEAD (retries_exhausted) after 1 attempt, and will not be tried again."
+        "It is DEAD (retries_exhausted) after 1 attempt and will not be retried."
         " Last error (http_503): The target answered 503."
         f" Replay it with POST /api/v1/dead-letters/{number}/replay."
     )
@@ -106,7 +106,7 @@ async def test_a_pause_by_410_says_that_the_target_answered_it(still: Engine) ->
     explained = await explain_job(still, job.job_id)
     assert explained.code == "paused"
     assert explained.message.startswith(
-        "Its target answered 410 (gone), and that paused the job at 2031-05-06T10:00:30Z."
+        "The job was paused at 2031-05-06T10:00:30Z because its target answered 410 (gone)."
     )
 
 

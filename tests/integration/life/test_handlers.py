@@ -176,7 +176,7 @@ async def test_a_fault_of_the_worker_itself_fails_the_execution_and_frees_its_sl
     async with working(engine, slots=1):
         execution = await ended(engine, await ready(engine))
         assert execution.status is ExecutionStatus.DEAD
-        assert execution.error == "The worker's runner ended while it ran."
+        assert execution.error == "The worker's runner ended during the execution."
         assert (await ended(engine, await ready(engine))).status is ExecutionStatus.SUCCEEDED
 
 
@@ -344,7 +344,7 @@ async def test_a_thread_that_goes_on_after_its_timeout_keeps_its_slot_until_it_e
     async with working(engine, {"hang": hang}, slots=2, drain_seconds=PATIENCE_SECONDS):
         first = await ready(engine, "hang", timeout_seconds=1)
         execution = await ended(engine, first)
-        assert execution.error == "It was stopped by its timeout."
+        assert execution.error == "The attempt exceeded its timeout."
         # The other slot is free; it is taken for longer than the worker needs to look for work.
         await ready(engine, "hang", timeout_seconds=1)
         await eventually(hang_twice)

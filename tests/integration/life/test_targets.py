@@ -365,7 +365,7 @@ async def test_a_one_time_job_that_is_gone_is_just_dead(still: Engine) -> None:
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize(
     ("waits_for", "message"),
-    [("circuit_open", "are put off for a while"), ("no_secret_keys", "Set HOURBELL_SECRET_KEYS")],
+    [("circuit_open", "are delayed for a while"), ("no_secret_keys", "Set HOURBELL_SECRET_KEYS")],
 )
 async def test_what_is_put_off_burns_no_attempt_and_says_what_it_waits_for(
     still: Engine, delivery: str, waits_for: str, message: str

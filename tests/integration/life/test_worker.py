@@ -163,7 +163,7 @@ async def test_a_handler_over_its_timeout_is_stopped_and_its_attempt_failed(
     assert not work.finished
     assert execution.status is ExecutionStatus.DEAD
     assert execution.reason is Reason.RETRIES_EXHAUSTED
-    assert execution.error == "It was stopped by its timeout."
+    assert execution.error == "The attempt exceeded its timeout."
     assert execution.started_at is not None
     assert execution.finished_at is not None
     assert 0.9 < (execution.finished_at - execution.started_at).total_seconds() < 3
@@ -529,7 +529,9 @@ async def test_an_outcome_that_cannot_be_stored_at_all_is_recorded_as_dead(engin
         assert len(work.started) == 1
     assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.NON_RETRYABLE)
     assert execution.error is not None
-    assert execution.error.startswith("It ended, but its outcome could not be stored: CheckViol")
+    assert execution.error.startswith(
+        "The execution ended, but its outcome could not be stored: CheckViol"
+    )
     assert await places(engine) == {}
     await check_sound(engine)
 
@@ -542,13 +544,13 @@ async def test_an_outcome_of_which_nothing_can_be_stored_is_forgotten_and_others
         async with running_one(engine, work) as (_, number):
             async with refusing(engine, "0, 1"):  # SUCCEEDED and DEAD
                 work.let_go.set()
-                await eventually(lambda: _async("nothing of an outcome" in str(said)))
+                await eventually(lambda: _async("outcome rejected" in str(said)))
             # The database stores again; it went back with a heartbeat.
             async with scheduling(engine):
                 execution = await ended(engine, number)
     assert execution.status is ExecutionStatus.SUCCEEDED
     assert len(work.started) > 1
-    assert next(line["log_level"] for line in said if "nothing of" in line["event"]) == "error"
+    assert next(line["log_level"] for line in said if "rejected" in line["event"]) == "error"
 
 
 async def test_an_idle_worker_passes_the_gate_itself_when_nobody_leads(engine: Engine) -> None:

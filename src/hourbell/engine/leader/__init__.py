@@ -1,1 +1,1 @@
-"""What one process does for all: leadership (`term`), and the loops that plan, admit, reap and keep house."""
+"""The work of one process for all: leadership (`term`), and the leader's loops."""

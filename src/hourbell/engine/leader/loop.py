@@ -1,8 +1,8 @@
-"""One way of looping: do a step, and if there is no more to do wait a little, or until woken, or until stopped.
+"""One way of looping: repeat a step; without more to do, pause until the next poll or wake-up.
 
-A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds the database away is
-tried again with growing patience; any other exception is logged and does not end the loop, because a scheduler that is
-silent is worse than one that complains.
+A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds
+the database unavailable is retried with backoff. Any other exception is logged and does not end
+the loop: a scheduler that is silent is worse than one that complains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Backoff:
-    """Growing patience, with jitter, so that a fleet does not come back as one."""
+    """Exponential backoff with jitter, so that a fleet does not retry in step."""
 
     def __init__(self, first_seconds: float = 0.05, most_seconds: float = 1.0) -> None:
         self._first = first_seconds
@@ -35,7 +35,7 @@ class Backoff:
 
 
 class Loop:
-    """A step, repeated."""
+    """A repeated step."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[bool]], idle_seconds: float) -> None:
         self.name = name
@@ -45,14 +45,14 @@ class Loop:
         self.last_success: float | None = None  # monotonic, of the running loop
 
     def comes_round(self, patience_seconds: float) -> bool:
-        """Whether a step has succeeded lately; a step that hangs, or fails each time, has not."""
+        """Whether a step has succeeded recently; a step that hangs or always fails has not."""
         if self.last_success is None:
             return False
         silent = asyncio.get_running_loop().time() - self.last_success
         return silent < self._idle_seconds + patience_seconds
 
     def wake(self) -> None:
-        """Do not wait out the pause: there may be something to do."""
+        """End the pause early: there may be something to do."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -64,13 +64,13 @@ class Loop:
             try:
                 more = await self._step()
             except StoreUnavailable as error:
-                log.warning("the database is away", loop=self.name, error=str(error))
+                log.warning("database unavailable", loop=self.name, error=str(error))
                 await backoff.wait()
                 continue
             except NotLeader:
                 more = False
             except Exception:
-                log.exception("a step failed", loop=self.name)
+                log.exception("step failed", loop=self.name)
                 await backoff.wait()
                 continue
             backoff.reset()

@@ -1,9 +1,10 @@
-"""notify: what somebody wishes to be told becomes an execution of its own.
+"""notify: turn each notice into a webhook execution of its own.
 
-Whoever decides an event leaves a row in the outbox `notices`, in the same transaction (functions/notices.sql). Here the leader
-takes rows out and makes their webhooks, in one statement: a notice is never lost and never taken twice. The webhooks run
-like everything else, at least once, on terms of their own: LOW, in the queue `notifications`, with retries for about
-an hour. They say nothing about notifications themselves, so there is none about them.
+The transaction that decides an event also inserts a row into the outbox `notices`
+(functions/notices.sql). Here the leader takes rows out and creates their webhooks, in one
+statement: a notice is never lost and never taken twice. The webhooks run like all executions, at
+least once, with settings of their own: LOW, in the queue `notifications`, with retries for about an
+hour. They have no notifications themselves, so none is sent about them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _Q = queries("notices")
 _MOST = 500
 _SEND = "select hourbell.send_notices($1, $2, $3, $4, $5, $6, $7, $8)"
 
-# 30 s, a minute, … half an hour between them: an hour in all.
+# Delays of 30 s, one minute, … half an hour: one hour in all.
 _RETRIES = RetryPolicy(max_retries=7, initial_delay_seconds=30)
 _TIMEOUT_SECONDS = 30
 
@@ -56,7 +57,7 @@ _STATUS_OF = {
 
 
 async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Make the notifications of the oldest notices; True if there may be more of them."""
+    """Create the webhooks of the oldest notices; True if there may be more notices."""
     rows = await engine.database.fetch(_Q["outbox"], _MOST)
     if not rows:
         return False
@@ -83,14 +84,14 @@ async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool
 
 
 def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:
-    """None if the job or the monitor does not wish to tell anybody any more."""
+    """The webhooks of a notice; empty if the job or monitor no longer asks for notifications."""
     if row["event"] in (MISSED, RECOVERED):
         return [] if row["url"] is None else [_alert(row, now)]
     try:
         job = decode_job(row["job_spec"])
     except msgspec.MsgspecError:
-        # It would fail each time, and keep all others from being sent.
-        log.exception("a notice cannot be sent: its job cannot be read", notice=row["id"])
+        # It would fail each time, and block all other notices.
+        log.exception("notice not sent: job cannot be decoded", notice=row["id"])
         return []
     event = _EVENT_OF[row["event"]]
     body = _body(row, job, event)

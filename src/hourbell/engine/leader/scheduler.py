@@ -1,15 +1,15 @@
-"""The scheduler process: campaigns, and while it leads, runs the leader's loops.
+"""The scheduler process: campaigns for leadership, and runs the leader's loops while it leads.
 
     lead      renew or campaign, three times a lease
     plan      joins left over, fires within the horizon, memberships that have ended
-    admit     the gate: every 10 ms while there is something, every 50 ms otherwise
+    admit     the gate: every 10 ms while there is work, every 50 ms otherwise
     reap      expired sessions and deadlines
-    targets   what they accepted and did not complete in time; jobs that they want no more of
-    notify    notices, and monitors whose time has come
+    targets   accepted executions not completed in time; jobs whose target is gone
+    notify    notices, and monitors that are due
     retain    housekeeping, once a minute
 
-Standbys run the same loops and find that they do not lead. A step that was refused because the epoch is over is not an
-error; the next `lead` finds out who leads.
+Standbys run the same loops and find that they do not lead. A step that was refused because its
+epoch is over is not an error; the next `lead` step finds out which node leads.
 """
 
 from __future__ import annotations
@@ -64,26 +64,26 @@ class Scheduler:
             Loop("retain", self._while_leading(self._keep_house), HOUSE_SECONDS),
         ]
         self._tasks: list[asyncio.Task[None]] = []
-        self._gate_passed_at = 0.0  # monotonic, of the running loop; since we lead
+        self._gate_passed_at = 0.0  # monotonic, of the running loop; valid while this node leads
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
 
     async def stop(self) -> None:
-        """Stop between two steps at the latest, and let the next leader begin at once."""
+        """Stop between two steps at the latest, and resign so that the next leader can start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.leadership.resign()
 
     def wake(self) -> None:
-        """Something may have fallen due."""
+        """Run the gate now: an execution may have fallen due."""
         self._gate.wake()
 
     def makes_progress(self) -> bool:
-        """Whether each of its loops has come round lately and, if it leads, something can pass the gate.
+        """Whether each loop has succeeded recently and, on the leader, whether the gate passes.
 
-        A standby's loops come round without having to do anything; they show that it could lead.
+        A standby's loops succeed without doing anything; they show that it could lead.
         """
         patience = self._engine.times.leader_lease_seconds
         if not all(loop.comes_round(patience) for loop in self._loops):
@@ -104,12 +104,12 @@ class Scheduler:
         had = self.leadership.term
         term = await self.leadership.step()
         if term is not None and term != had:
-            log.info("leads", epoch=term.epoch)
+            log.info("became leader", epoch=term.epoch)
             self._gate_passed_at = asyncio.get_running_loop().time()
             for loop in self._loops:
                 loop.wake()
         elif had is not None and term is None:
-            log.warning("leads no more", epoch=had.epoch)
+            log.warning("lost leadership", epoch=had.epoch)
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
@@ -120,7 +120,7 @@ class Scheduler:
 
     async def _admit(self, term: Term, now: datetime) -> bool:
         passed = await admit(self._engine, now)
-        if not passed.busy:  # somebody who holds the gate for long holds up everything
+        if not passed.busy:  # a gate that another transaction holds for long stops all work
             self._gate_passed_at = asyncio.get_running_loop().time()
         if passed.admitted:
             self._engine.announce()

@@ -1,16 +1,18 @@
-"""Leadership: who plans, reaps and keeps house. For economy; safety does not rest on it.
+"""Leadership: which node plans, reaps and keeps house. For economy; safety does not rest on it.
 
-A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the database's clock. Every
-transaction of a leader's verb first checks the epoch, under a lock that a new epoch has to wait for: a leader that was
-stopped and wakes in another node's term commits nothing. A renewal does not wait for that lock, so a long verb cannot
-depose its own leader. A leader that dies is replaced when its lease
-runs out; one that leaves in order resigns, and is replaced at once. What was planned ahead (the horizon) runs meanwhile.
+A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the
+database's clock. Every transaction of a leader's verb first checks the epoch, under a lock that a
+new epoch has to wait for: a leader that was stopped and resumes in another node's term commits
+nothing. A renewal does not wait for that lock, so a long verb cannot depose its own leader. A
+leader that dies is replaced when its lease expires; one that shuts down cleanly resigns, and is
+replaced at once. Executions that were planned ahead (the horizon) run meanwhile.
 
-A leader trusts no silence: only after it has renewed for one whole session lease without a break, and without a step of
-the database's clock, does it hold that a worker which did not renew is dead (`may_reap`). Otherwise an outage of the
-database, which silences everybody, would double everything that runs. A break is half a session lease: a worker renews
-three times a lease, so it has always been heard if the database was never away for longer than that. The time since the
-last renewal counts too, because whoever waits for a database that hangs finds out about it when it is over.
+A leader does not trust silence. It considers a worker that did not renew dead only after it has
+itself renewed for one whole session lease without a break, and without a step of the database's
+clock (`may_reap`). Otherwise an outage of the database, which silences every worker, would run
+everything twice. A break is half a session lease: a worker renews three times a lease, so it has
+always been heard if the database was never unavailable for longer than that. The time since the
+last renewal counts too, because a leader blocked on a hanging database notices only afterwards.
 """
 
 from __future__ import annotations
@@ -27,29 +29,27 @@ from hourbell.engine.core import Engine
 from hourbell.model.errors import NotLeader, StoreUnavailable
 from hourbell.store.database import committing
 
-# First in the transaction of a verb that is more than one call of a function.
+# First in the transaction of a verb that consists of more than one function call.
 CHECK_EPOCH = "select hourbell.check_epoch($1, $2)"
 _EPOCH_IS_OVER = "HB001"  # raised by hourbell.check_epoch
-_STEP_SECONDS = (
-    1.0  # the database's clock and ours may drift apart by this much between two renewals
-)
+_STEP_SECONDS = 1.0  # tolerated drift between the database's clock and ours per renewal
 
 
 class Term(msgspec.Struct, frozen=True):
-    """A node's hold on leadership."""
+    """One node's time as leader."""
 
     node: UUID
     epoch: int
 
 
 def authority(term: Term | None) -> tuple[UUID | None, int | None]:
-    """The first two arguments of a leader's verb; without a term, of a caller that does not claim to lead."""
+    """The first two arguments of a leader's verb; nulls for a caller that is not the leader."""
     return (term.node, term.epoch) if term else (None, None)
 
 
 @contextmanager
 def leading() -> Iterator[None]:
-    """Within it, a verb that was refused because its epoch is over raises NotLeader."""
+    """Translate the database's refusal of an ended epoch into NotLeader."""
     try:
         yield
     except asyncpg.PostgresError as error:
@@ -74,12 +74,12 @@ class Leadership:
 
     @property
     def step_seconds(self) -> float:
-        """Three times a lease: our own, or that of the sessions if it is shorter."""
+        """Three times per lease: the leader's, or that of the sessions if it is shorter."""
         times = self._engine.times
         return min(times.leader_lease_seconds, times.lease_seconds) / 3
 
     async def step(self) -> Term | None:
-        """Renew the term, or campaign for one; whatever goes wrong, there is no term afterwards."""
+        """Renew the term, or campaign for one; on any failure there is no term afterwards."""
         had = self.term
         try:
             now = await self._engine.clock.now()
@@ -98,7 +98,7 @@ class Leadership:
         return had
 
     async def resign(self) -> None:
-        """Leave in order, so that nobody waits for the lease; without the database it just runs out."""
+        """Give up the term, so that no node waits for the lease; without a database it expires."""
         if self.term is not None:
             term, self.term = self.term, None
             with suppress(StoreUnavailable):

@@ -1,8 +1,9 @@
-"""watch: monitors whose time has come are judged, and who is down or up again is told (R31).
+"""watch: judge the monitors that are due, and alert when one goes down or recovers.
 
-The judgement is pure; it is written by one statement, together with its notice, on condition that nobody has changed the
-monitor since it was looked at. So there is one alert for an outage, whoever leads and whoever dies. The cost is that of
-the monitors that are due: a healthy one is looked at once for every grace, one that is down every few seconds.
+The judgement is pure. One statement writes it together with its notice, provided that the monitor
+has not changed since it was read. So there is one alert per outage, whichever node leads or dies.
+The cost is that of the monitors that are due: a healthy one is checked once per grace, one that is
+down every few seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ log = structlog.get_logger()
 
 _Q = queries("notices")
 _MOST = 200
-_RECOVERY_SECONDS = 10.0  # how often a monitor that is down is looked at
-_PUT_OFF_SECONDS = 3600.0  # one that cannot be judged
+_RECOVERY_SECONDS = 10.0  # how often a monitor that is down is checked
+_PUT_OFF_SECONDS = 3600.0  # next check of a monitor that cannot be judged
 _JUDGE = "select hourbell.judge_monitors($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a monitor and its job when it is looked at."""
+    """A monitor and its job as read for a check."""
 
     grace: timedelta
     since: datetime
@@ -46,7 +47,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What becomes of a monitor."""
+    """The new state of a monitor."""
 
     since: datetime
     expected_at: datetime | None
@@ -56,14 +57,14 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def judge(seen: Watched, now: datetime) -> Judgement:
-    """Whether a monitor is down, who is to be told, and when to look again."""
+    """Whether a monitor is down, which event to send, and when to check again."""
     if seen.success_at is not None:
         since = max(seen.since, seen.success_at)
         expected = next_expected(seen.job, seen.job_id, since)
         event = 0 if seen.down_since is None else RECOVERED
         return Judgement(since, expected, _check_at(seen, expected), None, event)
     if seen.down_since is not None:
-        # Whatever comes from now on counts, also before the next occurrence.
+        # Any success from now on counts, even before the next occurrence.
         expected = seen.expected_at or seen.since
         again = now + timedelta(seconds=_RECOVERY_SECONDS)
         check_at = again if seen.status is JobStatus.SCHEDULED else None
@@ -83,16 +84,16 @@ def next_expected(job: NewJob, job_id: int, after: datetime) -> datetime | None:
 
 
 def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
-    """When the grace of an occurrence is over; None if it is not expected."""
+    """When the grace of an occurrence ends; None if it is not expected."""
     if expected is None or seen.status in (JobStatus.PAUSED, JobStatus.CANCELLED):
         return None
     if seen.status is JobStatus.COMPLETED and expected > seen.updated_at:
-        return None  # it has had all the runs it may
+        return None  # it has used up its runs
     return expected + seen.grace
 
 
 async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Judge the monitors whose time has come; True if there may be more of them."""
+    """Judge the monitors that are due; True if there may be more of them."""
     rows = await engine.database.fetch(_Q["watched"], now, _MOST)
     if not rows:
         return False
@@ -120,8 +121,8 @@ def _judged(row: asyncpg.Record, now: datetime) -> Judgement:
     try:
         return judge(_watched(row), now)
     except Exception:
-        # A zone that is no more, say. One that cannot be judged must not keep the others from it.
-        log.exception("a monitor cannot be judged", monitor=row["id"])
+        # For example, its zone was removed. It must not block the judgement of the others.
+        log.exception("monitor cannot be judged", monitor=row["id"])
         later = now + timedelta(seconds=_PUT_OFF_SECONDS)
         return Judgement(row["since"], row["expected_at"], later, row["down_since"])
 

@@ -1,4 +1,4 @@
-"""admit: the gate. Only it makes anything ready; it is one statement that anybody with a reason may run."""
+"""admit: the gate. Nothing else makes an execution ready. One statement; any process may run it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.store.database import committing
 
-BATCH = 4_000  # a pass stays well below 100 ms, also if all of it is limited
+BATCH = 4_000  # a pass stays well below 100 ms, even if every execution has limits
 _ADMIT = "select * from hourbell.admit($1, $2, $3)"
 
 
 class Pass(msgspec.Struct, frozen=True):
     """What one pass of the gate did."""
 
-    admitted: int  # looked at, to be exact: some may have been parked or skipped
+    admitted: int  # executions examined: some of them may have been parked or skipped
     more: bool
-    busy: bool  # somebody else's pass was under way, and this one did nothing
+    busy: bool  # another pass was running, and this one did nothing
 
 
 async def admit(engine: Engine, now: datetime, batch: int = BATCH) -> Pass:

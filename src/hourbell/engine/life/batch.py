@@ -1,8 +1,9 @@
-"""batch: many jobs in one write, with one key and one answer, in a transaction of its own.
+"""batch: many jobs in one write, with one idempotency key and one answer, in one transaction.
 
-Of checked jobs all are created or none. Of documents each is created or not: what is wrong with one is said in its place
-in the answer, and the others are created. That goes for a unique key that somebody holds in a transaction as well: the
-batch is halved, within its transaction, until the item that wants it is alone, and that one is told to try again.
+Checked jobs are created all or none. Documents are created independently: an error of one is
+reported at its position in the answer, and the others are created. The same holds for a unique key
+that is locked by another transaction: the batch is bisected, within its transaction, until the
+blocked item is alone, and that item gets an error that asks the client to retry.
 """
 
 from __future__ import annotations
@@ -57,26 +58,26 @@ MOST_ITEMS = 10_000
 
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
-_BRIEF_MS = 50  # how long to wait for whoever holds a unique key that one of many wants
-_QUOTA_MS = 5_000  # how long to wait for other batches of a tenant with a quota
+_BRIEF_MS = 50  # lock timeout for a unique key that one item of many needs
+_QUOTA_MS = 5_000  # lock timeout for other batches of a tenant with a quota
 _TRIES = 5
-_MOST_PROBLEMS = 16  # with names that are told one by one
-_SLICE = 200  # items that are read before others get their turn; more would not stay in the processor's caches
+_MOST_PROBLEMS = 16  # problems with names that are reported individually
+_SLICE = 200  # items parsed before the loop may run others; more would not fit in the CPU caches
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What was wrong with an item."""
+    """Why an item was refused."""
 
     code: str
     detail: str
     errors: tuple[FieldError, ...] = ()
 
 
-Result = int | Refused  # the id of the job, or why there is none
+Result = int | Refused  # the id of the job, or why it was not created
 
 
 async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
-    """Many checked one-time jobs at once, all or none: one statement, one commit; their ids, in order."""
+    """Create many checked one-time jobs, all or none, in one statement; their ids, in order."""
     home = jobs[0].tenant_id
     seen = await look(
         engine, [Asked(None, home, job.tenant_id, DEFAULT_QUEUE, write) for job in jobs]
@@ -106,11 +107,11 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
 async def create_batch(
     engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
 ) -> list[Result]:
-    """Many jobs at once: in the place of each its id, or what is wrong with it.
+    """Create many jobs; for each item, in order, its id or why it was refused.
 
-    `read` makes a document of an item, or raises what is wrong with it.
+    `read` turns an item into a document, or raises what is wrong with it.
     """
-    home = engine.scope or DEFAULT_TENANT  # whose key it is
+    home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
     now = await engine.clock.now()
     following: list[Awaitable[None]] = []
 
@@ -129,7 +130,7 @@ async def create_batch(
 
     async with engine.batches:
         results = await once(engine, write, _POINTS, home, now, list[Result], prepare)
-    # Others have their turn while it joins its timetables, which may be many.
+    # Joining timetables may take long, so it happens after the turn is released.
     for rest in following:
         await rest
     return results
@@ -138,7 +139,7 @@ async def create_batch(
 async def _read(
     engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
 ) -> _Batch:
-    """A few items at a time, from their text to what is stored; in between, others get their turn of the loop."""
+    """Parse items in slices, from text to what is stored; other tasks run between slices."""
     seen = await begin(engine, len(items))
     batch = _Batch(seen, write)
     named = NamedSecrets()
@@ -193,7 +194,7 @@ def _entry(seen: Seen, asked: Asked | HourbellError, job_id: int) -> Entry | Hou
 
 
 class _Batch:
-    """Items that were read, and what has become of them."""
+    """Parsed items and their results."""
 
     def __init__(self, seen: Seen, write: Write) -> None:
         self.now = seen.now
@@ -201,8 +202,8 @@ class _Batch:
         self._write = write
         self._places: list[Entry | Refused] = []  # in the order of the items
         self._entries: list[Entry] = []  # to be created
-        self._holders: dict[int, int] = {}  # by entries whose unique key another job has
-        self._refused: dict[int, Refused] = {}  # entries whose key or name could not be had
+        self._holders: dict[int, int] = {}  # by entry: the job that already has its unique key
+        self._refused: dict[int, Refused] = {}  # entries whose key or names were unavailable
         self._unique: dict[tuple[object, ...], Entry] = {}  # the first entry with each unique key
         self._request = Entries(DEFAULT_TENANT, [], write.actor)
 
@@ -210,7 +211,7 @@ class _Batch:
         self._places.append(_refusal(error))
 
     def repeats(self, entry: Entry) -> bool:
-        """Note an item whose unique key an item before it has; it gets what that one gets."""
+        """Note an item with the unique key of an earlier item; it gets the result of that item."""
         repeats = entry.unique is not None and _key_of(entry) in self._unique
         if repeats:
             self._places.append(entry)
@@ -223,7 +224,7 @@ class _Batch:
         self._entries.append(entry)
 
     async def numbered(self, engine: Engine, home: str) -> Numbers:
-        """The numbers of what the entries name. Whoever names something new that cannot be had is refused."""
+        """The ids of what the entries name. Entries whose new names are unavailable are refused."""
         hurried = engine.hurried(_BRIEF_MS)
         for _ in range(_TRIES):
             self._request = Entries(home, self._entries, self._write.actor)

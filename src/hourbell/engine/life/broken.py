@@ -1,10 +1,11 @@
 """broken: timetables that this scheduler cannot compute.
 
-The zone data of this node may lack a zone: IANA has removed it, or a node with newer data has accepted it. A rule may be
-one that only another version of the program can read. Such a timetable must not stop the others: it is marked with why,
-leaves the index that planning walks, and is logged. `explain` reports it for each of its jobs. Planning resumes by itself,
-with the misfire policies for what was missed: at once under a leader with other zone data, otherwise at the next look,
-ten minutes later.
+The zone data of this node may lack a zone: IANA has removed it, or a node with newer data has
+accepted it. A rule may be readable only by another version of the program. Such a timetable must
+not stop the others: it is marked with the reason, leaves the index that planning walks, and is
+logged. `explain` reports it for each of its jobs. Planning resumes automatically, and the misfire
+policies apply to missed occurrences: immediately under a leader with other zone data, otherwise at
+the next check, ten minutes later.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def computed(
     rows: Sequence[asyncpg.Record],
     compute: Callable[[Rule, asyncpg.Record], T],
 ) -> list[tuple[asyncpg.Record, T]]:
-    """What `compute` gives for each timetable. Those for which it fails are marked as broken and left out."""
+    """What `compute` returns for each timetable. Failures are marked as broken and left out."""
     found: list[tuple[asyncpg.Record, T]] = []
     broken: dict[int, str] = {}
     for row in rows:
@@ -79,7 +80,7 @@ async def computed(
 
 
 def unusable(job_id: int, error: TimingError) -> Conflict:
-    """What is asked for needs the schedule of a job, and this node cannot compute it."""
+    """The error for a request that needs a schedule which this node cannot compute."""
     return Conflict(
         f"The schedule of {job_text(job_id)} cannot be computed here: {error.reason.rstrip('?')}."
         " Update the schedule of the job, or the tzdata package of this node."

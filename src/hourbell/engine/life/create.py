@@ -1,14 +1,16 @@
-"""create: jobs enter. One statement with their audit rows and the answers kept for their idempotency keys.
+"""create: insert jobs, their audit rows and their idempotency answers in one statement.
 
-A one-time job is its execution and is due at its time. A recurring job is a row of `jobs` and a membership that has still
-to join; the join follows the commit, and if this process dies in between, the leader completes it.
+A one-time job is its execution and is due at its time. A recurring job is a row of `jobs` and a
+membership that has still to join its timetable; the join follows the commit, and if this process
+dies in between, the leader completes it.
 
-Whoever creates a job while others do is created together with them (`groups`): a look at what has to be known, the
-documents read here, then `hourbell.create_jobs` as one autocommit statement for all of them. Each gets an answer of his
-own: a wrong document, a used-up quota or a taken key concerns nobody else. The statement waits for others only briefly.
-If somebody holds a key that is wanted, the group is halved until he who wants it is alone; he is set aside, and waits a
-little longer. So one stuck row never delays unrelated requests. Jobs of tenants with a quota are counted under a lock; if another
-transaction holds it, they are created apart from the others.
+Concurrent creates are executed together (`groups`): one query for the settings they need, parsing
+in this process, then `hourbell.create_jobs` as one autocommit statement for all of them. Each
+request gets its own answer: an invalid document, an exhausted quota or a taken key affects no other
+request. The lock timeout of the statement is short. On a lock timeout the group is bisected until
+the blocked request is alone; it is then retried separately with a longer timeout, so one stuck row
+never delays unrelated requests. Jobs of tenants with a quota are counted under a lock; if another
+transaction holds that lock, they are created apart from the others.
 """
 
 from __future__ import annotations
@@ -76,38 +78,38 @@ from hourbell.store.queries import queries
 
 _Q = queries("jobs")
 _POINTS = Points("create.before_commit", "create.after_commit")
-_TRIES = 64  # each time somebody else is served: so many may want one thing at the same moment
+_TRIES = 64  # each retry means that a competitor succeeded: bounds how many may compete for a key
 _MOST_JOINS = 4  # at once
 
 
 class _Patience(msgspec.Struct, frozen=True):
-    """How long to wait for other transactions."""
+    """Lock timeouts."""
 
     keys_ms: int  # for a key or a name that a request of a group needs
     quotas_ms: int  # for the quota of a tenant
 
 
 _BRIEF = _Patience(50, 50)
-_FOR_QUOTAS = _Patience(50, 1_500)  # of the jobs of tenants with a quota, apart from others
+_FOR_QUOTAS = _Patience(50, 1_500)  # for jobs of tenants with a quota, apart from the others
 _ALONE = _Patience(1_500, 1_500)
 
 
 class Created(msgspec.Struct, frozen=True):
-    """What a create comes to."""
+    """The result of a create."""
 
     job: Job
-    existed: bool = False  # it was there before, and is the answer
+    existed: bool = False  # the job existed before and is returned as the answer
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A job that somebody asks for."""
+    """A request to create a job."""
 
     document: object  # a JSON value, or a PlainJob
-    home: str  # the tenant of who names none
-    tenant: str  # that it names, before it is checked
-    queue: str  # that it names
+    home: str  # the tenant of a document that names none
+    tenant: str  # as named by the document, not yet validated
+    queue: str  # as named by the document
     write: Write
-    name: str | None = None  # it shall be the one job that is made by this name
+    name: str | None = None  # PUT by name: it must be the only job with this name
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -117,11 +119,11 @@ class Held(msgspec.Struct, frozen=True):
     on_duplicate: OnDuplicate
 
 
-Outcome = Created | Held | None  # None: look again
+Outcome = Created | Held | None  # None: retry from the lookup
 
 
 async def create_job(engine: Engine, document: object, write: Write) -> Created:
-    """The job that a document describes, created. InvalidInput names every wrong field."""
+    """Create the job that a document describes. InvalidInput names every wrong field."""
     asked = asked_by(engine, document, write)
     for _ in range(_TRIES):
         outcome = await ask_for(engine, asked)
@@ -132,7 +134,7 @@ async def create_job(engine: Engine, document: object, write: Write) -> Created:
 
 
 def asked_by(engine: Engine, document: object, write: Write, name: str | None = None) -> Asked:
-    """A job that somebody asks for, of a tenant that is his to name."""
+    """A request to create a job, for a tenant that the caller may act for."""
     home = engine.scope or DEFAULT_TENANT
     tenant = _label_in(document, "tenant_id", home)
     engine.require(tenant)
@@ -140,12 +142,12 @@ def asked_by(engine: Engine, document: object, write: Write, name: str | None = 
 
 
 async def ask_for(engine: Engine, asked: Asked) -> Outcome:
-    """Create a job together with those that others ask for at this moment."""
+    """Create a job together with concurrent requests."""
     outcome: Outcome = await engine.creates.ask(asked, partial(_create_together, engine, _BRIEF))
     return outcome
 
 
-# Together.
+# Group creation.
 
 
 async def _create_together(
@@ -154,8 +156,8 @@ async def _create_together(
     wanted = [ask.wanted for ask in asks]
     seen = await look(engine, wanted, for_answers=True)
     group: list[_Ready] = []
-    first: dict[object, _Ready] = {}  # by what no two of a statement can have
-    followers: list[tuple[_Ready, _Ready]] = []  # whoever wants what another of the group wants
+    first: dict[object, _Ready] = {}  # by keys that may occur only once in a statement
+    followers: list[tuple[_Ready, _Ready]] = []  # requests whose key an earlier one also needs
     for ready in await _with_secrets(engine, _read(asks, seen)):
         ask = ready.ask
         if ready.key in first:
@@ -180,13 +182,13 @@ async def _create_together(
 
 
 def _read(asks: list[Ask[Asked, Outcome]], seen: Seen) -> list[_Ready]:
-    """Read the documents of a group. What was answered before, or is wrong, is answered here."""
+    """Parse the documents of a group. Repeated and invalid requests are answered here."""
     group = []
     for number, ask in enumerate(asks, start=1):
         try:
             known = seen.first_answer(number, ask.wanted.write)
             ready = known or _ready(ask, seen, seen.ids[number - 1])
-        except Exception as error:  # whatever it is, it concerns this request only
+        except Exception as error:  # any failure affects this request only
             ask.refuse(error)
             continue
         if isinstance(ready, Created):
@@ -197,7 +199,7 @@ def _read(asks: list[Ask[Asked, Outcome]], seen: Seen) -> list[_Ready]:
 
 
 async def _with_secrets(engine: Engine, group: list[_Ready]) -> list[_Ready]:
-    """Those of a group whose secrets exist; the others are refused."""
+    """The requests of a group whose secrets exist; the others are refused."""
     if not any(ready.secrets for ready in group):
         return group
     named = NamedSecrets()
@@ -216,7 +218,10 @@ async def _with_secrets(engine: Engine, group: list[_Ready]) -> list[_Ready]:
 async def _numbered(
     engine: Engine, group: list[_Ready], now: datetime, patience: _Patience
 ) -> Numbers | None:
-    """The numbers of what a group names. Whoever names something that cannot be had leaves the group; None: all have left."""
+    """The ids of what a group names; None if the group is empty afterwards.
+
+    Requests that name something unavailable leave the group.
+    """
     hurried = engine.hurried(patience.keys_ms)
     for _ in range(_TRIES):
         if not group:
@@ -238,7 +243,7 @@ async def _numbered(
 
 
 def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience: _Patience) -> None:
-    """One that wants what somebody else holds waits a little longer, alone, once."""
+    """Retry a blocked request alone with a longer lock timeout, once."""
     if patience.keys_ms < _ALONE.keys_ms:
         engine.creates.set_aside([ask], partial(_create_together, engine, _ALONE))
     else:
@@ -246,7 +251,7 @@ def _put_off(engine: Engine, ask: Ask[Asked, Outcome], patience: _Patience) -> N
 
 
 def _put_off_limited(engine: Engine, group: list[_Ready], patience: _Patience) -> None:
-    """Jobs of tenants with a quota that another transaction has locked wait a little longer, together, once."""
+    """Retry jobs whose quota is locked by another transaction: together, later, once."""
     asks = [ready.ask for ready in group]
     if patience.quotas_ms < _FOR_QUOTAS.quotas_ms:
         engine.creates.set_aside(asks, partial(_create_together, engine, _FOR_QUOTAS))
@@ -256,7 +261,7 @@ def _put_off_limited(engine: Engine, group: list[_Ready], patience: _Patience) -
 
 
 def _follow(first: _Ready, follower: _Ready) -> None:
-    """Answer one who wanted a key that another of his group wanted too, when that one has his answer."""
+    """Resolve a request that lost its key to an earlier request in the same group."""
     future, ask = first.ask.future, follower.ask
     if not future.done() or future.cancelled():
         ask.answer(None)
@@ -264,9 +269,9 @@ def _follow(first: _Ready, follower: _Ready) -> None:
     error = future.exception()
     outcome = future.result() if error is None else None
     if first.key == follower.key is not None and not follower.repeats(first):
-        ask.answer(None)  # another request under the same key
+        ask.answer(None)  # a different request under the same key
     elif isinstance(error, QuotaExceeded):
-        ask.refuse(error)  # nobody has the unique key, so that there is no room for him either
+        ask.refuse(error)  # the unique key is still free, so this job would need room as well
     elif outcome is None or follower.repeats(first):
         ask.answer(outcome)
     elif follower.entry.on_duplicate is OnDuplicate.REPLACE:
@@ -277,13 +282,13 @@ def _follow(first: _Ready, follower: _Ready) -> None:
 
 
 class _Ready(msgspec.Struct, frozen=True):
-    """One that was asked for, checked, with its answer."""
+    """A checked request, with the answer it gets if it is stored."""
 
     ask: Ask[Asked, Outcome]
     entry: Entry
     request: Entries
     created: Created
-    secrets: Required  # that must exist
+    secrets: Required  # must exist
 
     @property
     def key(self) -> object:
@@ -291,7 +296,7 @@ class _Ready(msgspec.Struct, frozen=True):
         return None if key is None else (self.entry.tenant, key)
 
     def repeats(self, other: _Ready) -> bool:
-        """Whether it is the same request once more."""
+        """Whether this is a repetition of the same request."""
         same = self.ask.wanted.write.fingerprint == other.ask.wanted.write.fingerprint
         return same and self.key == other.key is not None
 
@@ -316,7 +321,7 @@ def _ready(ask: Ask[Asked, Outcome], seen: Seen, job_id: int) -> _Ready:
 async def _store(
     engine: Engine, group: list[_Ready], numbers: Numbers, seen: Seen, patience: _Patience
 ) -> None:
-    """Store a group, or halve it: what cannot be stored is alone in the end."""
+    """Store a group; on failure bisect it until the failing request is alone."""
     requests = [ready.request for ready in group]
     limited = {ready.entry.tenant for ready in group} & seen.rooms.keys()
     args = arguments(
@@ -345,7 +350,7 @@ async def _store(
             await _store(engine, group[:middle], numbers, seen, patience)
             await _store(engine, group[middle:], numbers, seen, patience)
         elif isinstance(error, asyncpg.ForeignKeyViolationError):
-            group[0].ask.answer(None)  # a timetable without riders was forgotten since we looked
+            group[0].ask.answer(None)  # an unused timetable was deleted since it was looked up
         elif is_held(error):
             _put_off(engine, group[0].ask, patience)
         else:
@@ -355,7 +360,7 @@ async def _store(
     refused = dict(zip(row["refused"], row["holders"], strict=True))
     for number, ready in enumerate(group, start=1):
         if number in row["repeated"]:
-            ready.ask.answer(None)  # somebody was first under the same key: his answer is there now
+            ready.ask.answer(None)  # another request under this key won; its answer is stored now
         elif ready.entry.job_id in refused:
             held = Held(refused[ready.entry.job_id], ready.entry.on_duplicate)
             ready.ask.answer(held)
@@ -371,7 +376,7 @@ async def _store(
 
 
 async def follow(engine: Engine, entries: Sequence[Entry], numbers: Numbers, now: datetime) -> None:
-    """After the commit: wake who waits for something due, and join timetables, each once for all who ride it."""
+    """After the commit: announce due jobs, and join each timetable once for all its new jobs."""
     if any(entry.at is not None and entry.at <= now for entry in entries):
         engine.announce()
     ridden = {numbers.rides[each.job_id] for each in entries if each.job_id in numbers.rides}
@@ -388,7 +393,7 @@ async def follow(engine: Engine, entries: Sequence[Entry], numbers: Numbers, now
 
 
 async def _instead(engine: Engine, held: Held, asked: Asked) -> Created | None:
-    """What becomes of a job whose unique key another has; None: the other has just ended."""
+    """The answer when another job has the unique key; None: that job has just ended."""
     if held.on_duplicate is not OnDuplicate.KEEP:
         replacing = held.on_duplicate is OnDuplicate.REPLACE
         raise DuplicateJob(job_text(held.job_id), replacing)
@@ -408,20 +413,20 @@ async def _as_it_is(job: Job, connection: Connection) -> Created:
     return Created(job, existed=True)
 
 
-# What has to be known.
+# Lookups before parsing.
 
 
 class Seen:
-    """What looks at the database have shown."""
+    """What was looked up in the database before parsing."""
 
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self.rooms: dict[str, int] = {}  # of tenants with a quota: how many more they could have
-        self._wanted: Counter[str] = Counter()  # of which so many are taken for certain
+        self.rooms: dict[str, int] = {}  # by tenant with a quota: how many more jobs it may have
+        self._wanted: Counter[str] = Counter()  # how much of that is already taken
         self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}
-        self._looked_for: set[tuple[str, str]] = set()  # tenants with queues
+        self._looked_for: set[tuple[str, str]] = set()  # (tenant, queue)
         self._add(row)
         self._answers = {
             number: (fingerprint, answer)
@@ -429,7 +434,7 @@ class Seen:
         }
 
     async def look_for(self, engine: Engine, asked: Sequence[Asked]) -> None:
-        """What some more jobs name, if it was not looked for yet."""
+        """Look up what more jobs name, unless it is known already."""
         named = {(each.tenant, each.queue) for each in asked} - self._looked_for
         if named:
             self._looked_for |= named
@@ -443,7 +448,7 @@ class Seen:
             self._quotas[name], self.rooms[name] = quota, room
 
     def parse(self, asked: Asked, job_id: int) -> NewJob:
-        """The job that was asked for; InvalidInput names every wrong field."""
+        """The requested job; InvalidInput names every wrong field."""
         document, queue = asked.document, self._queues.get(asked.queue)
         if isinstance(document, PlainJob):
             plain = document.new_job(self.now, queue, asked.home)
@@ -453,9 +458,10 @@ class Seen:
         return parse_new_job(document, self.now, job_id, queue, asked.home)
 
     def require_room(self, entry: Entry) -> None:
-        """QuotaExceeded: there is no room, whatever becomes of the others. It is refused before anything is named for it.
+        """Raise QuotaExceeded if there is no room, whatever the outcome of the other requests.
 
-        Whether one with a unique key needs any is known when keys are given out, and decided there.
+        Done before any name is created for the job. Whether a job with a unique key needs room is
+        only known when keys are assigned, and is decided there.
         """
         if entry.tenant not in self.rooms or entry.unique is not None:
             return
@@ -467,7 +473,7 @@ class Seen:
         return QuotaExceeded(entry.tenant, self._quotas[entry.tenant])
 
     def first_answer(self, number: int, write: Write) -> Created | None:
-        """What the request of this number, counted from 1, was answered before."""
+        """The stored answer of an earlier request with the same key. `number` counts from 1."""
         if number not in self._answers:
             return None
         fingerprint, answer = self._answers[number]
@@ -478,14 +484,14 @@ class Seen:
 
 
 async def look(engine: Engine, asked: Sequence[Asked], for_answers: bool = False) -> Seen:
-    """What has to be known before documents can be read, with an id for each."""
+    """What has to be known before documents can be parsed, with an id for each."""
     queues, tenants = {each.queue for each in asked}, {each.tenant for each in asked}
     keys = [(each.tenant, each.write.key) for each in asked] if for_answers else []
     return Seen(await _look(engine, len(asked), queues, tenants, keys))
 
 
 async def begin(engine: Engine, count: int) -> Seen:
-    """The time, and ids for so many; all else is still to be looked for."""
+    """The current time and `count` ids; everything else has still to be looked up."""
     return Seen(await _look(engine, count, (), ()))
 
 
@@ -503,12 +509,12 @@ async def _look(
 
 
 def _together(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
-    """Several arrays, element by element; an empty one is null."""
+    """Zip array columns; an empty one is null."""
     return zip(*(row[column] or () for column in columns), strict=True)
 
 
 def _label_in(document: object, field: str, default: str) -> str:
-    """What a document names, before it is checked: whose kept answers and which queue's defaults to look at."""
+    """What a document names, before validation: selects stored answers and queue defaults."""
     if isinstance(document, PlainJob):
         return (document.tenant if field == "tenant_id" else document.queue) or default
     named = document.get(field) if isinstance(document, dict) else None

@@ -1,8 +1,9 @@
-"""How many executions of a tenant fall due in the same second, as far as this process has created them.
+"""Executions of a tenant that fall due in the same second, counted as this process creates them.
 
-The gate serves the first executions of each tenant in a second before the rest of a crowd (`hourbell.level_of`). A batch
-could be counted where it is stored, but jobs that are created one by one could not. So each process counts what it creates;
-several processes together put a few more executions into the first levels, which does no harm.
+The gate serves the first executions of each tenant in a second before the rest of a crowd
+(`hourbell.level_of`). A batch could be counted where it is stored, but jobs that are created one by
+one could not. So each process counts what it creates; several processes together put a few more
+executions into the first levels, which does no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _MOST_COUNTS = 65_536
 class Crowds:
     """Counts by tenant and second.
 
-    They are bounded: when there are too many, those that have not been used since the last time are forgotten.
+    They are bounded: at the limit, counts not used since the previous rotation are dropped.
     """
 
     def __init__(self, most: int = _MOST_COUNTS) -> None:

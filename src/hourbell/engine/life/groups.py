@@ -1,10 +1,10 @@
-"""Group commit: what several callers ask for at the same moment is carried out together.
+"""Group commit: concurrent requests are executed together.
 
-A commit waits for the disk, whatever is in it. So whoever comes while others are being carried out waits for them and then
-goes together with everybody else who has come meanwhile: alone he is served at once, in a crowd the crowd is served. A look
-that many want at the same moment goes the same way (`secrets`).
-Everything is bounded: how many go together, how many groups are under way, how many wait. Who cannot be carried out with
-the others, because he has to wait for somebody, is set aside, and holds up nobody.
+A commit waits for the disk, whatever its size. So requests that arrive while a group is executing
+wait for it, and then form the next group. A lone caller is served immediately; concurrent callers
+are batched. A lookup that many callers need at the same moment is batched in the same way
+(`secrets`). Everything is bounded: the size of a group, the groups in progress, the requests that
+wait. A request that is blocked by a lock is executed separately, so it does not delay the others.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Generic, TypeVar
 
 from hourbell.model.errors import Overloaded
 
-ASIDE_SECONDS = 0.5  # for a place among those who are set aside
+ASIDE_SECONDS = 0.5  # how long a separated group waits for a slot
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
 class Ask(Generic[T, A]):
-    """What one caller wants, and the answer that he waits for."""
+    """One request, and the future that its caller awaits."""
 
     def __init__(self, wanted: T) -> None:
         self.wanted = wanted
         self.future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: A) -> None:
-        if not self.future.done():  # he may have gone away
+        if not self.future.done():  # the caller may have been cancelled
             self.future.set_result(answer)
 
     def refuse(self, error: BaseException) -> None:
@@ -43,7 +43,7 @@ CarryOut = Callable[[list[Ask[T, A]]], Awaitable[None]]
 
 
 class Group(Generic[T, A]):
-    """Callers who are served together."""
+    """Callers whose requests are executed together."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Group(Generic[T, A]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, wanted: T, carry_out: CarryOut[T, A]) -> A:
-        """The answer, when `carry_out` has given it; it may be given others to carry out as well."""
+        """Queue a request and await its answer; `carry_out` may receive other requests with it."""
         if len(self._waiting) + self._set_aside >= self._most_waiting:
             raise Overloaded
         ask: Ask[T, A] = Ask(wanted)
@@ -73,13 +73,13 @@ class Group(Generic[T, A]):
         return await ask.future
 
     def set_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
-        """Carry out some apart from the others; a few such groups may wait for locks at the same time."""
+        """Execute requests separately; a few such groups may wait for locks at the same time."""
         self._set_aside += len(asks)
         self._start(self._serve_aside(asks, carry_out))
 
     async def _serve(self, carry_out: CarryOut[T, A]) -> None:
         try:
-            await asyncio.sleep(0)  # whoever else asks in this turn of the loop goes with the first
+            await asyncio.sleep(0)  # requests of the same loop iteration join the first group
             while self._waiting:
                 many = min(len(self._waiting), self._most_together)
                 await _carry_out([self._waiting.popleft() for _ in range(many)], carry_out)
@@ -103,12 +103,12 @@ class Group(Generic[T, A]):
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)  # the loop itself does not hold it
+        self._tasks.add(task)  # the event loop keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
 
 
 class Turns:
-    """A few at a time; some more wait for their turn, and the rest are turned away."""
+    """A semaphore with a bounded queue: a few run at once, some wait, the rest are rejected."""
 
     def __init__(self, most_at_once: int, most_waiting: int) -> None:
         self._places = asyncio.Semaphore(most_at_once)
@@ -131,7 +131,10 @@ class Turns:
 
 
 class Room:
-    """Memory for what is being received, of all who send at the same time. Who is slow takes little of it, and nobody all."""
+    """A memory budget for request bodies being received.
+
+    Memory is taken as it arrives, so slow senders hold little; no sender can take all of it.
+    """
 
     def __init__(self, most_bytes: int, most_of_one: int) -> None:
         self._most = most_bytes
@@ -140,7 +143,7 @@ class Room:
 
     @contextmanager
     def taking(self, whose: str | None) -> Iterator[Callable[[int], None]]:
-        """How to take some more; everything is given back at the end. Overloaded if there is no more."""
+        """A function that takes more bytes, or raises Overloaded. All are returned at the end."""
         mine = 0
 
         def take(size: int) -> None:
@@ -162,7 +165,7 @@ class Room:
 
 
 async def _carry_out(asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
-    """Everybody gets an answer, whatever happens."""
+    """Execute requests so that every caller gets an answer, whatever happens."""
     asks = [ask for ask in asks if not ask.future.done()]
     if not asks:
         return

@@ -1,7 +1,8 @@
-"""join: a membership gets what planning has already passed, and leaves the rest to the fires.
+"""join: produce the executions of a membership that planning has already passed.
 
-It is one statement under the timetable's lock. Whoever begins a membership joins it right after the commit; what is left
-over, because that process died, the leader completes.
+Later occurrences are left to the fires. It is one statement under the timetable's lock. The process
+that begins a membership joins it right after the commit; if it died before that, the leader
+completes the join.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ async def join_timetable(
     now: datetime,
     planned: datetime | None = None,
 ) -> None:
-    """Join every membership of this timetable that waits for it and is active since then or later.
+    """Join every pending membership of this timetable that is active since `since` or later.
 
-    `planned` is how far the timetable was seen to be planned; if it is further by now, the database says so.
+    `planned` is how far the timetable was last seen to be planned; if planning has advanced since,
+    the database returns the new limit.
     """
     rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
     beyond: datetime | None = planned or now + engine.times.horizon
@@ -52,7 +54,8 @@ async def join_timetable(
 async def join_left_over(engine: Engine, now: datetime, term: Term | None = None) -> bool:
     """Complete the joins whose creators died; True if there may be more.
 
-    Any process may do this. A leader gives its term, so that only the leader's zone data decide what is broken.
+    Any process may do this. A leader passes its term, so that only the leader's zone data decides
+    which timetables are broken.
     """
     rows = await engine.database.fetch(_Q["joining"], _MOST_TIMETABLES)
     for row, _ in await computed(engine, term, now, rows, lambda rule, row: rule):

@@ -1,8 +1,9 @@
-"""missed: stretches of missed occurrences, shown one entry for each occurrence.
+"""missed: stretches of missed occurrences, expanded to one entry per occurrence.
 
-The ledger keeps a stretch as one row: its first occurrence, its last and how many there are. The occurrences between are
-computed again from the schedule of the job. A stretch stays one entry if the schedule gives another number of occurrences,
-because it was changed since or some of them have a fate of their own.
+The ledger keeps a stretch as one row: its first occurrence, its last and their number. The
+occurrences between are recomputed from the schedule of the job. A stretch stays one entry if the
+schedule gives a different number of occurrences, because it was changed since or because some
+occurrences have ledger entries of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Position = tuple[datetime, int]  # the time and id of an entry: lists go down fr
 def expanded(
     job: Job, entries: Sequence[Execution], before: Position, most: int
 ) -> tuple[list[Execution], Position | None]:
-    """Entries, the latest first, with an entry for each missed occurrence; those before a position, at most so many.
+    """Entries, newest first, one per missed occurrence: at most `most`, all before a position.
 
     The second value is set if there may be more: everything from there up is among the entries.
     """
@@ -58,12 +59,12 @@ def _rule(job: Job) -> Rule | None:
         return compile_rule(
             timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap
         )
-    except TimingError:  # its zone is unknown here
+    except TimingError:  # its zone is unknown on this node
         return None
 
 
 def _occurrences(rule: Rule | None, entry: Execution) -> list[datetime]:
-    """Those of a missed stretch; none if the entry is no stretch, or one that cannot be computed."""
+    """The occurrences of a missed stretch; empty if it is no stretch or cannot be computed."""
     if rule is None or entry.missed is None or entry.missed > MOST_COMPUTED:
         return []
     assert entry.missed_through is not None

@@ -1,6 +1,7 @@
-"""named: whether the secrets that jobs and monitors name exist, looked up before they are stored.
+"""named: check that the secrets which jobs and monitors name exist, before storing them.
 
-Jobs that name none cost nothing; those of a group or a batch are looked up together, each name once.
+Jobs that name none cost nothing; those of a group or a batch are looked up together, each name
+once.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ Required = Mapping[str, Collection[str]]  # names of secrets by the path of the 
 
 
 class NamedSecrets:
-    """The secrets that were looked up so far."""
+    """The secrets looked up so far."""
 
     def __init__(self) -> None:
         self._exists: dict[tuple[str, str], bool] = {}
 
     async def look_up(self, engine: Engine, required: Iterable[tuple[str, Required]]) -> None:
-        """Look up what tenants require, apart from what is known already, in one statement or in none."""
+        """Look up required secrets that are not known yet, in at most one statement."""
         wanted = {
             (tenant, name)
             for tenant, fields in required
@@ -40,7 +41,7 @@ class NamedSecrets:
         self._exists |= {(row["tenant"], row["name"]): True for row in rows}
 
     def require(self, tenant: str, required: Required) -> None:
-        """InvalidInput with every field that names a secret which the tenant does not have."""
+        """Raise InvalidInput with every field that names a secret the tenant does not have."""
         problems = [
             FieldError(path, "unknown_secret", _missing(name, tenant))
             for path, names in required.items()
@@ -52,19 +53,19 @@ class NamedSecrets:
 
 
 async def require_secrets(engine: Engine, tenant: str, required: Required) -> None:
-    """InvalidInput if a tenant lacks a secret that is required."""
+    """Raise InvalidInput if a tenant lacks a required secret."""
     named = NamedSecrets()
     await named.look_up(engine, [(tenant, required)])
     named.require(tenant, required)
 
 
 async def require_secrets_of(engine: Engine, job: NewJob) -> None:
-    """InvalidInput if the tenant of a job lacks a secret that the job requires."""
+    """Raise InvalidInput if the tenant of a job lacks a secret that the job requires."""
     await require_secrets(engine, job.tenant_id, required_secrets(job))
 
 
 def _missing(name: str, tenant: str) -> str:
     return (
-        f"names the secret {name}, which the tenant {tenant} does not have. Set it by PUT /api/v1/secrets/{name}, "
-        'or give "secrets": "lazy" to set it later'
+        f"names the secret {name}, which tenant {tenant} does not have. Set it with "
+        f'PUT /api/v1/secrets/{name}, or send "secrets": "lazy" to set it later'
     )

@@ -1,4 +1,4 @@
-"""What an outcome leads to: purely decided, for the settle to carry out."""
+"""What an outcome leads to: a pure decision, carried out by settle."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """An outcome, decided: what is to become of a claimed execution."""
+    """A decided outcome: the next state of a claimed execution."""
 
     execution_id: int
     fence: int
     kind: int
-    begun_ms: int | None = 0  # from the claim to the start of the action; None: it has just ended
+    begun_ms: int | None = 0  # from the claim to the start of the action; None: it ends now
     took_ms: int = 0  # from its start to its end
-    delay_seconds: float | None = None  # RETRY, RELEASED: after this; AWAITING: no longer than this
+    delay_seconds: float | None = None  # RETRY, RELEASED: delay; AWAITING: maximum wait
     reason: str | None = None  # DEAD, GONE: why; RETRY: the kind of failure
     error: str | None = None
     result: str | None = None  # JSON; AWAITING: the digest of the token, in hexadecimal
@@ -42,7 +42,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """A success with nothing to say: the common case, which costs least."""
+        """A success without result or error: the common case, and the cheapest."""
         return self.kind == SUCCEEDED and self.result is None and self.error is None
 
 
@@ -67,7 +67,7 @@ def plain_settlement(
     begun_ms: int | None,
     took_ms: int,
 ) -> Settlement:
-    """The settlement of an outcome on which the job's policies have no bearing."""
+    """The settlement of an outcome that does not depend on the job's policies."""
     if isinstance(outcome, Succeeded):
         result, error = _result(outcome.result)
         return Settlement(number, fence, SUCCEEDED, begun_ms, took_ms, None, None, error, result)
@@ -85,25 +85,25 @@ def plain_settlement(
 
 
 def without_result(bad: Settlement, why: str) -> Settlement:
-    """The same outcome, stripped of everything that the database might have refused to store."""
+    """The same outcome without the parts that the database may have refused to store."""
     return msgspec.structs.replace(
-        bad, result=None, error=clean(f"The outcome could not be stored whole: {why}")
+        bad, result=None, error=clean(f"The outcome could not be stored completely: {why}")
     )
 
 
 def unstorable(bad: Settlement, why: str) -> Settlement:
-    """The last resort: it ran, and must not run for ever because nobody can record how it ended."""
+    """The last resort: an execution whose outcome cannot be stored must not run again forever."""
     return Settlement(
         bad.execution_id,
         bad.fence,
         DEAD,
         reason=Reason.NON_RETRYABLE.value,
-        error=clean(f"It ended, but its outcome could not be stored: {why}"),
+        error=clean(f"The execution ended, but its outcome could not be stored: {why}"),
     )
 
 
 def clean(text: str) -> str:
-    """A text that PostgreSQL can store, of a bounded length: no NUL, no lone surrogates."""
+    """A text of bounded length that PostgreSQL can store: no NUL, no lone surrogates."""
     text = text[:MOST_ERROR_CHARACTERS].replace("\x00", "\\x00")
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -114,11 +114,12 @@ def _result(value: object) -> tuple[str | None, str | None]:
     try:
         encoded = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        return None, clean(f"The result is not JSON and was not kept: {error}")
+        return None, clean(f"The result is not JSON and was not stored: {error}")
     if len(encoded) > MOST_RESULT_BYTES:
         return (
             None,
-            f"The result has {len(encoded)} bytes and was not kept; the bound is {MOST_RESULT_BYTES}.",
+            f"The result was not stored: it has {len(encoded)} bytes, the maximum is "
+            f"{MOST_RESULT_BYTES}.",
         )
     return encoded.decode(), None
 

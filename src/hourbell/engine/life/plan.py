@@ -1,8 +1,9 @@
-"""plan: timetables whose fire comes within the horizon advance, and their members get executions.
+"""plan: advance timetables that fire within the horizon, and create their members' executions.
 
-The generator is pure: `fire_of` says which occurrences a timetable owes by now. The invoker asks the database to open
-those fires and to fan them out, in bounded statements. Planning only moves forward, by an update that is conditional on
-the fire that was seen, so any number of planners may run and each occurrence is still planned once.
+The generator is pure: `fire_of` says which occurrences a timetable owes by now. The invoker asks
+the database to open those fires and to fan them out, in bounded statements. Planning only moves
+forward, by an update that is conditional on the fire that was read, so any number of planners may
+run and each occurrence is still planned once.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _Q = queries("planning")
 _MOST_TIMETABLES = 500
 _MOST_AHEAD = 100  # occurrences of one timetable in one fire
 _MOST_LATE = 10_000  # occurrences of one late fire
-_TAIL = 1_000  # kept back for the last fire of a late stretch: catch_up_limit reaches no further
+_TAIL = 1_000  # reserved for the last fire of a late stretch: catch_up_limit reaches no further
 _CHUNK = 5_000  # executions planned by one statement
-_FAN_OUT_PER_SECOND = 50_000.0  # how early a big fire begins; half of what was measured
+_FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the measured rate
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
@@ -34,7 +35,7 @@ _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 
 class Fire(msgspec.Struct, frozen=True):
-    """What a timetable owes at once."""
+    """The occurrences that a timetable owes now."""
 
     occurrences: list[datetime]
     following: datetime | None  # the first occurrence after these
@@ -46,7 +47,7 @@ def fire_of(
     rule: Rule, first: datetime, now: datetime, horizon: timedelta, grace: timedelta
 ) -> Fire:
     """The fire of a timetable whose next occurrence is `first`."""
-    # `first` is taken at its word: it was an occurrence by the zone data of whoever reckoned it.
+    # `first` is not recomputed: it was an occurrence by the zone data of the node that stored it.
     if first >= now - grace:
         ahead = [first, *between(rule, first, max(now + horizon, first), _MOST_AHEAD - 1)]
         return Fire(ahead, rule.next(ahead[-1]), late=False, tail=True)
@@ -57,7 +58,7 @@ def fire_of(
 
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Open what is to be planned by now and fan out one chunk; True if there is more to do."""
+    """Open the fires that are due and fan out one chunk; True if there is more to do."""
     more_to_open = await _open_fires(engine, term, now)
     planned, more = await _fan_out(engine, term, now)
     return more or more_to_open or planned >= _CHUNK
@@ -106,7 +107,7 @@ async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[in
 
 
 async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Clear away memberships that are wholly planned; jobs that have had their last are COMPLETED."""
+    """Delete fully planned memberships; jobs without further occurrences become COMPLETED."""
     async with committing("end.before_commit", "end.after_commit"):
         with leading():
             ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
@@ -114,7 +115,7 @@ async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> b
 
 
 async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Compute again, by our zone data, the fires that are not yet planned; True if there is more."""
+    """Recompute unplanned fires with this node's zone data; True if there is more."""
     rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES, now)
     found = await computed(
         engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])

@@ -1,4 +1,4 @@
-"""reap: what died with its worker comes back; what missed its deadline ends."""
+"""reap: recover executions whose worker died; end those that missed their deadline."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 class Reaped(msgspec.Struct, frozen=True):
     sessions: int
     returned: int  # executions that are due again
-    ended: int  # lost at most once, crashed too often, or cancelled meanwhile
+    ended: int  # lost (at most once), crashed too often, or cancelled meanwhile
 
 
 async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
-    """End expired sessions and bring their executions back."""
+    """End expired sessions and make their executions due again."""
     async with committing("reap.before_commit", "reap.after_commit"):
         with leading():
             row = await engine.database.row(_REAP, *authority(term), now, engine.times.max_crashes)
@@ -30,7 +30,7 @@ async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
 
 
 async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """End what missed its deadline; True if there may be more."""
+    """End executions that missed their deadline; True if there may be more."""
     async with committing("expire.before_commit", "expire.after_commit"):
         with leading():
             come = await engine.database.value(_EXPIRE, *authority(term), now, _MOST_DEADLINES)

@@ -1,7 +1,9 @@
-"""retain: the ledger's days are made ahead and dropped whole; dead letters, audit entries and what else has an age are deleted.
+"""retain: create the ledger's daily partitions ahead of time, and delete what has expired.
 
-How long is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A tenant can keep less of the ledger than the cell, not
-more, because days are dropped whole; its rows are then deleted in batches.
+Ledger days are dropped whole; dead letters, audit entries and other rows with an age are deleted.
+Retention is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A tenant can keep
+less of the ledger than the cell, not more, because days are dropped whole; its rows are then
+deleted in batches.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ from hourbell.engine.leader.term import Term, authority, leading
 
 _DAYS_AHEAD = 7
 _MOST = 10_000
-_TENANTS = 1_000  # whose history one round looks at
+_TENANTS = 1_000  # checked in one round
 
 
 async def make_partitions(engine: Engine, now: datetime) -> None:
-    """The ledger's partitions for today and some days ahead; safe to call from anywhere."""
+    """Create the ledger's partitions for today and some days ahead; any process may call it."""
     await engine.database.value("select hourbell.make_partitions($1, $2)", now, _DAYS_AHEAD)
 
 
 async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """One round of housekeeping; True if there is more to forget."""
+    """One round of housekeeping; True if there is more to delete."""
     times = engine.times
     await make_partitions(engine, now)
     with leading():

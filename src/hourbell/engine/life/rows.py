@@ -1,4 +1,4 @@
-"""Checked jobs as the arguments of `hourbell.create_jobs`: numbers in place of names, a list for each column."""
+"""Checked jobs as arguments of `hourbell.create_jobs`: ids for names, one list per column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hourbell.store.queries import queries
 from hourbell.timing.rules import compile_rule
 from hourbell.timing.zones import tz_version
 
-UNIQUE_KEY, NAME = range(2)  # the spaces of unique keys
+UNIQUE_KEY, NAME = range(2)  # namespaces of unique keys
 
 _Q = queries("jobs")
 
@@ -30,8 +30,8 @@ _Q = queries("jobs")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TOO_MANY = (
-    "Many others that were sent with it name something new that cannot be had, and it was not looked at any more. "
-    "Nothing was changed; send it again without them."
+    "Too many jobs of the same request name something new that is unavailable, so this one was not "
+    "checked. Nothing was changed; send it again without them."
 )
 
 Names = tuple[str, str, str, Schedule | None]
@@ -43,16 +43,16 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     job_id: int
     tenant: str
-    at: datetime | None  # None: it recurs
+    at: datetime | None  # None: the job is recurring
     terms: Terms
     spec: str
-    unique: tuple[int, str] | None  # the key that only it may have, with the space of the key
+    unique: tuple[int, str] | None  # its unique key, with the namespace of the key
     on_duplicate: OnDuplicate
     recurring: NewJob | None
 
 
 def entry_of(job_id: int, job: NewJob, name: str | None = None) -> Entry:
-    """The entry of a job. With a name: it is the one job of its tenant that is made by this name."""
+    """The entry of a job. `name`: set for a PUT, where the job is unique by this name."""
     unique = None
     if name is not None:
         unique = NAME, name
@@ -72,7 +72,7 @@ def entry_of(job_id: int, job: NewJob, name: str | None = None) -> Entry:
 
 
 def _terms(job: NewJob) -> Terms:
-    """On what terms a job runs: a batch has many jobs and few terms."""
+    """The settings that a job runs with: a batch has many jobs and few distinct settings."""
     return (
         job.queue,
         job.target,
@@ -87,9 +87,9 @@ def _terms(job: NewJob) -> Terms:
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """The jobs of one request, and what is kept with them."""
+    """The jobs of one request, and what is stored with them."""
 
-    tenant: str  # whose key it is
+    tenant: str  # the owner of the idempotency key
     entries: Sequence[Entry]
     actor: str
     key: str | None = None
@@ -98,7 +98,7 @@ class Entries(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """What stands for names in the database."""
+    """The ids of names in the database."""
 
     tenants: dict[str, int]
     queues: dict[str, int]
@@ -108,7 +108,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime) -> Numbers:
-    """The numbers of all that some jobs name; what is new is made."""
+    """The ids of everything that some jobs name; unknown names are created."""
     entries = [entry for request in requests for entry in request.entries]
     rides = {
         entry.job_id: timetable_of(entry.recurring.schedule, entry.job_id)
@@ -130,9 +130,10 @@ async def numbers_of(engine: Engine, requests: Sequence[Entries], now: datetime)
 async def unnameable(
     engine: Engine, entries: Iterable[Entry], now: datetime, most: int | None = None
 ) -> dict[Names, HourbellError]:
-    """Of what some jobs name, that which cannot be had, and why: they are halved until it is alone.
+    """The names of some jobs that are unavailable, each with the reason, found by bisection.
 
-    `most`: so much is told for itself; then whatever is among more of it is refused as well, so that it ends soon.
+    `most`: the number of problems reported individually. After that, every group with a problem is
+    refused as a whole, so that the search ends soon.
     """
     problems: dict[Names, HourbellError] = {}
 
@@ -156,7 +157,7 @@ async def unnameable(
 
 
 def names_of(entry: Entry) -> Names:
-    """All that it names."""
+    """Everything that an entry names."""
     queue, target, *_ = entry.terms
     schedule = None if entry.recurring is None else entry.recurring.schedule
     return entry.tenant, queue, target, schedule
@@ -171,16 +172,16 @@ def arguments(
     patience_ms: int | None,
     quota_ms: int,
 ) -> list[object]:
-    """In the order of the function's parameters."""
+    """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
     once, again, unique = [], [], []
     counts = [0] * len(requests)
     last_at, instant = None, 0
-    terms: dict[tuple[Terms, int], int] = {}  # with the level; counted from 1
+    terms: dict[tuple[Terms, int], int] = {}  # terms and level; counted from 1
     for number, request in enumerate(requests, start=1):
         for entry in request.entries:
             tenant = numbers.tenants[entry.tenant]
             if entry.at is not None:
-                if entry.at is not last_at:  # a batch often has one moment for all its jobs
+                if entry.at is not last_at:  # jobs of a batch often share one instant
                     last_at, instant = entry.at, (entry.at - _EPOCH) // _MICROSECOND
                 level = crowds.level(tenant, instant // 1_000_000)
                 place = terms.setdefault((entry.terms, level), len(terms) + 1)
@@ -221,7 +222,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Iterable[list[Any]]
 
 
 class _Recurring(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that recurs, with its first membership; the fields are columns."""
+    """A recurring job with its first membership; the fields are columns."""
 
     id: int
     request: int
@@ -279,15 +280,15 @@ def _recurring(
 
 
 def active_since(job: NewJob, now: datetime) -> datetime:
-    """No occurrence up to here is the job's."""
+    """The start of a job's first membership: occurrences up to here are not the job's."""
     if job.window.starts_at is None:
         return now
-    # An occurrence at starts_at itself counts, and a membership begins after `active_since`.
+    # An occurrence at starts_at itself counts, but a membership excludes its `active_since`.
     return max(now, job.window.starts_at - timedelta(microseconds=1))
 
 
 def key_number(job: NewJob) -> int | None:
-    """The number of its concurrency key: a hash, so that nobody has to hand them out."""
+    """The number of a job's concurrency key: a hash, so that no registry is needed."""
     if job.concurrency_key is None:
         return None
     named = f"{job.tenant_id}\0{job.concurrency_key}".encode()
@@ -297,12 +298,12 @@ def key_number(job: NewJob) -> int | None:
 async def ensure_timetables(
     engine: Engine, timetables: Iterable[Timetable], now: datetime
 ) -> dict[Timetable, int]:
-    """The numbers of timetables, made if they are new. A transaction of its own: others may be waiting for them."""
+    """The ids of timetables, created if new: in a separate transaction, as others may wait."""
     wanted = sorted(timetables, key=msgspec.structs.astuple)
     rows = await engine.database.fetch(_Q["timetables"], *_rhythms(wanted))
     found = {wanted[row["k"] - 1]: row["id"] for row in rows}
     while missing := [each for each in wanted if each not in found]:
-        # Twice at most: somebody else may be making one just now.
+        # At most two rounds: another transaction may be inserting one of them.
         rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
         first = [rule.next(now) for rule in rules]
         statement = _Q["ensure_timetables"]

@@ -1,4 +1,4 @@
-"""settle: record what became of claimed executions, a batch at a time."""
+"""settle: record the outcomes of claimed executions, a batch at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import Settlement
 from hourbell.store.database import committing
 
-# Without a time it is that of the statement: one way to the database, not two.
+# Without a time argument the statement uses its own: one round trip to the database, not two.
 SETTLE = (
     "select * from hourbell.settle($1, $2, coalesce($3, hourbell.clock()),"
     " $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
@@ -20,17 +20,17 @@ SETTLE = (
 async def settle(
     engine: Engine, session: int, token: UUID, batch: Sequence[Settlement]
 ) -> Sequence[int]:
-    """Record outcomes of what a session holds; returns the executions whose outcome was refused."""
+    """Record the outcomes of a session's executions; returns those whose outcome was refused."""
     async with committing("settle.before_commit", "settle.after_commit"):
         row = await engine.database.row(SETTLE, session, token, None, *columns(batch))
     if row["freed"]:
-        engine.announce()  # somebody may have waited for that
+        engine.announce()  # other executions may have waited for the freed limits
     refused: list[int] = row["refused"]
     return refused
 
 
 def columns(batch: Sequence[Settlement]) -> list[Any]:
-    """A batch as the statement takes it: little about plain successes, more about the others."""
+    """The columns of a batch: few values for plain successes, more for the others."""
     others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
     said = [batch[at - 1] for at in others]
     return [

@@ -1,4 +1,5 @@
-"""What people ask for: changes of jobs, runs on request, settings, keys and secrets.
+"""User requests: changes of jobs, runs on request, settings, keys and secrets.
 
-Each takes a `Write` (`idempotency`): who asks, and the key under which the same request is answered only once.
+Each takes a `Write` (`idempotency`): the actor, and the idempotency key under which a repeated
+request gets the first answer.
 """

@@ -1,7 +1,7 @@
-"""keys: API keys are made, looked up and revoked.
+"""keys: create, look up and revoke API keys.
 
-The first key must be an administrator's of all tenants, and the last of those cannot be revoked: else nobody could ever make
-another one.
+The first key must be that of an administrator of all tenants, and the last such key cannot be
+revoked: otherwise no caller could ever create another key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hourbell.security.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, dige
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-KEYLESS_SECONDS = 1.0  # how long a node may go by an answer of `is_keyless`
+KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
@@ -31,7 +31,7 @@ _ROLES = {role.value: role for role in KeyRole}
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key that was asked for, and checked."""
+    """A checked request for a key."""
 
     name: str
     role: KeyRole
@@ -39,7 +39,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class MadeKey(msgspec.Struct, frozen=True):
-    """A key, and the only time that it is seen. A repeated answer is without it: it is kept nowhere."""
+    """A key with its secret, shown only once. A repeated answer lacks it: it is never stored."""
 
     made: ApiKey
     key: str | None
@@ -57,7 +57,7 @@ def parse_new_key(document: object) -> NewKey:
     reader.finish()
     if tenant is not None and role is KeyRole.WORKER:
         reader.wrong(
-            "tenant_id", "conflict", "a worker serves queues, which have work of all tenants"
+            "tenant_id", "conflict", "a worker key has no tenant: queues are shared by all tenants"
         )
     problems.raise_if_any()
     assert name is not None
@@ -66,18 +66,18 @@ def parse_new_key(document: object) -> NewKey:
 
 
 async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
-    """A new key. Within a scope it belongs to that tenant."""
+    """Create a key. Within a scope it belongs to that tenant."""
     tenant_id = engine.scope if new.tenant_id is None else new.tenant_id
     if tenant_id is not None:
         engine.require(tenant_id)
         if new.role is KeyRole.WORKER:
             problem = (
-                "a worker's key is of no tenant, so only an administrator of all of them makes one"
+                "a worker key has no tenant, so only an administrator of all tenants can create one"
             )
             raise InvalidInput([FieldError("role", "conflict", problem)])
     now = await engine.clock.now()
     number = await engine.new_id(now)
-    home = tenant_id or DEFAULT_TENANT  # whose kept answers and audit trail
+    home = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
     key = new_key()
     digest = digest_of(key)
 
@@ -89,8 +89,9 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
             if not is_admin and not await connection.fetchval(_K["any_key"]):
                 raise Conflict(
-                    "The first key must be one with the role admin and without a tenant: as soon as there is a "
-                    "key, every request needs one, and nobody else could make more. Make that one first."
+                    "The first key must have the role admin and no tenant: as soon as a key exists,"
+                    " every request needs one, and no other key could create more. Create that"
+                    " key first."
                 )
             await connection.execute(
                 _K["insert_key"],
@@ -118,7 +119,7 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
 
 
 async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
-    """The key opens nothing any more, within seconds on every node."""
+    """Revoke an API key; it takes effect on every node within seconds."""
     seen = await get_key(engine, key_id)
     now = await engine.clock.now()
     home = seen.tenant_id or DEFAULT_TENANT
@@ -130,8 +131,8 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
             await connection.execute(_K["lock_keys"])
             if not await connection.fetchval(_K["lasting_admin"], key_id):
                 raise Conflict(
-                    "This is the last key of an administrator of all tenants. Make another one first, or nobody "
-                    "could make keys any more."
+                    "This is the last key of an administrator of all tenants. Create another one "
+                    "first; otherwise no key could create keys any more."
                 )
             await connection.execute(_K["revoke_key"], key_id, now)
             await note(
@@ -167,18 +168,18 @@ async def list_keys(engine: Engine, page_size: int, token: str | None) -> Page:
 
 
 async def is_keyless(engine: Engine) -> bool:
-    """Whether nobody has ever made a key."""
+    """Whether no key has ever been created."""
     return not await engine.database.value(_K["any_key"])
 
 
 async def has_admin(engine: Engine) -> bool:
-    """Whether somebody has a key who can make others."""
+    """Whether a key exists that can create others."""
     found: bool = await engine.database.value(_K["lasting_admin"], None)
     return found
 
 
 async def caller_of(engine: Engine, digest: bytes) -> Caller | None:
-    """Whose key has this digest, if it is not revoked."""
+    """The caller whose key has this digest; None if it is unknown or revoked."""
     row = await engine.database.row_or_none(_K["by_digest"], digest)
     if row is None:
         return None

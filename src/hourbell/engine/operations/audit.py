@@ -1,7 +1,8 @@
 """audit: which actor changed what, when, from what and to what.
 
-Each created job is an entry with its document. The one-time jobs that a request creates for a tenant share one row, and their
-documents are not copied: a job is the record of what was asked for, until a change notes what it was before.
+Each created job is an entry with its document. The one-time jobs that a request creates for a
+tenant share one row, and their documents are not copied: the job itself is the record of the
+request, until a change stores the document from before.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     at: datetime
     tenant_id: str
-    job_id: int | None  # None: it is not about one job
+    job_id: int | None  # None: the entry is not about one job
     actor: str
     operation: str
     before: Any  # the job's document; None: there was none, or it did not change
@@ -45,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 async def list_audit(
     engine: Engine, tenant_id: str | None = None, page_size: int = 50, token: str | None = None
 ) -> Page:
-    """All changes, the latest first."""
+    """All changes, newest first."""
     tenant = await tenant_wanted(engine, tenant_id)
     if tenant == NOBODY:
         return Page([], None)
@@ -58,14 +59,14 @@ async def list_audit(
 async def list_job_audit(
     engine: Engine, job_id: int, page_size: int = 50, token: str | None = None
 ) -> Page:
-    """The changes of a job, the latest first."""
+    """The changes of a job, newest first."""
     await get_job(engine, job_id)
     before, _ = _position(token)
     return await _list(engine, "list_audit_of_job", page_size, before, job_id)
 
 
 def _position(token: str | None) -> tuple[int, int]:
-    """A row, and a place among its jobs."""
+    """The position in a page token: a row, and a place among its jobs."""
     if token is None:
         return NEWEST, NEWEST
     row, place = read_token(token, tuple[Id, Id])
@@ -85,7 +86,7 @@ async def _list(engine: Engine, statement: str, page_size: int, before: int, *of
 def _entry(row: asyncpg.Record) -> Entry:
     after = _shown(row["shown"])
     if row["operation"] == "create" and after is not None:
-        after.pop("status", None)  # it may come from the change that followed
+        after.pop("status", None)  # it may come from the following change
     return Entry(
         at=row["at"],
         tenant_id=row["tenant_name"],
@@ -104,7 +105,7 @@ def with_status(spec: str, status: JobStatus) -> str:
 
 
 def _shown(stored: str | None) -> Any:
-    """A job as its owner would write it, with its status if that is known; whatever else was noted, as it is."""
+    """A stored job as its owner would write it, with its status if known; anything else as is."""
     if stored is None:
         return None
     noted = msgspec.json.decode(stored)

@@ -1,11 +1,13 @@
 """change: update, pause, resume and delete a job.
 
-Each is a new version of the job, in one transaction with its audit row and its kept answer. The present membership ends
-now, so that what is due stays with it and what comes belongs to the next one; what was planned ahead is taken back, and
-planned anew by the join of the next membership. So an update never loses the next run and never makes one for the past.
+Each creates a new version of the job, in one transaction with its audit row and its idempotency
+answer. The current membership ends now, so that due occurrences stay with it and later ones belong
+to the next one. Executions planned ahead are withdrawn, and planned again by the join of the next
+membership. So an update never loses the next run and never creates one for the past.
 
-What is already queued carries the version under which it was planned. It is superseded, at its claim, when the job was
-paused, deleted or rescheduled since; an update of anything else lets it run, with the new action and policies.
+Queued executions carry the version under which they were planned. They are superseded, when
+claimed, if the job was paused, deleted or rescheduled since; after any other update they run, with
+the new action and policies.
 """
 
 from __future__ import annotations
@@ -61,19 +63,19 @@ _MOST_ABANDONED = 100  # in one step
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a change makes of a job."""
+    """The state of a job after a change."""
 
     job: NewJob
     status: JobStatus
-    outdates: Reason | None  # why what is queued is out of date, if it is
-    cancels: bool = False  # what runs is asked to stop
+    outdates: Reason | None  # why queued executions are superseded; None: they are not
+    cancels: bool = False  # running executions get a cancellation request
 
 
-Decision = Callable[[Job, datetime], Target | None]  # None: it is as wished already
+Decision = Callable[[Job, datetime], Target | None]  # None: nothing to change
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A change as people call it."""
+    """A change, as named to users."""
 
     name: str
     points: Points
@@ -86,7 +88,7 @@ _DELETE = Operation("delete", Points("delete.before_commit", "delete.after_commi
 
 
 async def update_job(engine: Engine, job_id: int, document: object, write: Write) -> Job:
-    """Change what the document names (a merge patch); everything else stays."""
+    """Change the fields that the document names (a merge patch); all others stay."""
 
     def decide(job: Job, now: datetime) -> Target | None:
         require_active(job)
@@ -96,7 +98,7 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
 
 
 def target_of(changes: JobChanges, job: Job) -> Target | None:
-    """What changes of its definition make of a job."""
+    """The state of a job after changes of its definition."""
     if not changes.changed:
         return None
     return Target(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
@@ -117,19 +119,19 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
 
 
 async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
-    """Pause jobs whose target has answered that it is gone (410), unless they have changed since; True if there may be more."""
+    """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
     rows = await engine.database.fetch(_Q["abandoned"], _MOST_ABANDONED)
     with leading():
         for row in rows:
             try:
                 await _pause_abandoned(engine, term, row["job"], row["version"])
             except Conflict:
-                continue  # another transaction is changing it: the next time
+                continue  # another transaction is changing it: retry in the next step
     return len(rows) == _MOST_ABANDONED
 
 
 async def _pause_abandoned(engine: Engine, term: Term | None, job_id: int, version: int) -> None:
-    """Pause one of them, if it still exists and has this version, and forget that it was to be paused."""
+    """Pause one of them, if it still exists at this version, and delete the request to pause."""
     write = Write(actor=TARGET_GONE)
     now = await engine.clock.now()
 
@@ -160,11 +162,11 @@ async def _pause_abandoned(engine: Engine, term: Term | None, job_id: int, versi
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
-    """From now on; what the pause swallowed is not made up."""
+    """Resume from now on; occurrences during the pause are not made up."""
 
     def decide(job: Job, now: datetime) -> Target | None:
         require_active(job)
-        # Nothing of the schedule is queued; what was asked for meanwhile goes on.
+        # Nothing of the schedule is queued; runs requested meanwhile continue.
         scheduled = JobStatus.SCHEDULED
         return None if job.status is scheduled else Target(said_of(job), scheduled, None)
 
@@ -174,7 +176,7 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
 async def delete_job(
     engine: Engine, job_id: int, write: Write, cancel_running: bool = False
 ) -> Job:
-    """No further run; the history stays. What runs is let finish, or asked to stop."""
+    """End a job and keep its history. Running executions finish, or are asked to stop."""
 
     def decide(job: Job, now: datetime) -> Target | None:
         if job.status in (JobStatus.CANCELLED, JobStatus.COMPLETED) and isinstance(
@@ -206,7 +208,7 @@ async def prepare_change(
     operation: Operation,
     decide: Decision,
 ) -> Prepared[Job]:
-    """A change of the job as it is now."""
+    """Prepare a change of the job in its current state."""
     seen = await get_job(engine, job_id)
     tenant = await engine.tenant(seen.tenant_id, now)
     if write.if_versions is not None and seen.version not in write.if_versions:
@@ -235,9 +237,7 @@ async def _change_recurring(
     operation: Operation,
 ) -> Prepared[Job]:
     place = await _place_of(engine, target.job, now)
-    ride = (
-        None  # a job that is paused or deleted needs no timetable, and its zone may be unknown here
-    )
+    ride = None  # a paused or deleted job needs no timetable, and its zone may be unknown here
     if target.status is JobStatus.SCHEDULED:
         ride = await _ride(engine, seen.job_id, target.job, now)
 
@@ -246,13 +246,13 @@ async def _change_recurring(
         if (
             row is None
             or row["version"] != seen.version
-            or JOB_STATUSES[row["status"]] is not seen.status  # it may have had its last run
+            or JOB_STATUSES[row["status"]] is not seen.status  # its last run may have ended it
         ):
             raise ChangedMeanwhile
         if target.cancels:
             await connection.execute(_E["wish_to_cancel_all"], seen.job_id, now)
         before = with_status(row["spec"], seen.status)
-        if seen.status is JobStatus.CANCELLED:  # deleted before; only what runs was asked about
+        if seen.status is JobStatus.CANCELLED:  # deleted before; only cancellation was requested
             await note(connection, write, now, tenant, seen.job_id, operation.name, before, before)
             return seen
         await connection.execute(_Q["end_member"], seen.job_id, now)
@@ -293,7 +293,7 @@ async def _change_recurring(
     async def then() -> None:
         if ride is not None:
             joining = await engine.clock.now()
-            with suppress(TimingError):  # its zone is not known here: the leader completes the join
+            with suppress(TimingError):  # its zone is unknown here: the leader completes the join
                 await join_timetable(engine, ride.timetable_id, ride.timetable, now, joining)
 
     return Prepared(tenant, effect, then)
@@ -381,15 +381,15 @@ async def _change_one_time(
 
 
 async def _on_its_way(connection: Connection, seen: Job, target: Target, now: datetime) -> Job:
-    """A one-time job that is queued or runs: deleting it is a wish, everything else comes too late."""
+    """A queued or running one-time job: deleting requests cancellation, other changes conflict."""
     if target.status is JobStatus.CANCELLED:
         runs = await connection.fetchval(_E["runs"], seen.job_id)
         if runs and not target.cancels:
-            return seen  # it is let finish
+            return seen  # it may finish
         if await connection.fetchval(_E["wish_to_cancel"], seen.job_id, now):
             return seen
     raise Conflict(
-        f"{job_text(seen.job_id)} is queued or runs already, so it cannot be changed any more."
+        f"{job_text(seen.job_id)} is already queued or running, so it cannot be changed."
         " Cancel its execution, or create another job."
     )
 
@@ -415,13 +415,13 @@ def said_of(job: Job) -> NewJob:
 
 
 def require_active(job: Job) -> None:
-    """JobNotActive if the job has ended."""
+    """Raise JobNotActive if the job has ended."""
     if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         raise JobNotActive(job_text(job.job_id), job.status)
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a job belongs, in numbers: what may limit it."""
+    """The ids of what a job belongs to, and what may limit it."""
 
     tenant: int
     queue: int

@@ -1,11 +1,13 @@
-"""complete: what was accepted by its target ends when the target says so, or when its time is over.
+"""complete: end accepted executions when their target reports the outcome, or at the timeout.
 
-A webhook that is answered by `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to a session that never ends, so its
-fence, its deadline and what it holds of limits stay as they are, and no worker's death matters any more. Who brings the token
-that went along with the request completes it. A repetition gets the same answer, whatever has become of the execution since.
+A webhook that is answered with `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to
+a session that never ends. Its fence, deadline and limits stay as they are, and the death of a
+worker no longer matters. The caller that presents the token sent with the request completes the
+execution. A repeated completion gets the same answer, whatever has happened to the execution since.
 
-What the target says is searched for the secrets that it was sent, as the worker searches an answer. If that cannot be done, because the
-job or they were changed since or have no key here, the outcome counts and the words about it are withheld.
+The reported text is searched for the secrets that the target was sent, as the worker searches an
+answer. If that is impossible, because the job or the secrets were changed since or cannot be
+decrypted here, the outcome counts and the text is withheld.
 """
 
 from __future__ import annotations
@@ -58,26 +60,29 @@ _TOKEN_OF_SESSION = UUID(int=0)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _MOST_OVERDUE = 500
-_END_OVERDUE = "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
-_RECORDING_SECONDS = 2  # for a worker to record that a target has accepted something
+_END_OVERDUE = (
+    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8,"
+    " $9, $10, $11, $12, $13, $14, $15, $16)"
+)
+_RECORDING_SECONDS = 2  # how long a worker may take to record that a target has accepted
 _MOST_MS = 2_000_000_000
 
-WITHHELD = "[withheld: it could not be searched for the secrets that the target was sent]"
+WITHHELD = "[withheld: could not be searched for the secrets that the target was sent]"
 
 _TOO_LATE = Failed(
-    "The target accepted it, and did not say within the timeout how it ended.", TIMEOUT
+    "The target accepted the request, but did not report an outcome within the timeout.", TIMEOUT
 )
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """What a target has said about an execution."""
+    """The outcome that a target reported."""
 
     execution_id: int
-    status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be tried again
+    status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be retried
 
 
 def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
-    """The token and the outcome that a document tells, or InvalidInput with every wrong field."""
+    """The token and the outcome in a document, or InvalidInput with every wrong field."""
     problems = Problems()
     reader = read_object(document, problems)
     reader.require("token")
@@ -85,9 +90,9 @@ def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
     reader.require("status", "is required: SUCCEEDED or FAILED")
     succeeded = reader.choice("status", {"SUCCEEDED": True, "FAILED": False}, None)
     if succeeded:
-        reader.forbid("error", "has no meaning for what SUCCEEDED")
+        reader.forbid("error", "is not allowed with status SUCCEEDED")
     elif succeeded is False:
-        reader.forbid("result", "has no meaning for what FAILED")
+        reader.forbid("result", "is not allowed with status FAILED")
     result = reader.json("result", MOST_RESULT_BYTES)
     error = reader.string("error")
     if error is not None and len(error) > MOST_ERROR_CHARACTERS:
@@ -96,13 +101,13 @@ def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
     problems.raise_if_any()
     if succeeded:
         return token, Succeeded(result)
-    return token, Failed(error or "The target said that it failed.", "reported")
+    return token, Failed(error or "The target reported a failure.", "reported")
 
 
 async def complete(
     engine: Engine, ring: KeyRing, execution_id: int, token: str, outcome: Succeeded | Failed
 ) -> Completed:
-    """End an attempt that waits for its target, by the token that the target was given."""
+    """End an attempt that awaits its target, authorized by the token that the target was sent."""
     seen = await get_execution(engine, execution_id)
     succeeded = isinstance(outcome, Succeeded)
     status = ExecutionStatus.SUCCEEDED if succeeded else ExecutionStatus.FAILED
@@ -139,13 +144,14 @@ async def complete(
 
 
 async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg.Record | None:
-    """A target may be quicker than the worker, who still has to record that it was accepted: that is waited for."""
+    """Find an execution by its token; if it still runs, wait until its acceptance is recorded.
+
+    A target may complete before the worker has recorded the acceptance.
+    """
     row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
     if row is not None or not await _runs(engine, execution_id):
         return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    async with (
-        engine.early
-    ):  # a few at a time: whoever has no key at all can get here, with any token
+    async with engine.early:  # few at once: unauthenticated callers get here with any token
         for _ in range(_RECORDING_SECONDS * 10):
             await asyncio.sleep(0.1)
             going_on = await _runs(engine, execution_id)
@@ -166,19 +172,22 @@ async def _without_secrets(
         return outcome
     action = decode_spec(row["spec"]).action if row["is_as_sent"] else None
     if isinstance(action, TaskAction):
-        return outcome  # it was sent none
-    redactor = None  # if the job was changed since: any secret may have been in it
+        return outcome  # the target was sent no secrets
+    redactor = None  # if the job was changed since: any secret may have been sent
     if action is not None:
         redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
     if redactor is None:
-        log.warning("what a target said is withheld", execution=execution_text(seen.execution_id))
+        log.warning("completion text withheld", execution=execution_text(seen.execution_id))
     if isinstance(outcome, Succeeded):
         return Succeeded(redactor.redacted_document(outcome.result) if redactor else WITHHELD)
     return Failed(redactor.redacted(outcome.error) if redactor else WITHHELD, outcome.kind)
 
 
 async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
-    """Fail those that were not completed in time, and cancel those with a cancellation requested; True if there may be more."""
+    """Fail executions not completed in time, and cancel those with a cancellation requested.
+
+    True if there may be more.
+    """
     with leading():
         await engine.database.value(_Q["cancel_wished"], *authority(term), now)
         rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
@@ -202,7 +211,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
 def _settlement(
     execution_id: int, row: asyncpg.Record, outcome: Succeeded | Failed, now: datetime
 ) -> Settlement:
-    """The same decision as a worker's, about an attempt that began on a worker."""
+    """The same decision as on a worker, for an attempt that began on a worker."""
     claimed = Claimed(
         execution_id,
         execution_id,
@@ -225,7 +234,7 @@ def _ended(execution_id: int, outcome: str | None) -> Conflict:
     how = (
         f"was completed as {outcome}" if outcome in ("SUCCEEDED", "FAILED") else "ended without it"
     )
-    return Conflict(f"{execution_text(execution_id)} does not wait for this any more: it {how}.")
+    return Conflict(f"{execution_text(execution_id)} no longer awaits completion: it {how}.")
 
 
 async def _as_said(answer: Completed, connection: Connection) -> Completed:

@@ -1,11 +1,13 @@
-"""letters: what is dead, listed, read, replayed and purged; and an attempt that is not waited for.
+"""letters: list, read, replay and purge dead letters; and retry an execution immediately.
 
-A replay puts an execution back among the due under its own id. Its attempts and its fence go on counting, so that a target sees
-the same execution with higher numbers; its retries are counted anew. It goes by what its job is now (a one-time job is what it
-was), through the gate like any other, and its deadlines count from the replay. The ledger keeps the death; how the execution
-stands is said by what came last.
+A replay makes an execution due again under its own id. Its attempts and its fence continue
+counting, so that a target sees the same execution with higher numbers; its retries are counted from
+zero. It uses the current version of its job (a one-time job is unchanged), passes the gate like any
+other, and its deadlines count from the replay. The ledger keeps the death; the latest entry
+determines the status of the execution.
 
-A move out of the dead letters is a delete and an insert in one statement: two that replay the same at once are one replay.
+Moving a dead letter is a delete and an insert in one statement, so that two concurrent replays of
+the same one are a single replay.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _Q = queries("dead_letters")
 _J = queries("jobs")
 _E = queries("executions")
 
-MOST_AT_ONCE = 10_000  # that one call replays or purges
+MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
 USUAL_AT_ONCE = 1_000
 MOST_PER_SECOND = 100_000
 
@@ -65,13 +67,13 @@ _REASONS = {reason.value: reason for reason in sorted(REASONS[ExecutionStatus.DE
 
 
 class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant; None: whatever it is."""
+    """Which dead letters to select; None: no restriction."""
 
     tenant_id: str | None = None
     job_id: int | None = None
     reason: Reason | None = None
     died_from: datetime | None = None
-    died_to: datetime | None = None  # before this
+    died_to: datetime | None = None  # exclusive
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,29 +86,29 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     error: str | None
     scheduled_for: datetime
-    attempt: int  # how many there were
+    attempt: int  # the number of attempts
     attempts: tuple[Attempt, ...]  # oldest first
-    job: NewJob | None  # as it was then; None: nobody kept it
+    job: NewJob | None  # as it was at the death; None: it was not stored
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What became of a replay by filter."""
+    """The result of a replay by filter."""
 
     replayed: int
-    left: int  # could not be replayed: the job was deleted, or the same occurrence lives already
+    left: int  # could not be replayed: job deleted, or another execution of the occurrence is live
     last_run_at: datetime | None  # when the last of them falls due
-    next_token: str | None  # there may be more: go on with it
+    next_token: str | None  # there may be more: continue with it
 
 
 class Purged(msgspec.Struct, frozen=True):
-    """What became of a purge."""
+    """The result of a purge."""
 
     purged: int
-    next_token: str | None  # there may be more: go on with it
+    next_token: str | None  # there may be more: continue with it
 
 
 class Bulk(msgspec.Struct, frozen=True):
-    """Many dead letters, by what they have in common."""
+    """Many dead letters, selected by a filter."""
 
     wanted: LetterFilter
     limit: int
@@ -114,11 +116,11 @@ class Bulk(msgspec.Struct, frozen=True):
     token: str | None
 
 
-# What is asked for.
+# Requests.
 
 
 def read_letter_filter(reader: ObjectReader) -> LetterFilter:
-    """The fields that say which dead letters are meant."""
+    """The fields that select dead letters."""
     return LetterFilter(
         tenant_id=reader.label("tenant_id"),
         job_id=read_job_id(reader),
@@ -129,7 +131,7 @@ def read_letter_filter(reader: ObjectReader) -> LetterFilter:
 
 
 def read_job_id(reader: ObjectReader) -> int | None:
-    """The job that a list is to be of."""
+    """The job that a list is restricted to."""
     text = reader.string("job_id")
     if text is None:
         return None
@@ -141,7 +143,7 @@ def read_job_id(reader: ObjectReader) -> int | None:
 
 
 def parse_bulk(document: object, rated: bool) -> Bulk:
-    """The body of a replay (at a rate, if it says so) or a purge by filter, or InvalidInput with every wrong field."""
+    """The body of a replay (with a rate, if `rated`) or a purge by filter, or InvalidInput."""
     problems = Problems()
     reader = read_object(document, problems)
     bulk = Bulk(
@@ -161,7 +163,7 @@ def parse_bulk(document: object, rated: bool) -> Bulk:
 async def list_letters(
     engine: Engine, wanted: LetterFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
-    """Dead letters, the latest first; in lists they come without attempts and job."""
+    """Dead letters, newest first; in lists they come without attempts and job."""
     size = min(page_size, MOST_PER_PAGE)
     page = await _look(engine, wanted, size, token)
     items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
@@ -217,12 +219,12 @@ def _letter(row: asyncpg.Record) -> Letter:
 
 
 async def replay_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
-    """A dead letter is due again, now."""
+    """Make a dead letter due again, now."""
     return await _again(engine, execution_id, write, letters_only=True)
 
 
 async def retry_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
-    """What waits for its next attempt is tried now; what is dead is replayed."""
+    """Retry now an execution that waits for its next attempt; replay a dead one."""
     return await _again(engine, execution_id, write, letters_only=False)
 
 
@@ -247,7 +249,7 @@ async def _again(
 
 
 async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
-    """A dead letter may outlive the ledger's memory of it."""
+    """Look in both: a dead letter may outlive the ledger entry of its execution."""
     try:
         return await get_letter(engine, execution_id)
     except NotFound:
@@ -257,8 +259,8 @@ async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Ex
 def _not_again(execution: Execution) -> str:
     number = execution_text(execution.execution_id)
     if execution.status is ExecutionStatus.DEAD:
-        return f"{number} is dead, and no longer among the dead letters: it was purged."
-    return f"{number} is {execution.status}: only what is DEAD, or RETRYING, can be tried again."
+        return f"{number} is dead and was purged from the dead letters."
+    return f"{number} is {execution.status}: only a DEAD or RETRYING execution can be retried."
 
 
 async def _replay_one(
@@ -275,7 +277,7 @@ async def _why_not(connection: Connection, letter: Letter) -> Exception:
     number = execution_text(letter.execution_id)
     row = await connection.fetchrow(_Q["letter"], letter.execution_id)
     if row is None:
-        return ChangedMeanwhile()  # somebody was first; what he made of it is seen by the next look
+        return ChangedMeanwhile()  # another request was first; the next read shows its effect
     if row["job"] is not None:
         job = await connection.fetchrow(_J["recurring"], row["job"])
         if job is None or job["status"] == CANCELLED:
@@ -283,7 +285,7 @@ async def _why_not(connection: Connection, letter: Letter) -> Exception:
             return Conflict(f"{number} cannot be replayed: its job {deleted} was deleted.")
         if await connection.fetchval(_Q["occurrence_lives"], letter.execution_id):
             return Conflict(f"{number} cannot be replayed: its occurrence is being run again.")
-    return Conflict(f"Somebody else is moving {number}. Nothing was changed; try again.")
+    return Conflict(f"Another request is moving {number}. Nothing was changed; try again.")
 
 
 async def _try_now(
@@ -294,8 +296,8 @@ async def _try_now(
         if await connection.fetchval(_Q["is_due"], number):
             raise ChangedMeanwhile
         raise Conflict(
-            f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is paused, or it"
-            " is queued already. Explain it to see which."
+            f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is"
+            " paused, or it is already queued. Use explain to see which."
         )
     await connection.execute(_J["insert_due"], number)
     await note(connection, write, now, tenant, execution.job_id, "retry", None, None)
@@ -309,7 +311,7 @@ async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Ex
 
 
 async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
-    """Many dead letters are due again, spread over time if a rate is given: the latest deaths, in the order of their deaths."""
+    """Replay the newest dead letters, in order of their deaths; at a rate, if one is given."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
@@ -324,7 +326,7 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
             done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
             times = [at for number, at in zip(ids, moments, strict=True) if number in done]
             said = _noted(bulk, replayed=len(done))
-            job_id = bulk.wanted.job_id if ids else None  # it may be another tenant's
+            job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
             await note(connection, write, now, tenant, job_id, "replay", None, said)
             last = max(times, default=None)
             return Replayed(len(done), len(ids) - len(done), last, page.next_token)
@@ -335,13 +337,13 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
 
 
 def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
-    """So many moments from now on, at a rate."""
+    """`count` moments from now on, at a rate."""
     step = timedelta(0) if per_second is None else timedelta(seconds=1) / per_second
     return [now + step * number for number in range(count)]
 
 
 async def _owner(engine: Engine, wanted: LetterFilter) -> str:
-    """In whose name many are moved: of the tenant that they are to be of, if there is one."""
+    """The tenant under which a bulk move is recorded: that of the filter, if it has one."""
     if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NOBODY:
         return wanted.tenant_id
     return engine.scope or DEFAULT_TENANT
@@ -351,7 +353,7 @@ async def _owner(engine: Engine, wanted: LetterFilter) -> str:
 
 
 async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
-    """A dead letter is removed; what the history says of it stays."""
+    """Delete a dead letter; the history of the execution stays."""
     owner = (await _letter_or_execution(engine, execution_id)).tenant_id
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
@@ -370,7 +372,7 @@ async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purge
 
 
 async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
-    """Many dead letters are removed, the latest deaths first."""
+    """Delete many dead letters, newest first."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
@@ -392,7 +394,7 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
 
 
 def _noted(bulk: Bulk, **done: int) -> str:
-    """What the audit trail says of it."""
+    """The text of the audit entry."""
     asked: dict[str, Any] = {
         "tenant_id": bulk.wanted.tenant_id,
         "reason": bulk.wanted.reason,

@@ -1,8 +1,9 @@
-"""Idempotent writes: the first answer is kept in the same transaction as the effect, and given again.
+"""Idempotent writes: the first answer is stored in the transaction of the effect, and repeated.
 
-Two requests with one key at once: the second waits a little for the first one's row, and then finds its answer or is told
-to try again. A process that dies before the commit leaves neither effect nor key; one that stops in the middle of a
-transaction loses it after half a minute, so that nobody waits for it for long.
+Of two concurrent requests with one key, the second waits briefly for the row of the first, and then
+finds its answer or gets a conflict that asks the client to retry. A process that dies before the
+commit leaves neither effect nor key. A process that stalls in a transaction loses it after half a
+minute, so that other requests are not blocked for long.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_TRIES = 64  # each time another request has changed the same thing
-IN_USE = "Somebody else is changing the same thing. Nothing was changed; try again."
+_TRIES = 64  # each retry means that another request has changed the same resource
+IN_USE = "Another request is changing the same resource. Nothing was changed; try again."
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Who asks for a change, and under which key; without a key it is done each time."""
+    """The actor and the idempotency key of a change; without a key it is done each time."""
 
     key: str | None = None
     # Of the whole request, by value: the same key must mean the same request.
     fingerprint: bytes = b""
     actor: str = "anonymous"
-    if_versions: frozenset[int] | None = None  # only while the job is at one of these; None: at any
-    older_fingerprints: tuple[bytes, ...] = ()  # that the same request may have been kept under
-    # Finds the fingerprint of a request that is read while it is prepared, as a batch is; None: it is known.
+    if_versions: frozenset[int] | None = None  # required version of the job; None: any
+    older_fingerprints: tuple[bytes, ...] = ()  # under which the same request may be stored
+    # Computes the fingerprint of a request that is parsed while it is prepared, such as a batch;
+    # None: it is known.
     find_fingerprint: Callable[[], Awaitable[bytes]] | None = None
 
     async def fingerprinted(self) -> Write:
@@ -47,12 +49,12 @@ class Write(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, fingerprint=found, find_fingerprint=None)
 
     def is_kept_under(self, fingerprint: bytes) -> bool:
-        """Whether a kept answer with this fingerprint is the answer to this request."""
+        """Whether a stored answer with this fingerprint is the answer to this request."""
         return fingerprint in (self.fingerprint, *self.older_fingerprints)
 
 
 def fingerprint(operation: str, target: str, body: bytes) -> bytes:
-    """A digest of a request; equal digests are equal requests."""
+    """A digest of a request; equal digests mean equal requests."""
     digest = hashlib.sha256()
     for part in (operation.encode(), target.encode(), body):
         digest.update(len(part).to_bytes(8, "big"))
@@ -68,15 +70,15 @@ class Points(msgspec.Struct, frozen=True):
 
 
 class Prepared(msgspec.Struct, Generic[T], frozen=True):
-    """A write that is ready to be carried out.
+    """A write that is ready to be executed.
 
-    It is prepared outside its transaction: whoever needs a second connection while he holds one waits for somebody who
-    waits for him.
+    Prepared outside its transaction: needing a second pooled connection while holding one can
+    deadlock the pool.
     """
 
     tenant: int
     effect: Callable[[Connection], Awaitable[T]]
-    then: Callable[[], Awaitable[None]] | None = None  # after the commit, if it was carried out
+    then: Callable[[], Awaitable[None]] | None = None  # after the commit, if it was executed
 
 
 async def once(
@@ -88,7 +90,7 @@ async def once(
     answer_type: type[T],
     prepare: Callable[[], Awaitable[Prepared[T]]],
 ) -> T:
-    """Give the answer that this write got the first time, or prepare it and carry it out in a transaction of its own."""
+    """Return the stored answer of this write, or prepare and execute it in its own transaction."""
     for _ in range(_TRIES):
         known = await _first_answer(engine, write, tenant)
         if known is not None:
@@ -110,7 +112,7 @@ async def once(
                     )
                 await failpoint_async(points.before)
         except asyncpg.UniqueViolationError as error:
-            # Somebody was first under the same key: his answer is there now.
+            # Another request was first under the same key: its answer is stored now.
             if error.constraint_name != "idempotency_pkey":
                 raise
         except StoreUnavailable as error:
@@ -118,7 +120,7 @@ async def once(
                 raise Conflict(IN_USE) from error
             raise
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
-            # A timetable without riders was forgotten, or the job was changed, between the look and the lock.
+            # An unused timetable was deleted, or the job changed, between the read and the lock.
             pass
         else:
             with translated():
@@ -130,17 +132,17 @@ async def once(
 
 
 def is_held(error: Exception) -> bool:
-    """Whether somebody else holds what was wanted, for longer than was waited."""
+    """Whether another transaction held a needed lock beyond the lock timeout."""
     return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
 
 
 def waits_for_quota(error: BaseException | None) -> bool:
-    """Whether another transaction has held the lock of a quota for longer than was waited."""
+    """Whether another transaction held the lock of a quota beyond the lock timeout."""
     return isinstance(error, asyncpg.LockNotAvailableError) and error.constraint_name == "quota"
 
 
 class ChangedMeanwhile(Exception):
-    """What an effect finds is no longer what it was prepared for."""
+    """The state that a write was prepared for has changed."""
 
 
 async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None:
@@ -166,7 +168,7 @@ async def note(
     before: str | None,
     after: str | None,
 ) -> None:
-    """The audit row of a change, in its transaction."""
+    """Insert the audit row of a change, in its transaction."""
     await connection.execute(
         _Q["insert_audit"], now, tenant, job_id, write.actor, operation, before, after
     )

@@ -1,8 +1,9 @@
-"""limits: what tenants, queues and targets may have, set and read at run time.
+"""limits: set and read the limits of tenants, queues and targets at run time.
 
-A setting is written in a transaction of its own and acts at once. What was ready before a limit was set or lowered is looked
-at by its claim, and goes through the gate again if it has to; what runs is counted by the gate's next pass; what waits for
-a limit that was raised or removed is woken.
+A setting is written in a transaction of its own and takes effect immediately. Executions that were
+ready before a limit was set or lowered are checked when claimed, and pass the gate again if
+necessary. Running executions are counted by the next pass of the gate. Executions that wait for a
+limit that was raised or removed are woken.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _POINTS = Points("configure.before_commit", "configure.after_commit")
 
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
-    """Give a tenant its weight, limits, quota and retention; they replace what it had."""
+    """Set the weight, limits, quota and retention of a tenant; they replace the current ones."""
     if engine.scope is not None:
-        raise Forbidden("The limits of a tenant are set by a key of all tenants, not by its own.")
+        raise Forbidden("The limits of a tenant can only be set with a key of all tenants.")
     check_label(name, "tenant_id")
     settings.check()
     _check_ledger_days(engine, settings)
@@ -68,7 +69,7 @@ def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
 
 
 async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: Write) -> None:
-    """Give a queue its limits and defaults; they replace what it had. It is the cell's, not a tenant's."""
+    """Set the limits and defaults of a queue of the cell; they replace the current ones."""
     if engine.scope is not None:
         raise NotFound("queue", shown_key(name))
     check_label(name, "queue")
@@ -88,7 +89,7 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
 
 
 async def set_target(engine: Engine, host: str, limits: Limits, write: Write) -> None:
-    """Limit a host that webhooks call; this replaces what it had. It is the cell's, not a tenant's."""
+    """Set the limits of a host that webhooks call, for the whole cell; replaces current ones."""
     if engine.scope is not None:
         raise NotFound("target", shown_key(host))
     limits.check()
@@ -110,11 +111,11 @@ def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> 
 
 
 def host_named(text: object) -> str:
-    """A host as jobs name it in their urls, or InvalidInput."""
+    """A host in the form that jobs use in their urls, or InvalidInput."""
     url = f"http://{text}/"
     found = host_of(url) if isinstance(text, str) and url_problem(url) is None else None
     if found is None or urlsplit(url).path != "/" or urlsplit(url).port is not None:
-        problem = "must be a host as it stands in a url, without scheme, port and path"
+        problem = "must be a host as in a url, without scheme, port and path"
         raise InvalidInput([FieldError("host", "bad_format", problem)])
     return found
 

@@ -1,4 +1,4 @@
-"""monitors: create, read and delete those who watch a job; `watch` judges them."""
+"""monitors: create, read and delete the monitors of jobs; `watch` judges them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _POINTS = Points("monitor.before_commit", "monitor.after_commit")
 
 
 async def create_monitor(engine: Engine, document: object, write: Write) -> Monitor:
-    """The monitor that a document describes, created."""
+    """Create the monitor that a document describes."""
     new = parse_new_monitor(document)
     watched = await get_job(engine, new.job_id)
     now = await engine.clock.now()
@@ -66,8 +66,8 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
         job = await get_job(engine, new.job_id)
         if isinstance(job.schedule, Once):
             raise Conflict(
-                f"{job_text(job.job_id)} runs once. A monitor watches a RECURRING job; to be told what"
-                " became of this one, give it notifications."
+                f"{job_text(job.job_id)} runs once. A monitor watches a RECURRING job; use"
+                " notifications to learn the outcome of this one."
             )
         if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
             raise JobNotActive(job_text(job.job_id), job.status)
@@ -83,7 +83,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
             expected = None
 
         async def effect(connection: Connection) -> Monitor:
-            # Locked, so that nobody pauses or reschedules it unseen.
+            # Locked, so that it cannot be paused or rescheduled meanwhile.
             row = await connection.fetchrow(_J["lock_recurring"], job.job_id)
             if (
                 row is None
@@ -93,7 +93,8 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 raise ChangedMeanwhile
             if await connection.fetchval(_Q["monitors_of_job"], job.job_id) >= MAX_MONITORS:
                 raise Conflict(
-                    f"{job_text(job.job_id)} has {MAX_MONITORS} monitors, as many as it may; delete one."
+                    f"{job_text(job.job_id)} already has the maximum of {MAX_MONITORS} monitors;"
+                    " delete one."
                 )
             await connection.execute(
                 _Q["insert_monitor"],
@@ -131,7 +132,7 @@ async def get_monitor(engine: Engine, monitor_id: int) -> Monitor:
 
 
 async def _find(engine: Engine, monitor_id: int) -> asyncpg.Record:
-    """A monitor, also one that was deleted a short while ago."""
+    """A monitor, including one that was deleted recently."""
     row = await engine.database.row_or_none(_Q["monitor"], monitor_id)
     if row is None or not engine.sees(row["tenant_name"]):
         raise NotFound("monitor", monitor_text(monitor_id))
@@ -153,7 +154,7 @@ async def list_monitors(engine: Engine, page_size: int = 50, token: str | None =
 
 
 async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monitor:
-    """Nobody watches any more; an alert that is on its way still comes."""
+    """Delete a monitor; an alert that is already queued is still sent."""
     found = await _find(engine, monitor_id)
     now = await engine.clock.now()
 

@@ -1,4 +1,4 @@
-"""request: runs that somebody asks for (now, or for a stretch of the past), and runs that somebody takes back."""
+"""request: runs on request (now, or for a period in the past), and cancellations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CANCEL = Points("cancel.before_commit", "cancel.after_commit")
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """The executions that a request made."""
+    """The executions that a request created."""
 
     execution_ids: list[int]
 
@@ -60,9 +60,9 @@ class Requested(msgspec.Struct, frozen=True):
 async def run_now(
     engine: Engine, job_id: int, write: Write, document: object | None = None
 ) -> Requested:
-    """One run now, beside the schedule. A paused job can be run; a one-time job runs earlier.
+    """Run a job now, beside its schedule. A paused job can be run; a one-time job runs earlier.
 
-    A document may say what this one run is sent in place of the job's own body or payload.
+    A document may replace the job's body or payload for this one run.
     """
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
@@ -76,7 +76,7 @@ async def run_now(
         spec = None if override is None else encode_job(override).decode()
 
         async def effect(connection: Connection) -> Requested:
-            # Of a one-time job it is a change, and what it was is nowhere else.
+            # For a one-time job this is a change, and its previous state is stored nowhere else.
             changes = spec is not None and isinstance(job.schedule, Once)
             before = encode_job(said_of(job)).decode() if changes else None
             await note(connection, write, now, tenant, job_id, "run", before, spec)
@@ -92,7 +92,7 @@ async def run_now(
 async def backfill(
     engine: Engine, job_id: int, after: datetime, through: datetime, write: Write
 ) -> Requested:
-    """Run the job for its occurrences in (after, through], all of them past; those that live already are left."""
+    """Run the job for its past occurrences in (after, through]; live ones are skipped."""
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
 
@@ -111,7 +111,7 @@ async def backfill(
 
 
 async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
-    """Take an execution back. What waits ends at once; what is queued or runs is asked to, and ends soon."""
+    """Cancel an execution: waiting ones end at once, queued or running ones are asked to stop."""
     first_seen = await get_execution(engine, execution_id)
     now = await engine.clock.now()
 
@@ -134,7 +134,7 @@ async def _cancel(
     if seen.status in FATES:
         if seen.status is ExecutionStatus.CANCELLED:
             return seen
-        raise Conflict(f"{execution_text(number)} has ended already: {seen.status}.")
+        raise Conflict(f"{execution_text(number)} has already ended: {seen.status}.")
     await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
     if await connection.fetchrow(_E["take_waiting"], number) is not None:
         await connection.execute(_J["discard"], number, FATE_CANCELLED, Reason.CANCELLED, now)
@@ -196,7 +196,7 @@ async def _run_one_time_now(
         raise JobNotActive(job_text(job.job_id), job.status)
     elif spec is not None:
         raise Conflict(
-            f"{job_text(job.job_id)} is queued or runs already, so it cannot be sent anything else any more."
+            f"{job_text(job.job_id)} is already queued or running, so its input cannot be changed."
             " Create another job."
         )
     return Requested([job.job_id])
@@ -207,9 +207,9 @@ def _past_occurrences(
 ) -> list[datetime]:
     problems: list[FieldError] = []
     if isinstance(job.schedule, Once):
-        raise Conflict("A one-time job has no occurrences to make up; create another job.")
+        raise Conflict("A one-time job has no occurrences to backfill. Create another job.")
     if through > now:
-        problems.append(FieldError("through", "out_of_range", "must not lie in the future"))
+        problems.append(FieldError("through", "out_of_range", "must not be in the future"))
     if after >= through:
         problems.append(FieldError("after", "conflict", "must be earlier than through"))
     if problems:

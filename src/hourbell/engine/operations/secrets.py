@@ -1,7 +1,8 @@
-"""secrets: set, listed, deleted; read by workers, and by whoever keeps what a target says later.
+"""secrets: set, list and delete secrets; read them for workers and for redacting completions.
 
-A value comes in once and never goes out again: not in answers, not in the audit trail, not in the kept answer of a write. Who
-sets a value may ask that the one before it goes on counting for a while: for secrets that sign, both then do.
+A value comes in once and is never returned: not in answers, not in the audit trail, not in the
+stored answer of a write. A request that sets a value may keep the previous one valid for a while:
+for signing secrets, both then sign.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from hourbell.store.queries import queries
 MAX_CHARACTERS = 8_192
 MAX_SECRETS = 1_000  # of one tenant
 MAX_KEEP_SECONDS = 30 * 86_400
-FRESH_SECONDS = 2.0  # how long a worker goes on with what it has read
+FRESH_SECONDS = 2.0  # how long a worker uses a cached value
 _MOST_READ = 10_000
-_MOST_ASKING = 100_000  # more than a worker has slots
-_LOOK_SECONDS = 5.0  # others wait for it
+_MOST_ASKING = 100_000  # more than the slots of a worker
+_LOOK_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
 _MOST_RESEALED = 100
 
 _Q = queries("secrets")
@@ -50,15 +51,15 @@ _POINTS = Points("configure.before_commit", "configure.after_commit")
 
 
 class NewSecret(msgspec.Struct, frozen=True):
-    """A value that is to be set, and checked."""
+    """A checked request to set a value."""
 
-    value: str | None  # None: to be made, for signing
+    value: str | None  # None: to be generated, for signing
     keep_previous_seconds: int
     tenant_id: str | None
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret as people see it: everything but its value."""
+    """A secret as users see it: everything but its value."""
 
     name: str
     tenant_id: str
@@ -68,7 +69,7 @@ class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetSecret(msgspec.Struct, frozen=True):
-    """What was set, and the only time that a value which was made here is seen."""
+    """The secret that was set; a value generated here is shown only in this answer."""
 
     secret: StoredSecret
     value: str | None
@@ -83,7 +84,7 @@ def parse_new_secret(document: object) -> NewSecret:
     if value is None and not generate:
         reader.require("value", 'is required, or "generate": "signing" in its place')
     elif value is not None and generate:
-        reader.wrong("generate", "conflict", "cannot stand beside value; give one of the two")
+        reader.wrong("generate", "conflict", "cannot be combined with value; send one of the two")
     if value is not None:
         problem = text_problem(value)
         if problem is None and not FEWEST_CHARACTERS <= len(value) <= MAX_CHARACTERS:
@@ -100,13 +101,14 @@ def parse_new_secret(document: object) -> NewSecret:
 async def set_secret(
     engine: Engine, ring: KeyRing, name: str, new: NewSecret, write: Write
 ) -> SetSecret:
-    """Give a secret of a tenant its value; a new name is a new secret."""
+    """Set the value of a tenant's secret; an unknown name creates the secret."""
     _check_name(name)
     tenant_id = _whose(engine, new.tenant_id)
     now = await engine.clock.now()
     value = new_signing_secret() if new.value is None else new.value
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
-    # The request has the value in it, and some values are easily tried out. What an older key has digested is still known.
+    # The fingerprint covers the value, and some values are easy to guess, so it is stored as a MAC.
+    # MACs by older keys are still recognized.
     newest, *older = ring.macs(write.fingerprint)
     write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
     made = False
@@ -155,7 +157,7 @@ async def set_secret(
 async def delete_secret(
     engine: Engine, name: str, tenant_id: str | None, write: Write
 ) -> StoredSecret:
-    """Whoever asks for it from now on does not get it."""
+    """Delete a secret; it is unavailable from now on."""
     _check_name(name)
     tenant_id = _whose(engine, tenant_id)
     now = await engine.clock.now()
@@ -191,7 +193,7 @@ async def list_secrets(
 
 
 async def reseal(engine: Engine, ring: KeyRing) -> int:
-    """Seal everything that an older key seals by the first of the ring; how many that were."""
+    """Re-encrypt all values sealed by older keys with the first of the ring; returns how many."""
     count = 0
     while True:
         rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _MOST_RESEALED)
@@ -219,36 +221,36 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
 
 
 class _Read(msgspec.Struct, frozen=True):
-    """A secret as it is sealed, or that there is none; and when that was so."""
+    """A sealed secret, or None if there is none, with the time of the read."""
 
     row: asyncpg.Record | None
     at: float  # monotonic
 
 
-_Name = tuple[str, str]  # of a tenant, and of its secret
+_Name = tuple[str, str]  # the names of a tenant and of its secret
 _Names = Sequence[_Name]
 _Found = Mapping[_Name, _Read]
 
 
 class StoredSecrets:
-    """The secrets of tenants, for a worker that sends something: remembered sealed, opened each time."""
+    """The secrets of tenants, for a worker that sends requests: cached sealed, opened each time."""
 
     def __init__(self, engine: Engine, ring: KeyRing) -> None:
         self._engine = engine
         self._ring = ring
         self._read: dict[_Name, _Read] = {}
-        # What webhooks of many tenants ask for at the same moment is one look.
+        # Lookups by webhooks of many tenants at the same moment share one query.
         self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
-        """Those of the names that there are."""
+        """The values of the given secrets that exist."""
         wanted = [(tenant, name) for name in names]
         known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
         fresh_since = time.monotonic() - FRESH_SECONDS
         missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
         if missing:
             found = await self._looks.ask(missing, self._look_up)
-            # What was fresh before the wait need not be the newest after it.
+            # Values that were fresh before the wait may have been replaced during it.
             known |= {one: self._read[one] for one in wanted if one in self._read}
             known |= {one: found[one] for one in missing}
         sealed = [row for one in wanted if (row := known[one].row) is not None]
@@ -276,12 +278,12 @@ class StoredSecrets:
 async def redactor_of_sent(
     engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
 ) -> Redactor | None:
-    """Strikes out what a request had in it; None if that cannot be told any more, or not be opened here."""
+    """A redactor for the secrets in a sent request; None if they cannot be determined or opened."""
     names = names_of(action)
     rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
     if not names <= {row["name"] for row in rows}:
         return None
-    # A worker may have read it a moment before, and a secret that was deleted and made again has no past.
+    # A worker may have read the value slightly earlier; a re-created secret has no previous value.
     since = sent_at - timedelta(seconds=FRESH_SECONDS)
     if any(row["updated_at"] > since for row in rows if row["name"] in names):
         return None
@@ -296,14 +298,14 @@ async def redactor_of_sent(
 
 
 async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg.Record]:
-    """Those of these secrets that there are, as they are sealed."""
+    """The given secrets that exist, sealed."""
     return await engine.database.fetch(
         _Q["sealed"], [tenant for tenant, _ in wanted], [name for _, name in wanted]
     )
 
 
 def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
-    """With the value before it, if that still counts now."""
+    """A secret, with its previous value if that is still valid at `now`."""
     belongs_to = _belongs_to(tenant, row["name"])
     previous = None
     if now is not None and row["previous"] is not None and row["previous_until"] > now:

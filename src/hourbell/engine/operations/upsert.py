@@ -1,8 +1,9 @@
-"""upsert: the one job of a name, made if it is not there and replaced if it is.
+"""upsert: create or replace the job with a given name.
 
-The name is a unique key in a space of its own: jobs that were created otherwise may have the same name and are not meant.
-Requests that put the same name at once make one job: the first creates it, the others change it one after the other. Within a
-process they wait for each other here; between processes a request that finds the job changed since it looked tries again.
+The name is a unique key in a namespace of its own: jobs created by other means may have the same
+name and are not affected. Concurrent requests that put the same name produce one job: the first
+creates it, the others change it one after the other. Within a process they wait for each other
+here; between processes, a request that finds the job changed since it was read is retried.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-_TRIES = 64  # each time another process has changed the job of this name
-TURN_SECONDS = 5.0  # that a request waits for others that put the same name
+_TRIES = 64  # each retry means that another process has changed the job with this name
+TURN_SECONDS = 5.0  # how long a request waits for others that put the same name
 
 
 async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
-    """The job of this name as the document describes it; what that leaves out has its default."""
+    """Create or replace the job with this name; fields that the document omits get defaults."""
     asked = asked_by(engine, _named(name, document), write, name)
     async with _turn(engine, asked.tenant, name):
         return await _put(engine, name, asked)
@@ -46,7 +47,7 @@ async def put_job(engine: Engine, name: str, document: object, write: Write) -> 
 
 @asynccontextmanager
 async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
-    """One request at a time for a name; Conflict if the others take too long."""
+    """One request at a time per name; Conflict if the others take too long."""
     lock = engine.puts.setdefault((tenant, name), asyncio.Lock())
     try:
         async with asyncio.timeout(TURN_SECONDS):
@@ -66,25 +67,25 @@ async def _put(engine: Engine, name: str, asked: Asked) -> Created:
             try:
                 return await _replace(engine, holder, asked)
             except JobNotActive:
-                continue  # it has ended since; the name is free
+                continue  # the job has ended since; the name is free
         outcome = await ask_for(engine, asked)
         if isinstance(outcome, Created):
             return outcome
-        # Somebody was first, with the name or with the idempotency key.
+        # Another request was first, with the name or with the idempotency key.
         assert outcome is None or isinstance(outcome, Held)
     raise Conflict(IN_USE)
 
 
 def _named(name: str, document: object) -> dict[str, object]:
-    """The document with the name in it; InvalidInput if it says another."""
+    """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
     reader = read_object({"name": name}, problems)
     reader.printable("name", MAX_NAME)
     reader = read_object(document, problems)
     if reader.given("name") and reader.fields["name"] != name:
-        reader.wrong("name", "conflict", "must be the name in the path, or left out")
+        reader.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        reader.forbid(key, "has no meaning here: the name is unique, and its job is replaced")
+        reader.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
     return {**reader.fields, "name": name}
 

@@ -1,1 +1,1 @@
-"""What only looks: lists, explanations, overviews, forecasts, health."""
+"""Read-only operations: lists, explanations, overviews, forecasts, health."""

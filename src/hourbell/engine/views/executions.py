@@ -1,4 +1,4 @@
-"""Executions as people see them: those that live and those that are recorded, in one list. Plain reads, bounded pages, no locks."""
+"""Executions as users see them, live and ended. Plain reads, bounded pages, no locks."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from hourbell.store.queries import queries
 _J = queries("jobs")
 _E = queries("executions")
 _FAR = datetime.max.replace(tzinfo=UTC)
-_MOST_OF_A_JOB = 1_000  # runs of one job that are looked at for one page
+_MOST_OF_A_JOB = 1_000  # runs of one job that are read for one page
 _LEASED = {ExecutionStatus.RUNNING, ExecutionStatus.AWAITING}
 
 
 class ExecutionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which executions to list; None: whatever it is."""
+    """Which executions to list; None: no restriction."""
 
     tenant_id: str | None = None
     job_id: int | None = None
-    statuses: frozenset[ExecutionStatus] | None = None  # any of these; FAILED is one of none
+    statuses: frozenset[ExecutionStatus] | None = None  # any of these; no execution is FAILED
     reason: Reason | None = None
     queue: str | None = None
     label: str | None = None  # of the job, as `team:billing`
-    created_from: datetime | None = None  # the moment that is in its id
-    created_to: datetime | None = None  # before this
+    created_from: datetime | None = None  # by the creation time in the id
+    created_to: datetime | None = None  # exclusive
 
 
 async def get_execution(engine: Engine, execution_id: int) -> Execution:
-    """An execution, live or recorded, with every attempt."""
+    """An execution, live or ended, with every attempt."""
     execution = await _find_execution(engine, execution_id)
     if execution is None or not engine.sees(execution.tenant_id):
         raise NotFound("execution", execution_text(execution_id))
@@ -80,9 +80,9 @@ async def list_executions(
     wanted: ExecutionFilter = ExecutionFilter(),  # noqa: B008 - frozen
     expand_missed: bool = False,
 ) -> Page:
-    """The executions of a job whose time has come, the latest first, live and recorded together.
+    """The due and past executions of a job, newest first, live and ended together.
 
-    A stretch of missed occurrences is one entry, or one for each of them (`expand_missed`).
+    A stretch of missed occurrences is one entry, or one per occurrence (`expand_missed`).
     """
     of_job = msgspec.structs.replace(wanted, job_id=job_id)
     return await _list_of_job(engine, of_job, page_size, token, expand_missed)
@@ -91,7 +91,7 @@ async def list_executions(
 async def search_executions(
     engine: Engine, wanted: ExecutionFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
-    """Executions of all jobs whose time has come, those that were created last first, live and recorded together."""
+    """The due and past executions of all jobs, by creation, newest first, live and ended."""
     if wanted.job_id is not None:
         try:
             return await _list_of_job(engine, wanted, page_size, token)
@@ -116,7 +116,7 @@ async def search_executions(
         recorded = statement.startswith("list_recorded")
         sources.append(seen(rows, size + 1, by_id, _recorded if recorded else live_execution))
 
-    # What is live first: one may end between the reads, and is listed once, as it was.
+    # Live ones first: one that ends between the reads is listed once, in its earlier state.
     live, fates = _split(wanted)
     if live is not None and live <= _LEASED:
         if live:
@@ -137,12 +137,12 @@ async def search_executions(
 def _split(
     wanted: ExecutionFilter,
 ) -> tuple[frozenset[ExecutionStatus] | None, frozenset[ExecutionStatus] | None]:
-    """The statuses that are asked for of what lives, and of what has ended; None: all of them."""
+    """The requested statuses of live and of ended executions; None: all of them."""
     none: frozenset[ExecutionStatus] = frozenset()
     if wanted.statuses is None:
         return (None if wanted.reason is None else none), None
     fates = wanted.statuses & frozenset(FATES)
-    # Only what has ended has a reason.
+    # Only ended executions have a reason.
     return (wanted.statuses - fates if wanted.reason is None else none), fates
 
 
@@ -208,7 +208,7 @@ def _time(execution: Execution) -> tuple[datetime, int]:
 
 
 def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
-    """A row of `executions`, with where it is, as an execution."""
+    """A row of `executions`, with its location, as an execution."""
     status = ExecutionStatus(row["status"])
     running = row["claimed_at"] is not None
     attempts = attempts_of(row["history"], row["workers"])
@@ -269,7 +269,7 @@ def _recorded(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
 
 
 def _common(row: asyncpg.Record, attempts: tuple[Attempt, ...]) -> dict[str, Any]:
-    """What an execution says of itself whether it lives or has ended."""
+    """The fields that live and ended executions have in common."""
     last = attempts[-1] if attempts else None
     duration = None
     if last is not None and last.finished_at is not None:
@@ -301,7 +301,7 @@ class _Ended(msgspec.Struct):
 
 
 def attempts_of(history: str | None, workers: str | None) -> tuple[Attempt, ...]:
-    """The attempts in a history, as the database keeps it, with their workers, as hourbell.workers_of gives them."""
+    """The attempts in a stored history, with the workers that hourbell.workers_of returns."""
     if history is None:
         return ()
     names = _workers(workers)
@@ -321,7 +321,7 @@ def attempts_of(history: str | None, workers: str | None) -> tuple[Attempt, ...]
 
 
 def _workers(stored: str | None) -> dict[str, str | None]:
-    """The names of workers by the numbers of their sessions."""
+    """The names of workers by session id."""
     return {} if stored is None else msgspec.json.decode(stored)
 
 

@@ -1,6 +1,7 @@
-"""explain: for an execution or a job, the one thing that it now waits for, and until when.
+"""explain: the one thing that an execution or a job currently waits for, and until when.
 
-`until` is when that changes by itself: its time comes, a token comes, a lease ends, or a deadline ends the waiting.
+`until` is when that changes by itself: its time comes, a token arrives, a lease expires, or a
+deadline ends the waiting.
 """
 
 from __future__ import annotations
@@ -39,32 +40,34 @@ _T = queries("audit")
 _P = queries("planning")
 
 _PUT_OFF = {
-    CIRCUIT_OPEN: "Its host or endpoint keeps failing, and requests to it are put off for a while; that burns no attempt.",
-    NO_SECRET_KEYS: "A worker had no key to open its secrets, and gave it back; no attempt is burnt."
-    " Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+    CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
+    " this uses no attempt.",
+    NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
+    " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
 }
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """An execution that holds what another one waits for."""
+    """An execution that holds what another execution waits for."""
 
     execution_id: int
     job_id: int
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why something has not run, or not ended."""
+    """Why an execution or a job has not run, or not ended."""
 
     code: str  # stable, for programs
     message: str
     until: datetime | None = None  # when that changes by itself
-    execution_id: int | None = None  # the execution that is explained
-    blocked_by: Holder | None = None  # one that holds what it waits for, if the caller may see it
+    execution_id: int | None = None  # the explained execution
+    blocked_by: Holder | None = None  # the holder of what it waits for, if the caller may see it
 
 
 _NO_WORKER_FOR_TASK = Explanation(
     code="no_worker_for_task",
-    message="No live worker of its queue runs its task. Start one that has a handler for it, or names it in `tasks`.",
+    message="No live worker of its queue runs its task. Start one that has a handler for it, or"
+    " that names it in `tasks`.",
 )
 
 
@@ -74,7 +77,7 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     row = await engine.database.row_or_none(_E["live"], execution_id, now)
     if row is None or not engine.sees(row["tenant_name"]):
         ended = await get_execution(engine, execution_id)
-        if ended.status not in FATES:  # it came back between the two reads
+        if ended.status not in FATES:  # it was replayed between the two reads
             raise NotFound("execution", execution_text(execution_id))
         explained = await _ended(engine, ended)
     else:
@@ -94,7 +97,7 @@ async def _ended(engine: Engine, execution: Execution) -> Explanation:
     kept = await engine.database.row_or_none(_D["letter"], execution.execution_id)
     replay = f"POST /api/v1/dead-letters/{execution_text(execution.execution_id)}/replay"
     sentences = [
-        f"It is DEAD{reason} after {_count(execution.attempt, 'attempt')}, and will not be tried again.",
+        f"It is DEAD{reason} after {_count(execution.attempt, 'attempt')} and will not be retried.",
         f"Last error{f' ({kind})' if kind else ''}: {error}" if error else "",
         f"Replay it with {replay}."
         if kept
@@ -107,7 +110,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
     if row["session"] == AWAITING_SESSION:
         return Explanation(
             code="awaiting_completion",
-            message="Its target has accepted it, and will say how it ended.",
+            message="Its target has accepted it and will report the outcome.",
             until=await engine.database.value(_A["until"], row["id"]),
         )
     if row["claimed_at"] is not None:
@@ -124,7 +127,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
         return await _not_yet(engine, row)
-    # Without a worker nothing can run, whatever else it waits for.
+    # Without a worker nothing can run, whatever else the execution waits for.
     if not await engine.database.value(_E["queue_served"], row["queue"], now):
         return Explanation(
             code="no_worker",
@@ -143,7 +146,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
 
 
 async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
-    """It waits for a time."""
+    """The explanation of an execution that waits for a time."""
     if row["waits_for"] in _PUT_OFF:
         code = row["waits_for"]
         return Explanation(code=code, message=_PUT_OFF[code], until=row["run_at"])
@@ -169,7 +172,7 @@ async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
 
 
 def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation:
-    """What waits ends by itself when its deadline passes, if that comes first."""
+    """Add the deadline, if it ends the waiting first."""
     deadline, fate = row["finish_by"], "DEAD (deadline)"
     if row["start_by"] is not None and not row["attempt"]:
         deadline, fate = row["start_by"], "SKIPPED (start_deadline)"
@@ -189,7 +192,7 @@ def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation
 
 
 async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
-    """An execution in the way, if the caller may see it."""
+    """A blocking execution, if the caller may see it."""
     if execution_id is None:
         return None
     try:
@@ -200,7 +203,7 @@ async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
 
 
 async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
-    """What the gate has parked it by."""
+    """The limit, key or run for which the gate has parked an execution."""
     row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
     admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
@@ -216,10 +219,10 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
         return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
     name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
     if row["full"]:
-        message = f"Its {name} has as many executions at once as it may."
+        message = f"Its {name} has reached its concurrency limit."
         return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)
     if row["next_token"] is not None:
-        message = f"Its {name} may start no more for now."
+        message = f"Its {name} has reached its rate limit."
         return Explanation(code=f"{name}_rate", message=message, until=row["next_token"])
     return admission
 
@@ -227,14 +230,14 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
 async def _paused(engine: Engine, job_id: int) -> Explanation:
     """Which actor paused a job, when, and what to do."""
     rows = await walk(engine, _T["last_pause"], job_id)
-    if not rows:  # its audit entries are no longer kept
+    if not rows:  # its audit entries have expired
         return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
     (row,) = rows
     since = format_instant(row["at"])
     if row["actor"] == TARGET_GONE:
         message = (
-            f"Its target answered 410 (gone), and that paused the job at {since}. Resume it only if the target"
-            " is back, or give it another one; a job that is no longer needed can be deleted."
+            f"The job was paused at {since} because its target answered 410 (gone). Resume it only"
+            " if the target is back, or change the target; delete the job if it is not needed."
         )
     else:
         message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
@@ -242,7 +245,7 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
 
 
 def _most_attempts(spec: str | None) -> int | None:
-    """As its job says now; None: the job is gone, or a newer version wrote it in a way that this one cannot read."""
+    """By the current job; None: the job is gone, or was written by a newer, unreadable version."""
     if spec is None:
         return None
     try:
@@ -277,12 +280,12 @@ async def _recurring(engine: Engine, job: Job) -> Explanation:
 
 
 def _not_planned(row: asyncpg.Record) -> Explanation:
-    """Of a job whose timetable the leader cannot compute."""
+    """The explanation of a job whose timetable the leader cannot compute."""
     if row["broken"] == UNKNOWN_TIMEZONE:
         message = (
-            f"The time zone data of the scheduler (IANA release {row['tz_version']}) have no zone {row['zone']},"
-            " so no run is planned. Set schedule.timezone to a zone that exists, or update the tzdata package"
-            " of every node."
+            f"The time zone data of the scheduler (IANA release {row['tz_version']}) has no zone"
+            f" {row['zone']}, so no run is planned. Set schedule.timezone to an existing zone, or"
+            " update the tzdata package of every node."
         )
     else:
         message = (
@@ -297,7 +300,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _said(sentences: list[str]) -> str:
-    """Sentences side by side, each with its full stop."""
+    """Join sentences, each with its full stop."""
     return " ".join(
         sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
         for sentence in sentences

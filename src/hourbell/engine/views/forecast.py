@@ -1,12 +1,14 @@
-"""forecast: what will fall due, by minute, so that a herd is seen before it comes (R8).
+"""forecast: what will fall due, by minute, so that a herd is visible before it arrives.
 
-Two parts that have nothing in common: what already waits with a time of its own (planned executions, one-time jobs, retries), and
-what timetables will fire, from where planning stands. Memberships say who rides a timetable, from when and until when; so
-pauses, `starts_at` and `ends_at` are honoured. Not honoured, because nobody can know it beforehand: `max_runs`, overlaps and what
-is skipped by them, runs that somebody will ask for.
+Two disjoint parts: executions that already wait with a time of their own (planned executions,
+one-time jobs, retries), and future fires of timetables, from the point that planning has reached.
+Memberships say which jobs are attached to a timetable, from when and until when; so pauses,
+`starts_at` and `ends_at` are honoured. `max_runs`, skipped overlaps and future runs on request are
+not, because they cannot be known in advance.
 
-The work of a forecast is bounded. Everything is looked at in the order of time, and the answer says up to which moment it is
-complete; beyond that it has what was seen. A herd whose riders are too many to be counted is taken for as big as its last fire.
+The work of a forecast is bounded. Everything is read in the order of time, and the answer says up
+to which moment it is complete; beyond that it contains what was read. A timetable with too many
+members to count is assumed to be as big as its last fire.
 """
 
 from __future__ import annotations
@@ -33,23 +35,21 @@ _Q = queries("forecast")
 MOST_HOURS = 168
 USUAL_HOURS = 24
 
-_MOST_WAITING = 200_000  # rows of `due` that are looked at
+_MOST_WAITING = 200_000  # rows of `due` that are read
 _MOST_TIMETABLES = 10_000
 _MOST_RIDERS = 200_000  # memberships that are counted, in all
 _MOST_OF_ONE = 20_000  # and of one timetable
-_MOST_OCCURRENCES = 100_000  # about a second of reckoning
+_MOST_OCCURRENCES = 100_000  # about a second of computation
 _MOST_JOBS = 20_000  # of a tenant
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """Runs that will fall due in (begins_at, ends_at], by minute; minutes without any are left out."""
+    """Runs that will fall due in (begins_at, ends_at], by minute; empty minutes are left out."""
 
     begins_at: datetime
     ends_at: datetime
     complete_until: datetime  # up to here nothing is missing
-    estimated: (
-        bool  # some riders were too many to be counted, or a timetable cannot be computed here
-    )
+    estimated: bool  # a timetable has too many members to count, or cannot be computed here
     minutes: list[tuple[datetime, int]]
 
 
@@ -60,7 +60,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> Forecast:
-    """What will fall due in the next hours, of a tenant or of all."""
+    """What will fall due in the next hours, of one tenant or of all."""
     now = await engine.clock.now()
     through = now + timedelta(hours=hours)
     tenant = await tenant_wanted(engine, tenant_id)
@@ -89,7 +89,7 @@ async def _of_all(engine: Engine, now: datetime, through: datetime) -> _Part:
     rows = await walk(engine, _Q["riders"], ids, now, _MOST_OF_ONE, _MOST_RIDERS)
     by_timetable = _by_timetable((row["timetable"], row) for row in rows)
     if sum(row["n"] for row in rows) == _MOST_RIDERS:
-        # Those behind the last one that was counted were not, and that one maybe not to its end.
+        # Timetables after the last counted one were not counted, and that one maybe only in part.
         last = max(number for number, row in enumerate(timetables) if row["id"] in by_timetable)
         complete = min(complete, *(row["next_fire_at"] for row in timetables[last:]))
     rhythms, estimated = [], False
@@ -130,7 +130,7 @@ def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[
 
 
 def _rule_or_none(row: asyncpg.Record) -> Rule | None:
-    """None if this node cannot compute it: its zone is unknown here, say."""
+    """The rule of a timetable; None if this node cannot compute it, e.g. its zone is unknown."""
     try:
         return rule_of(row)
     except TimingError:

@@ -1,4 +1,4 @@
-"""health: whether the database can be worked with, and whether anybody leads."""
+"""health: whether the database is usable, and whether a node leads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _PATIENCE_SECONDS = 2.0
 
 
 async def check_database(engine: Engine) -> dict[str, bool]:
-    """Each check by name; what cannot be known without the one before is left out.
+    """Each check by name; a check that depends on a failed one is left out.
 
-    `leader`: somebody leads, or did so until a moment ago. A change of leaders takes up to a lease, and is not felt.
+    `leader`: a node leads, or did until a moment ago. A change of leaders takes up to one lease and
+    does not fail the check.
     """
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             state = await engine.database.row(_Q["state"], function_set().digest)
     except (StoreUnavailable, TimeoutError):
         return {"database": False}
-    except asyncpg.PostgresError:  # it answers, but not to us: the schema is not there, or not ours
+    except asyncpg.PostgresError:  # it answers, but the schema is missing or not usable by us
         return {"database": True, "migrated": False}
     try:
         migrated = is_complete(state["migrations"], state["requires"], state["has_functions"])

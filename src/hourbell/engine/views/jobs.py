@@ -1,4 +1,4 @@
-"""Jobs as people see them. Plain reads, bounded pages, no locks."""
+"""Jobs as users see them. Plain reads, bounded pages, no locks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from hourbell.timing.zones import shown_in
 
 _J = queries("jobs")
 _FAR = datetime.max.replace(tzinfo=UTC)
-_LISTED = (SCHEDULED, PAUSED, COMPLETED)  # jobs of a list that names no status
-NOBODY = -1  # no tenant has this number
+_LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
+NOBODY = -1  # no tenant has this id
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list; None: whatever it is."""
+    """Which jobs to list; None: no restriction."""
 
     tenant_id: str | None = None
     status: JobStatus | None = None  # None: any but CANCELLED
@@ -77,7 +77,7 @@ async def list_jobs(
     page_size: int = 50,
     token: str | None = None,
 ) -> Page:
-    """Jobs, newest first. A page looks at a bounded number of jobs: it may be empty and still not the last."""
+    """Jobs, newest first. A page reads a bounded number of rows: it may be empty but not last."""
     before = NEWEST if token is None else read_token(token, Id)
     tenant = await tenant_wanted(engine, wanted.tenant_id)
     queue = None
@@ -105,7 +105,7 @@ async def list_jobs(
             rows = await look("list_recurring", "list_recurring_of_tenant", each)
             sources.append(seen(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
     if wanted.type is not JobType.RECURRING:
-        # What is live first: one may end between the two reads, and is listed once, as it was.
+        # Live ones first: one that ends between the reads is listed once, in its earlier state.
         if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
             held = None if status is None else status is JobStatus.PAUSED
             rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
@@ -118,7 +118,7 @@ async def list_jobs(
 
 
 async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
-    """The number of the tenant that a list is to be of; None: of all, NOBODY: there is none of this name."""
+    """The id of the tenant that a list is restricted to; None: all, NOBODY: it does not exist."""
     name = engine.scope if name is None else name
     if name is None:
         return None
@@ -128,7 +128,7 @@ async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
 
 
 async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
-    """A job, and its next runs as far as they are known now: none when it is paused or has ended."""
+    """A job and its next runs as currently known: none when it is paused or has ended."""
     job = await get_job(engine, job_id)
     if job.status is not JobStatus.SCHEDULED:
         return job, []
@@ -152,7 +152,7 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
             timetable.dst_gap,
             timetable.dst_overlap,
         )
-    except TimingError:  # it has none any more, or none that this node can compute
+    except TimingError:  # it has no further run, or this node cannot compute it
         return job, []
     last = job.window.ends_at or _FAR
     return job, [run for run in runs[: max(count, 0)] if run.utc <= last]
@@ -178,7 +178,7 @@ def _next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
         return first_run(job.schedule, job.window, job_id, now)
     except (
         TimingError
-    ):  # its zone is not known here, say: it can still be seen, changed and deleted
+    ):  # e.g. its zone is unknown here: the job can still be read, changed and deleted
         return None
 
 

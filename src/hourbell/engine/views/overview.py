@@ -1,7 +1,7 @@
-"""overview: tenants, queues and targets as people see them: what they may have, and what they have now.
+"""overview: tenants, queues and targets as users see them: their settings and current counts.
 
-Queues and targets are of the cell. Who may see one tenant only sees the queues, which he names in his jobs, and none of the
-targets: which hosts others call is not his business.
+Queues and targets belong to the cell. A caller restricted to one tenant sees the queues, which its
+jobs name, and none of the targets: tenants cannot see which hosts other tenants call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Named(msgspec.Struct, frozen=True):
     name: str
     settings: Limits
     counts: dict[str, int] | None = None  # None in lists
-    at_least: tuple[str, ...] = ()  # counts that may be more, because the counting stopped
+    at_least: tuple[str, ...] = ()  # counts that are lower bounds, because counting stopped
 
 
 async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
@@ -57,8 +57,11 @@ async def list_targets(engine: Engine, page_size: int = 50, token: str | None = 
 
 
 async def get_tenant(engine: Engine, name: str) -> Named:
-    """A tenant with its counts: jobs that are scheduled, paused or waiting; executions that run, or wait for its limits;
-    jobs that are not planned, because the leader cannot compute their schedule."""
+    """A tenant with its counts.
+
+    Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
+    that are not planned, because the leader cannot compute their schedule.
+    """
     if not engine.sees(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
@@ -67,7 +70,7 @@ async def get_tenant(engine: Engine, name: str) -> Named:
 
 
 async def get_queue(engine: Engine, name: str) -> Named:
-    """A queue with its counts: executions that are ready, run, or wait for its limits; workers that serve it."""
+    """A queue with counts: executions ready, running or waiting for its limits; live workers."""
     row = await _row(engine, "queue", name)
     now = await engine.clock.now()
     (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
@@ -96,7 +99,7 @@ async def _list(
 ) -> Page:
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
-        after = ""  # made up; it has no place in the order of names
+        after = ""  # a forged token: no name sorts there
     size = min(page_size, MOST_PER_PAGE)
     rows = await walk(engine, _Q[statement], after, size + 1)
     more = len(rows) > size

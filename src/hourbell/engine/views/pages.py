@@ -1,9 +1,10 @@
 """pages: lists in parts, with a bound on the work of each call.
 
-A list is put together from several sources, each of them a statement that walks an index from its newest row down and looks at
-no more than MOST_LOOKED_AT rows. A source gives the rows that are `wanted`, and the last one that it looked at if it stopped
-there (`pos` says which row of the walk it is). So a page may have fewer items than it could, or none, and still be followed by
-another one: whoever searches a haystack goes through it in many short calls, and no single call is dear.
+A list is merged from several sources. Each is a statement that walks an index from its newest row
+down and reads at most MOST_LOOKED_AT rows. A source returns the rows that are `wanted`, and the
+last row that it read if it stopped there (`pos` is the position of a row in the walk). So a page
+may have fewer items than requested, or none, and still be followed by another page: a search of a
+large list takes many short calls, and no single call is expensive.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_PER_PAGE = 500
 MOST_LOOKED_AT = 10_000  # rows of a source, for one page
 NEWEST = 2**63 - 1
 
-# What stands in a page token, which anybody may have made up.
+# The content of a page token, which a client may have forged.
 Id = Annotated[int, msgspec.Meta(ge=0, le=NEWEST)]
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -41,14 +42,14 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, Generic[K], frozen=True):
-    """What one source has of a page."""
+    """The part of a page that one source has."""
 
     found: dict[K, Any]
-    floor: K | None  # it has not looked below this; None: there is nothing below
+    floor: K | None  # it has not read below this; None: there is nothing below
 
 
 async def walk(engine: Engine, statement: str, *args: object) -> Sequence[asyncpg.Record]:
-    """The rows of a statement that is to go along an index, and does."""
+    """The rows of a statement, executed with settings that make it walk an index."""
     async with engine.database.transaction() as connection:
         await connection.execute(_Q["pin_plans"])
         rows: list[asyncpg.Record] = await connection.fetch(statement, *args)
@@ -56,7 +57,7 @@ async def walk(engine: Engine, statement: str, *args: object) -> Sequence[asyncp
 
 
 def by_id(row: asyncpg.Record) -> int:
-    """Where a row stands in a list that is ordered by ids."""
+    """The position of a row in a list ordered by id."""
     number: int = row["id"]
     return number
 
@@ -67,14 +68,14 @@ def seen(
     key: Callable[[asyncpg.Record], Any],
     make: Callable[[asyncpg.Record], Any],
 ) -> Seen[Any]:
-    """The rows of a source that was asked for so many."""
+    """The rows of a source that was asked for `asked_for` rows."""
     stopped = bool(rows) and (len(rows) == asked_for or rows[-1]["pos"] == MOST_LOOKED_AT)
     found = {key(row): make(row) for row in rows if row["wanted"]}
     return Seen(found, key(rows[-1]) if stopped else None)
 
 
 def page_of(sources: Sequence[Seen[Any]], size: int) -> Page:
-    """The newest of all sources, as far down as all of them have looked. An item of two sources is that of the first."""
+    """The newest items of all sources, down to where all have read; earlier sources win."""
     floors = [source.floor for source in sources if source.floor is not None]
     floor = max(floors, default=None)
     found: dict[Any, Any] = {}
@@ -98,5 +99,5 @@ def read_token(token: str, shape: Any) -> Any:
         padded = token + "=" * (-len(token) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=shape)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
-        problem = FieldError("page_token", "bad_format", "is not one that a list has given out")
+        problem = FieldError("page_token", "bad_format", "was not returned by a list")
         raise InvalidInput([problem]) from None

@@ -1,4 +1,4 @@
-"""Statements by name: each `.sql` file beside this module holds some, headed by `-- name: …` and a line of purpose."""
+"""Statements by name: each `.sql` file here holds some, headed by `-- name: …` and a purpose."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
--- The audit trail: which actor changed what, newest first, at most $2 entries before the row $1, or before the place $3 in that row. A row is
--- one entry, or one for each of its `jobs`, the last first. The document of a created one-time job is that of the job.
+-- The audit trail: which actor changed what. Newest first, at most $2 entries before the row $1, or
+-- before the place $3 in that row. A row is one entry, or one for each of its `jobs`, the last
+-- first. The document of a created one-time job is that of the job.
 
 -- name: list_audit
 select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
@@ -13,7 +14,7 @@ from (
   order by a.id desc limit $2) as a
 
 -- name: list_audit_of_tenant
--- Of the tenant $4, written as a range: only its own index has (tenant, id) in order.
+-- For the tenant $4, as a range condition: only the tenant's index is ordered by (tenant, id).
 select a.*, (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
   hourbell.document_after(a.operation, a.after, a.of_job, a.id) as shown
 from (
@@ -27,8 +28,8 @@ from (
   order by a.tenant desc, a.id desc limit $2) as a
 
 -- name: list_audit_of_job
--- Of the job $3: the rows that are about it, and then the one that created it among others. That row has another of these as its job,
--- with an id of the same millisecond.
+-- For the job $3: the rows about it, and then the row that created it together with others. That
+-- row has another of these jobs in its column `job`, with an id of the same millisecond.
 select a.*, $3::bigint as of_job, 1::bigint as place,
   (select name from hourbell.tenants as t where t.id = a.tenant) as tenant_name,
   hourbell.document_after(a.operation, a.after, $3, a.id) as shown
@@ -41,7 +42,7 @@ from (
    where a.id < $1)) as a
 
 -- name: last_pause
--- When and by whom a job was paused last, among its latest changes.
+-- When a job was last paused, and by which actor, among its latest changes.
 select at, actor
 from (
   select * from hourbell.audit where (job, id) <= ($1, 9223372036854775807) and job >= $1

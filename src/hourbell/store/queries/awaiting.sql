@@ -1,8 +1,8 @@
--- Awaiting: what was accepted by its target, which will say how it ended.
+-- Awaiting: executions that their target has accepted, and whose outcome it will report.
 
 -- name: by_token
--- The one that was given a token ($2, its digest), whatever has become of it. claimed_at is null if it waits no more;
--- is_as_sent: the job is the same that it was when the token was sent.
+-- The execution that was sent with a token ($2, its digest), whatever its state. claimed_at is null
+-- if it no longer waits; is_as_sent: the job has not changed since the token was sent.
 select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
   e.spec is not null or l.version = j.version as is_as_sent
 from hourbell.awaiting as a
@@ -12,7 +12,8 @@ left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
 
 -- name: overdue
--- Those that were not completed in time, at most $2. claimed_at is null if one has ended without anybody having noted it.
+-- Executions not completed in time, at most $2. claimed_at is null if one has ended and its outcome
+-- was not noted here.
 select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (
   select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
@@ -22,17 +23,17 @@ left join lateral (select * from hourbell.executions as e where e.id = a.id offs
 left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 
 -- name: note_outcome
--- $3 is what became of it; no row: somebody was first.
+-- $3 is the outcome; no row: another transaction was first.
 update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourbell.waits(awaiting) returning id
 
 -- name: cancel
--- Ends one that waits; false: it does not.
+-- Ends an execution that awaits its target; false: it does not.
 select hourbell.cancel_awaiting(array[$1::bigint], $2) <> '{}'
 
 -- name: cancel_wished
--- Ends those that somebody wishes to cancel and that no worker will ever report.
+-- Ends executions whose cancellation was requested and that no worker will ever report.
 select hourbell.cancel_wished($1, $2, $3)
 
 -- name: until
--- How long one may wait.
+-- How long an execution may wait for its target.
 select until from hourbell.awaiting as a where id = $1 and hourbell.waits(a)

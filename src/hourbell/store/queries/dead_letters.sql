@@ -1,7 +1,8 @@
 -- Dead letters: the statements of list, read, replay, retry and purge.
 
--- Lists, the latest death first, before ($1, $2): the first $3 of those that are `wanted`, among the $4 latest, and the last of
--- these if the walk ends there (engine/views/pages.py); $5 no death before this, $6 the reason or null.
+-- Lists, newest death first, before ($1, $2): the first $3 rows that are `wanted`, among the $4
+-- newest, and the last of these if the walk ends there (engine/views/pages.py). $5: no death before
+-- this; $6: the reason or null.
 
 -- name: list_letters
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
@@ -17,7 +18,7 @@ where d.wanted or d.pos = $4
 order by d.died_at desc, d.id desc limit $3
 
 -- name: list_letters_of_tenant
--- Of the tenant $7.
+-- For the tenant $7.
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by d.tenant desc, d.died_at desc, d.id desc) as pos,
@@ -31,7 +32,7 @@ where d.wanted or d.pos = $4
 order by d.tenant desc, d.died_at desc, d.id desc limit $3
 
 -- name: list_letters_of_job
--- Of the job $7, if it is of the tenant $8 (null: of any).
+-- For the job $7, if it belongs to the tenant $8 (null: any).
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc) as pos,
@@ -52,17 +53,17 @@ cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, att
 where d.id = $1
 
 -- name: replay
--- Those of the dead letters $1 that could be replayed, each at its moment of $2; $3 now.
+-- Replays the dead letters $1, each at its moment in $2; $3 now. Returns those that were replayed.
 select hourbell.replay($1, $2, $3)
 
 -- name: purge
--- How many of the dead letters $1 were there to be removed. Their rows of the ledger stay.
+-- Deletes the dead letters $1 and counts those that existed. Their ledger rows stay.
 with gone as (delete from hourbell.dead_letters where id = any ($1) returning id)
 select count(*) from gone
 
 -- name: try_now
--- Takes an execution that waits for its next attempt out of `due`, so that nobody else can move it, and lets it run at $2; no row:
--- it does not wait there.
+-- Takes an execution that waits for its next attempt out of `due`, so that no other transaction can
+-- move it, and makes it run at $2; no row: it does not wait there.
 with waiting as (
   select * from (select * from hourbell.executions where id = $1 offset 0) as e where e.attempt > 0),
 taken as (
@@ -79,7 +80,7 @@ select exists (
     and d.run_at = e.run_at and d.id = e.id offset 0))
 
 -- name: occurrence_lives
--- Whether another execution lives for the occurrence of a dead letter.
+-- Whether another execution of the occurrence of a dead letter is live.
 select exists (
   select from hourbell.dead_letters as d
   cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, origin smallint)

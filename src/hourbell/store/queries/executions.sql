@@ -1,8 +1,8 @@
 -- Executions: the statements of run now, backfill, cancel and read.
 
 -- name: insert_run
--- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin; $9 the job that they run by, if it is not
--- the job as it stands. One that lives already is left.
+-- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin; $9 the job
+-- document that they use instead of the current one, or null. A live occurrence is skipped.
 with job as (select * from hourbell.jobs where id = $1),
 made as (
   insert into hourbell.executions as e
@@ -24,15 +24,16 @@ queued as (
 select id, occurrence from made order by occurrence
 
 -- name: hasten
--- A one-time job that was taken out of where it waits is to run by $2 at the latest, and by another job $3 if one is given.
+-- A one-time job that was taken out of its place will run by $2 at the latest, with the job
+-- document $3 if one is given.
 update hourbell.executions
 set run_at = least(run_at, $2), spec = coalesce($3, spec), version = version + ($3::text is not null)::int,
     updated_at = case when $3 is null then updated_at else $2 end
 where id = $1
 
 -- name: take_waiting
--- Takes an execution out of due, parked, held or suspects, so that nobody else can move it; no row: it is ready, runs or has
--- ended, or somebody has moved it meanwhile.
+-- Takes an execution out of due, parked, held or suspects, so that no other transaction can move
+-- it; no row: it is ready, runs or has ended, or another transaction has moved it.
 with waiting as (select * from hourbell.executions where id = $1),
 from_due as (
   delete from hourbell.due as d using waiting as w
@@ -48,7 +49,7 @@ where exists (select from from_due) or exists (select from from_parked) or exist
   or exists (select from from_suspects)
 
 -- name: waits
--- Whether an execution can be taken out of where it waits.
+-- Whether an execution waits in a place from which it can be taken.
 select exists (
   select from (select * from hourbell.executions where id = $1 offset 0) as e
   where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
@@ -61,7 +62,7 @@ insert into hourbell.cancellations (id, wished_at)
 select id, $2 from hourbell.executions where id = $1 returning id
 
 -- name: wish_to_cancel_all
--- All of a recurring job that has not ended.
+-- Requests cancellation of all live executions of a recurring job.
 insert into hourbell.cancellations (id, wished_at) select id, $2 from hourbell.live_executions($1)
 
 -- name: runs
@@ -71,7 +72,8 @@ select exists (
     select from hourbell.leased as l where l.session = s.id and l.id = $1 offset 0) as l)
 
 -- name: live
--- One execution that has not ended, with where it is at $2. (`offset 0`: a look-up stays one, whatever the planner believes.)
+-- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the
+-- planner's estimates.)
 select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
@@ -82,19 +84,19 @@ cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.hist
 where e.id = $1
 
 -- name: recorded
--- One execution that has ended, of a recurring or of a one-time job.
+-- An ended execution, of a recurring or a one-time job.
 select l.*, s.*
 from (
   select * from hourbell.ledger where id = $1 and job <> id
   union all
-  -- with `=` the planner would forget that job and id are equal, and the index that says so
+  -- with `=` the planner would lose the fact that job and id are equal, and the index for that
   select * from hourbell.ledger where id = any (array[$1::bigint]) and job = id) as l
 cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 order by l.recorded_at desc limit 1
 
 -- name: live_of_job
--- The executions of a job that have not ended, newest first, before ($2, $3); without those planned ahead of $5, now, which
--- a change of the job would still take back.
+-- The live executions of a job, newest first, before ($2, $3); without those planned ahead of $5,
+-- now, which a change of the job would still withdraw.
 select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms
 from (
   select e, e.* from hourbell.live_executions($1) as e
@@ -105,11 +107,12 @@ cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.hist
 order by e.occurrence desc, e.id desc
 
 -- name: oldest_live
--- The oldest execution of a job that has not ended, without those planned ahead of $2, now.
+-- The oldest live execution of a job, without those planned ahead of $2, now.
 select id from hourbell.live_executions($1) where occurrence <= $2 order by occurrence, id limit 1
 
 -- name: recorded_of_job
--- The last runs of a recurring job, newest first, before ($2, $3). What was replayed has not ended there.
+-- The latest ended runs of a recurring job, newest first, before ($2, $3). A replayed execution has
+-- not ended with its earlier entry.
 select l.*, s.* from hourbell.ledger as l
 cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
@@ -117,20 +120,21 @@ where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_fo
 order by l.scheduled_for desc, l.id desc limit $4
 
 -- name: job_spec
--- What an execution that has not ended runs by; null: its job is not known.
+-- The job document that a live execution uses; null: its job is unknown.
 select hourbell.job_spec(job, spec) from hourbell.executions where id = $1
 
 -- name: queue_served
--- Whether anybody serves a queue.
+-- Whether a live session serves a queue.
 select exists (
   select from hourbell.sessions where (all_queues or $1::smallint = any (queues)) and expires_at > $2) as served
 
--- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 of those that are `wanted`, among the $3
--- newest, and the last of these if the walk ends there (engine/views/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label
--- of the job as `name:value`; each may be null. What is cheap to see is asked first.
+-- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 rows that are
+-- `wanted`, among the $3 newest, and the last of these if the walk ends there
+-- (engine/views/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label of the job as
+-- `name:value`; each may be null. Cheap conditions come first.
 
 -- name: list_live
--- Of recurring jobs only if $9 says so; $10 now: what is only planned ahead is left out.
+-- $9: recurring jobs only; $10 now: executions only planned ahead are left out.
 select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.id desc) as pos,
@@ -146,7 +150,8 @@ where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_live_one_time
--- One-time jobs of a tenant, written as a range: only their own index has (tenant, id) in order. $9 now.
+-- One-time jobs of a tenant, as a range condition: only their index is ordered by (tenant, id). $9
+-- now.
 select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos,
@@ -161,8 +166,8 @@ where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
 -- name: list_running
--- What runs, or has been accepted by its target, is found by its sessions: there is little of it, among much that waits. If
--- everything is asked for, no session has more than $2 of the first $2.
+-- Running executions, and those accepted by their target, are found by session: they are few among
+-- many that wait. Without filters, no session contributes more than $2 rows to the first $2.
 select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
   select e.*, l.claimed_at, l.fence as lease_fence, l.session, l.progress,
@@ -183,7 +188,7 @@ where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_recorded
--- $6 are codes of the ledger, $9 is the reason or null. Recurring and one-time ones have an index each.
+-- $6 are ledger codes, $9 is the reason or null. Recurring and one-time rows have an index each.
 select l.*, s.*
 from (
   select l.*, row_number() over (order by l.id desc) as pos,

@@ -1,8 +1,8 @@
 -- Forecast: what will fall due. Times come in as arguments.
 
 -- name: waiting
--- What is already planned, or scheduled once, or to be tried again, by minute, in ($1, $2]: of the first $3 by their time, those
--- of the tenant $4 (null: of all). With how many were looked at and the last moment among them.
+-- Planned executions, one-time jobs and retries, by minute, in ($1, $2]: of the first $3 by time,
+-- those of the tenant $4 (null: all). With the number of rows read and the last moment among them.
 select date_bin('1 minute', w.run_at, '2000-01-01') as minute, count(*) filter (where $4::int is null or w.tenant = $4) as n,
   count(*) as looked_at, max(w.run_at) as last
 from (
@@ -13,13 +13,13 @@ from (
 group by 1 order by 1
 
 -- name: firing_by
--- Timetables that are to be planned up to $1, the earliest first, at most $2 of them.
+-- Timetables to be planned up to $1, the earliest first, at most $2.
 select id, rule, zone, dst_gap, dst_overlap, next_fire_at, plan_from, size from hourbell.timetables
 where plan_from <= $1 order by plan_from limit $2
 
 -- name: riders
--- How many memberships of the timetables $1 hold from when and until when (null: already, and without an end), after $2; no more
--- than $3 of a timetable and $4 in all are counted, in the order of $1.
+-- The number of memberships of the timetables $1 by start and end (null: already started, no end),
+-- after $2. At most $3 per timetable and $4 in all are counted, in the order of $1.
 select m.timetable, m.since, m.until, count(*) as n
 from (
   select m.* from unnest($1::bigint[]) with ordinality as t(id, pos) cross join lateral (
@@ -30,7 +30,7 @@ from (
 group by m.timetable, m.since, m.until
 
 -- name: riders_of_tenant
--- The timetables of the tenant $1's jobs, with the same about their memberships; no more than $3 jobs are looked at.
+-- The timetables of the jobs of tenant $1, with the same counts; at most $3 jobs are read.
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until, count(*) as n
 from (
   select * from hourbell.jobs as j where j.tenant = $1 and j.status = 0 order by -j.id limit $3) as j

@@ -1,7 +1,8 @@
 -- Jobs: the statements of create, change and read. Times come in as arguments.
 
 -- name: before_create
--- What has to be known before $1 documents can be read: $2 queues, $3 tenants, $4 and $5 the keys of the requests.
+-- What has to be known before $1 documents can be parsed: $2 queues, $3 tenants, $4 and $5 the
+-- idempotency keys of the requests.
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
@@ -10,11 +11,12 @@ select * from hourbell.create_jobs(
   $27, $28, $29, $30, $31, $32)
 
 -- name: new_id
--- For something that is created at $1.
+-- An id for an object created at $1.
 select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303)
 
 -- name: ensure_tenants
--- The numbers of tenants; a new name is a new tenant. One that somebody else makes at this moment is left out.
+-- The ids of tenants; an unknown name creates the tenant. One that another transaction is inserting
+-- is left out.
 with made as (
   insert into hourbell.tenants (name, created_at) select name, $2 from unnest($1::text[]) as name
   where not exists (select from hourbell.tenants as t where t.name = name.name) order by name
@@ -22,7 +24,7 @@ with made as (
 select id, name from made union all select id, name from hourbell.tenants where name = any ($1)
 
 -- name: ensure_queues
--- The same for queues; $3 the tenants that name them, $4 how many a tenant can make.
+-- The same for queues; $3 the tenants that name them, $4 how many a tenant may create.
 select * from hourbell.ensure_queues($1, $2, $3, $4)
 
 -- name: ensure_targets
@@ -38,7 +40,7 @@ select id, name from made union all select id, host from hourbell.targets where 
 select * from hourbell.ensure_tasks($1, $2, $3, $4)
 
 -- name: timetables
--- Those that there are of some rhythms, by their place in the arrays.
+-- The existing timetables of some rhythms, by their place in the arrays.
 select a.k, t.id
 from unnest($1::text[], $2::text[], $3::text[], $4::text[]) with ordinality as a(rule, zone, dst_gap, dst_overlap, k)
 cross join lateral (
@@ -64,7 +66,7 @@ union all
 select a.k, m.id from made as m join asked as a using (rule, zone, dst_gap, dst_overlap)
 
 -- name: holder
--- The living job that has a unique key; $1 the tenant's name, $2 the space of the key.
+-- The live job that has a unique key; $1 the tenant's name, $2 the namespace of the key.
 select job from hourbell.unique_keys as k
 where tenant = (select id from hourbell.tenants where name = $1) and space = $2 and key = $3
   and hourbell.living(array[job]) <> '{}'
@@ -77,17 +79,18 @@ insert into hourbell.members
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 
 -- name: end_member
--- The present membership of a job ends now: what is due stays its own, what comes is not.
+-- Ends the current membership of a job now: due occurrences stay with it, later ones do not.
 update hourbell.members as m set until = least(m.until, $2)
 from hourbell.jobs as j
 where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
 
 -- name: take_back
--- What was planned ahead for a job and is not yet due.
+-- Withdraws executions that were planned ahead for a job and are not yet due.
 select hourbell.take_back($1, $2)
 
 -- name: update_recurring
--- A new version. $3: why what is queued is out of date; null: it is not. $7: its timetable; null: as before.
+-- A new version. $3: why queued executions are superseded; null: they are not. $7: its timetable;
+-- null: unchanged.
 update hourbell.jobs
 set version = version + 1, valid_from = case when $3::text is null then valid_from else version + 1 end,
     outdated = coalesce($3, outdated), updated_at = $2,
@@ -107,8 +110,8 @@ where j.id = $1 for no key update of j
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
 
 -- name: one_time_live
--- A one-time job that has not ended; `held` when it is paused. (`offset 0`: by its id and nothing else. The index of
--- one-time jobs begins with the tenant, and the planner may walk through all of it.)
+-- A live one-time job; `held` when it is paused. (`offset 0`: look up by id only. The index of
+-- one-time jobs begins with the tenant, and the planner may walk all of it.)
 select e.id, e.run_at, e.version, e.spec, e.updated_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   exists (select from hourbell.held as h where h.id = e.id) as held
@@ -119,11 +122,12 @@ where e.job is null
 select l.id, l.version, l.spec, l.status, l.recorded_at,
   (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
 from hourbell.ledger as l
-where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would forget that job and id are equal
+where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would lose that job and id are equal
 order by l.recorded_at desc limit 1
 
 -- name: take_one_time
--- Takes a waiting one-time job out of `due`, `parked` or `held`, so that nobody else can move it; no row: it is on its way.
+-- Takes a waiting one-time job out of `due`, `parked` or `held`, so that no other transaction can
+-- move it; no row: it is already queued or running.
 with waiting as (
   select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
 from_due as (
@@ -143,11 +147,11 @@ set occurrence = $2, run_at = $3, queue = $4, priority = $5, start_by = $6, fini
 where id = $1 returning version
 
 -- name: let_go
--- A one-time job that was changed stands in line anew for what it needs.
+-- Releases the limits of a changed one-time job, which then waits for its new ones.
 select hourbell.let_go(array[$1::bigint], true, $2)
 
 -- name: insert_due
--- Puts an execution back among the due, by what it is.
+-- Puts an execution back into `due`, by the values of its row.
 select hourbell.requeue(array[$1::bigint])
 
 -- name: insert_held
@@ -160,9 +164,10 @@ select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as 
 -- name: discard
 select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
--- Lists of jobs, newest first, before the id $1: the first $2 of those that are `wanted`, among the $3 newest, and the last
--- of these if the walk ends there (engine/views/pages.py). $4 the status (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a
--- label as `name:value`; each may be null.
+-- Lists of jobs, newest first, before the id $1: the first $2 rows that are `wanted`, among the $3
+-- newest, and the last of these if the walk ends there (engine/views/pages.py). $4 the status
+-- (null: all but cancelled); $5 queue, $6 prefix of the name, $7 a label as `name:value`; each may
+-- be null.
 
 -- name: list_recurring
 select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
@@ -175,8 +180,8 @@ where j.wanted or j.pos = $3
 order by j.id desc limit $2
 
 -- name: list_recurring_of_tenant
--- Of the tenant $8 in one status, $4. By `-id`, which only the index of tenants has in order: by `id` the planner may walk
--- through everybody's jobs in search of this tenant's.
+-- For the tenant $8 in one status, $4. By `-id`, which only the tenants' index has in order: by
+-- `id` the planner may walk all tenants' jobs in search of this tenant's.
 select j.*, (select name from hourbell.tenants as t where t.id = $8) as tenant_name
 from (
   select j.*, row_number() over (order by j.down) as pos,
@@ -188,7 +193,7 @@ where j.wanted or j.pos = $3
 order by j.down limit $2
 
 -- name: list_one_time_live
--- $4 whether they are paused.
+-- $4: whether they are paused.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
   select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.id desc) as pos,
@@ -200,7 +205,8 @@ where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
 -- name: list_one_time_live_of_tenant
--- Of the tenant $8, written as a range: only the index of one-time jobs has (tenant, id) in order, and it begins there. $4 whether they are paused.
+-- For the tenant $8, as a range condition: only the index of one-time jobs begins with (tenant, id)
+-- in order. $4: whether they are paused.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
   select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.tenant desc, e.id desc) as pos,
@@ -214,7 +220,7 @@ where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
 -- name: list_one_time_ended
--- $4 whether they came to an end of their own. What was replayed has not ended there.
+-- $4: whether they ended by themselves. A replayed job has not ended with its earlier entry.
 select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
 from (
   select l.*, row_number() over (order by l.id desc) as pos,
@@ -245,14 +251,15 @@ select id from hourbell.queues where name = $1
 select id from hourbell.tenants where name = $1
 
 -- name: be_brief
--- First in a user's transaction: it waits for nobody for long, and nobody for a client that has stopped in it.
+-- First in a user's transaction: limits how long it waits for locks, and how long a stalled client
+-- can hold its locks.
 select set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '30s', true)
 
 -- name: insert_audit
 insert into hourbell.audit (at, tenant, job, actor, operation, before, after) values ($1, $2, $3, $4, $5, $6, $7)
 
 -- name: answer
--- The first answer to an idempotent write, if there was one.
+-- The stored answer of an idempotent write, if there is one.
 select fingerprint, response from hourbell.idempotency
 where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 
@@ -261,7 +268,7 @@ insert into hourbell.idempotency (tenant, key, fingerprint, status, response, cr
 values ($1, $2, $3, 0, $4, $5)
 
 -- name: abandoned
--- Jobs that their target wants no more of, in no order.
+-- Jobs whose target is gone, in no order.
 select job, version from hourbell.gone limit $1
 
 -- name: forget_abandoned

@@ -1,17 +1,18 @@
 -- Limits: the statements that set and read them.
 
 -- name: weigh
--- Quota and retention at once, the weight by the gate, which stretches the tags that are already given.
+-- Quota and retention take effect at once; the weight through the gate, which rescales the tags
+-- already assigned.
 with settings as (
   update hourbell.tenants set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6 where id = $1)
 insert into hourbell.reweighings (tenant, weight) values ($1, $2)
 
 -- name: lock
--- One limit is set after the other: their generations are numbered as they commit.
+-- Serializes changes of limits: their generations are numbered in commit order.
 select pg_advisory_xact_lock(hashtext('hourbell.limits'))
 
 -- name: limit
--- Returns a row if the limit is another one now.
+-- Returns a row if the limit has changed.
 insert into hourbell.limits (kind, key, max_concurrency, rate, burst) values ($1, $2, $3, $4, $5)
 on conflict (kind, key) do update
 set max_concurrency = excluded.max_concurrency, rate = excluded.rate, burst = excluded.burst
@@ -23,7 +24,7 @@ returning kind
 delete from hourbell.limits where kind = $1 and key = $2
 
 -- name: look_again
--- What is ready is from before this limit, and what runs is to be counted.
+-- Ready executions predate this limit and are checked again; running ones have to be counted.
 with generation as (insert into hourbell.generations default values)
 insert into hourbell.countings (kind, key) values ($1, $2)
 
@@ -34,8 +35,8 @@ insert into hourbell.wakes (at, kind, key) values ($1, $2, $3)
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
 -- name: blocked
--- What an execution is parked by: the blocker, one who has what it waits for, whether the blocker's concurrency is used up,
--- and when its token comes, if nobody passes it. $2 now.
+-- What an execution is parked by: the blocker, one holder of what it waits for, whether the
+-- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,
   case p.kind
     when 5 then (select e.id from hourbell.under_way(p.key, '{}') as e order by e.occurrence limit 1)

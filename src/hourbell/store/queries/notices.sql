@@ -1,7 +1,7 @@
--- Notices and monitors: the statements around the outbox, and of those who watch a job.
+-- Notices and monitors: the statements of the outbox, and of the monitors of jobs.
 
 -- name: outbox
--- The oldest notices, with what has to be known to send them. (`offset 0`: each is looked up.)
+-- The oldest notices, with what is needed to send them. (`offset 0`: keeps them index lookups.)
 select n.*, (select name from hourbell.tenants as t where t.id = n.tenant) as tenant_name, j.name as job_name, coalesce(n.spec, j.spec) as job_spec,
   m.url, m.headers, m.grace_seconds, m.last_success_at
 from (select * from hourbell.notices order by id limit $1) as n
@@ -10,8 +10,9 @@ left join lateral (select * from hourbell.monitors as m where m.id = n.monitor o
 order by n.id
 
 -- name: watched
--- Monitors to be looked at by $1, each with its job and with a success of it that counts, if there is one. While a monitor is
--- down, only what was recorded since the last look is read, and a little before it: so long may a commit be under way.
+-- Monitors due for a check by $1, each with its job and with a success that counts, if there is
+-- one. While a monitor is down, only rows recorded since the last check are read, plus a margin
+-- before it: a commit may take that long.
 select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
 from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
@@ -24,7 +25,7 @@ left join lateral (
 order by m.check_at
 
 -- name: watch_anew
--- The job was paused, resumed, ended or given another schedule: what it owes is reckoned from now on.
+-- The job was paused, resumed, ended or rescheduled: its next expected run is computed from now on.
 update hourbell.monitors set since = $2, expected_at = null, check_at = $2, version = version + 1
 where job = $1 and deleted_at is null
 
@@ -46,12 +47,12 @@ select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as te
 from hourbell.monitors as m where m.deleted_at is null and m.id < $1 order by m.id desc limit $2
 
 -- name: list_monitors_of_tenant
--- Of the tenant $3, written as a range: only its own index has (tenant, id) in order.
+-- For the tenant $3, as a range condition: only the tenant's index is ordered by (tenant, id).
 select m.*, (select name from hourbell.tenants as t where t.id = m.tenant) as tenant_name
 from hourbell.monitors as m
 where m.deleted_at is null and (m.tenant, m.id) < ($3, $1) and m.tenant >= $3 order by m.tenant desc, m.id desc limit $2
 
 -- name: delete_monitor
--- It is kept for as long as the answer, for whoever repeats the request.
+-- The row is kept for as long as the idempotency answer, for a repetition of the request.
 update hourbell.monitors set deleted_at = $2, check_at = null, version = version + 1
 where id = $1 and deleted_at is null returning id

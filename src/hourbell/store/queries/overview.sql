@@ -1,9 +1,10 @@
--- Tenants, queues and targets: what they may have, and what they have now. A count stops at $2: it says that many, or more. The
--- tenant of a running execution is only in its row: what runs is counted among $2 of the cell, `…_looked_at` says among how many. The same goes
--- for jobs that are not planned: they are counted among $2 riders of broken timetables.
+-- Tenants, queues and targets: settings and current counts. A count stops at $2: it is that many or
+-- more. The tenant of a running execution is only in its row: running ones are counted among $2 of
+-- the cell, and `…_looked_at` says among how many. The same holds for jobs that are not planned:
+-- they are counted among $2 members of broken timetables.
 
 -- name: list_tenants
--- By name, after $1 and at most $2 of them.
+-- By name, after $1, at most $2.
 select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
@@ -62,7 +63,7 @@ from (
     limit $2) as e) as runs
 
 -- name: queue_counts
--- What is ready is counted from virtual time on, as claims read it; $3 now.
+-- Ready executions are counted from virtual time on, as claims read them; $3 now.
 select least($2::int, (
     select count(*) from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority)
     cross join lateral (
@@ -75,7 +76,7 @@ select least($2::int, (
   (select count(*) from (
     (select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2)
     union all
-    (select from hourbell.parked as p  -- for a worker that serves its task
+    (select from hourbell.parked as p  -- those that wait for a worker that serves their task
      where p.kind = 6 and p.key >= hourbell.task_key($1, 0) and p.key < hourbell.task_key($1 + 1, 0) limit $2)
     limit $2) as p) as parked,
   (select count(*) from (

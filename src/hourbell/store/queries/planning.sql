@@ -1,8 +1,8 @@
--- Planning: what the leader looks at before it plans.
+-- Planning: what the leader reads before it plans.
 
 -- name: joining
--- Timetables with memberships that have still to join, and since when the oldest of these is active.
--- A broken one may have many; they are not read.
+-- Timetables with memberships that have still to join, and the earliest start of these. A broken
+-- timetable may have many; they are not read.
 with recursive joining as (
   (select timetable from hourbell.members where joined_through is null order by timetable limit 1)
   union all
@@ -19,14 +19,15 @@ cross join lateral (
 limit $1
 
 -- name: firing
--- Timetables whose next fire is to be planned by now, the earliest first.
+-- Timetables whose next fire has to be planned by now, the earliest first.
 select id, rule, zone, dst_gap, dst_overlap, next_fire_at from hourbell.timetables
 where plan_from <= $1 order by plan_from limit $2
 
 -- name: outdated
--- Timetables computed with other zone data than $1: older or newer, each a range of the index, because an index knows
--- no "other than"; and broken ones that are to be looked at again by $3. This is asked before every planning and mostly
--- finds nothing. (One that is both comes twice, which changes nothing.)
+-- Timetables computed with zone data other than $1: older or newer, each a range of the index,
+-- because an index does not support "not equal"; and broken ones due for another check by $3. This
+-- runs before every planning step and mostly finds nothing. (A timetable that is both comes twice,
+-- which does no harm.)
 (select id, rule, zone, dst_gap, dst_overlap, planned_through from hourbell.timetables
  where tz_version < $1 order by tz_version limit $2)
 union all
@@ -38,7 +39,7 @@ union all
 limit $2
 
 -- name: broken
--- Why the timetable of the job $1 cannot be planned, and when it is looked at again; no row: it can.
+-- Why the timetable of the job $1 cannot be planned, and when it is checked again; no row: it can.
 select t.broken, t.zone, t.tz_version, t.look_at
 from hourbell.jobs as j join hourbell.timetables as t on t.id = j.timetable
 where j.id = $1 and t.broken is not null
