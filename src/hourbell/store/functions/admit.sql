@@ -1,6 +1,6 @@
--- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first; fairness is the tag it gives.
+-- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first; fairness is in the tags.
 
--- The executions of a job that have not ended: those of the schedule and those on request have an index each.
+-- The executions of a job that have not ended. Scheduled ones and requested ones have an index each.
 create or replace function hourbell.live_executions(p_job bigint) returns setof hourbell.executions
 language sql stable as $$
   select * from hourbell.executions where job = p_job and origin in (0, 2)
@@ -8,14 +8,14 @@ language sql stable as $$
   select * from hourbell.executions where job = p_job and origin not in (0, 2)
 $$;
 
--- Whether an execution has run already, since it was made or replayed: one that has not is a newcomer.
+-- Whether an execution has already run since it was created or replayed. If it has not, it is a newcomer.
 create or replace function hourbell.has_begun(e hourbell.executions) returns boolean
 language sql immutable
 return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.replayed_fence, 0);
 
--- Those of them that are in the way of a newcomer: ready, leased or between two attempts. p_newcomers have just been taken
--- from due; a retry is the earlier run and no newcomer, wherever it is.
--- `offset 0` keeps a look-up a look-up: without it the planner may hash the whole table, for one row.
+-- The live executions of a job that block a newcomer: ready, leased, or between two attempts. p_newcomers were just
+-- taken from due. A retry is the earlier run, never a newcomer, wherever its row is.
+-- `offset 0` keeps a lookup a lookup: without it the planner may hash the whole table for one row.
 create or replace function hourbell.under_way(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
@@ -25,7 +25,7 @@ language sql stable as $$
         and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
 
--- Decides about due executions whose job restricts overlap (R7), and returns the ids that may not go on now.
+-- Applies the overlap policy (R7) to due executions, and returns the ids that may not proceed now.
 create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -33,7 +33,7 @@ declare
   skipped bigint[];
   reasons text[];
   held bigint[];
-  replacing bigint[];  -- jobs whose newest execution takes the place of all others
+  replacing bigint[];  -- jobs whose newest execution replaces all others
   taken bigint[];
   replaced bigint[];
   retrying bigint[];
@@ -61,8 +61,8 @@ begin
   into skipped, reasons, held, replacing from decided;
 
   if replacing is not null then
-    -- What has not begun makes room, what waits for its next attempt ends at once; what lives otherwise is asked to, and the
-    -- newcomer waits for that.
+    -- Executions that have not begun are removed, and those waiting for their next attempt end at once. For all other
+    -- live executions cancellation is requested, and the newcomer waits for them to end.
     taken := hourbell.take_out(array(
       select e.id from unnest(replacing) as r(job) cross join lateral (
         select id from hourbell.under_way(r.job, p_ids) union all
@@ -102,11 +102,13 @@ begin
   return coalesce(skipped, '{}') || coalesce(held, '{}');
 end $$;
 
--- One pass. Returns what was looked at and whether there is more; admitted = -1: another pass is running.
--- p_batch bounds the pass: CRITICAL may take all of it, every other priority at least an eighth. The same holds for the levels
--- of a priority: level 0 comes first, and every level with something due gets at least an eighth of the priority's budget.
--- So a tenant with few due rows is admitted in the next pass, however many rows of another are due.
--- What is late by more than p_grace may be a misfire.
+-- Runs one pass. Returns how many rows it looked at and whether there is more to do; admitted = -1: another pass is
+-- running.
+-- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. The same
+-- applies to the levels of a priority: level 0 comes first, and every level with due rows gets at least an eighth of
+-- the priority's budget. So a tenant with few due rows is admitted in the next pass, however many due rows another
+-- tenant has.
+-- Rows that are late by more than p_grace may be misfires.
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean
 )
@@ -118,7 +120,7 @@ declare
   p smallint;
   budget int;
   room int := p_batch;
-  n int;  -- taken of this priority
+  n int;  -- rows taken of this priority
   share int;
   taken hourbell.due[];
   oldest timestamptz;
@@ -129,8 +131,8 @@ declare
   mostly_limited boolean[];
   swept timestamptz;
   sweeping boolean;
-  crowded int[];  -- tiers above level 0 with something due
-  tiers int[];  -- those of this priority, and its level 0
+  crowded int[];  -- tiers above level 0 with due rows
+  tiers int[];  -- level 0 of this priority, and its crowded tiers
   served hourbell.sessions[];
   mixed smallint[];  -- queues whose sessions do not all serve the same tasks
   generation int;
@@ -149,12 +151,12 @@ begin
     more := hourbell.reweigh(p_batch, this_pass);
   end if;
   if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;
-  -- In one of sixteen passes what has waited comes before what comes now, and the least urgent first: so that it goes on too.
-  -- Which one is drawn from its number, so that no rhythm of others can miss it for ever.
+  -- In one of sixteen passes, parked rows go before newly due rows, least urgent first, so that low priorities make
+  -- progress too. A hash of the pass number selects the pass, so no periodic load can miss it forever.
   from_below := hashint8(this_pass) & 15 = 0;
   if exists (select from hourbell.wakes where at <= p_now) then
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), from_below, this_pass);
-    -- Who has waited for an earlier run, or for a key, comes before those who would have to wait for him.
+    -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
     woken := hourbell.take_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
     room := room - 2 * cardinality(woken);
     admitted := cardinality(woken);
@@ -162,7 +164,7 @@ begin
   if exists (select from hourbell.fleets where fleets.mixed) then more := hourbell.regroup(p_batch) or more; end if;
   served := hourbell.served();
   mixed := array(select queue from hourbell.fleets where fleets.mixed);
-  generation := hourbell.generation();  -- before any limit is looked at
+  generation := hourbell.generation();  -- before any limit is read
   if from_below and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
       perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, mixed, generation, p_now,
@@ -171,17 +173,17 @@ begin
     woken := '{}';
   end if;
 
-  -- How far each tier is known to be empty: by tier, from 1 (for tier 0).
+  -- How far each tier is known to be empty. Index 1 is tier 0.
   select array_agg(m.due_from order by tier), array_agg(m.mark order by tier), array_agg(m.mostly_limited order by tier),
     min(m.swept_at) filter (where tier < 4), count(m.mark) filter (where tier < 4) < 4
   into lows, marks, mostly_limited, swept, sweeping
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
     where m.priority = tier order by pass desc limit 1) as m on true;
-  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing must wait for the old time
+  if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
     update hourbell.wakes set at = p_now where at > p_now;
   end if;
-  -- Once a second from the very beginning: transactions may commit rows that were overdue before the mark.
+  -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
   if sweeping or swept <= p_now - interval '1 second' or swept > p_now then
     sweeping := true; swept := p_now; lows := array_fill('-infinity'::timestamptz, array[16]);
   end if;
@@ -195,7 +197,7 @@ begin
   foreach p in array '{0,1,2,3}'::smallint[] loop
     tiers := array[p::int];
     if crowded <> '{}' then tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t); end if;
-    -- What is limited takes three times as long, and nobody shall wait for the lock longer than a tenth of a second.
+    -- Limited rows take three times as long, and no pass should wait for the gate's lock for over 100 ms.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
     n := 0; oldest := null;
@@ -225,8 +227,8 @@ begin
     end if;
     limited := n - missed - hourbell.let_on(rows, p, served, mixed, generation, p_now, this_pass);
 
-    -- The mark of a tier: the first row that is still there, or a little ago when nothing is due: what is due "now" is
-    -- committed some milliseconds later.
+    -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
+    -- due "now" is committed some milliseconds later.
     if n > 0 or sweeping then
       delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
       insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
@@ -243,7 +245,7 @@ begin
   more := more or exists (select from hourbell.wakes where at <= p_now);
 end $$;
 
--- Decides about due executions of one priority: ready, parked, or skipped. Returns how many went on without any limit.
+-- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
 create or replace function hourbell.let_on(
   p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_mixed smallint[], p_generation int, p_now timestamptz,
   p_pass bigint
@@ -259,7 +261,7 @@ begin
   from (
     select queue, hourbell.task(target) as task, bit_or(checks) & 1 = 1 as restricted, count(key) > 0 as keyed
     from unnest(p_rows) group by 1, 2) as r;
-  -- Overlap is decided once; what has waited for something else since is the earlier run.
+  -- Overlap is decided once. An execution that has been parked for something else since then is the earlier run.
   if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
@@ -270,7 +272,7 @@ begin
   return (select count(*) from unnest(rows) where checks & 256 = 0);
 end $$;
 
--- Whether a limit applies to one of these rows: where there are limits, most of what passes is often none of their business.
+-- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
 create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
 language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
   select exists (
@@ -281,7 +283,8 @@ language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan
     cross join lateral (select from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l)
 $$;
 
--- Those of these rows that their jobs' overlap policies let go on; looked at are those that come from a place, 0 or 5.
+-- The rows that may proceed under the overlap policies of their jobs. Only rows from p_from are checked: 0 (due) or 5
+-- (parked behind an earlier run).
 create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_from int, p_now timestamptz)
 returns hourbell.due[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -293,7 +296,7 @@ begin
   return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
 end $$;
 
--- Makes executions of one priority ready: fairness is the tag that each is given.
+-- Makes executions of one priority ready. Fairness comes from the tag that each row gets.
 create or replace function hourbell.offer(
   p_rows hourbell.due[], p smallint, p_mixed smallint[], p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
@@ -301,7 +304,7 @@ language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  spaces bigint[];  -- of each row its queue
+  spaces bigint[];  -- the queue of each row
   tenants int[];
   queues bigint[];
   times float8[];
@@ -335,9 +338,9 @@ begin
   from tagged where checks & 2 = 0 order by queue, tag;
 end $$;
 
--- The tags of rows of one priority, in their order: each tenant goes on in its lane from where it was, but not from below
--- the floor of the space; a step is 1 / weight. Lanes are kept 64 tenants to a row, and only those above the floor:
--- so ten thousand tenants cost little more than ten.
+-- The tags of rows of one priority, in row order. Each tenant continues in its lane from its last tag, but never below
+-- the floor of the space; a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the floor are
+-- kept, so ten thousand tenants cost little more than ten.
 create or replace function hourbell.tag(
   p_spaces bigint[], p_tenants int[], p_priority smallint, p_places bigint[], p_floors float8[], p_pass bigint
 ) returns float8[]
@@ -381,8 +384,8 @@ begin
   return tags;
 end $$;
 
--- V moves up to the smallest ready tag, or to the highest tag given when nothing is ready. Only the gate does this, under
--- its lock, because only the gate makes anything ready: nothing can appear below V.
+-- V moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready. Only the gate does
+-- this, under its lock. Only the gate makes rows ready, so no row can appear below V.
 create or replace function hourbell.move_virtual_time(p_pass bigint) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -406,6 +409,6 @@ begin
   written as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, priority, v, highest, p_pass from moved where v > old)
-  -- By its place, like the marks and lanes above: a range would be walked over with all that vacuum may not clear away.
+  -- Deleted by ctid, like the marks and lanes above: a range scan would visit dead rows that vacuum cannot remove yet.
   delete from hourbell.virtual_time where ctid = any (array(select row from moved where v > old));
 end $$;

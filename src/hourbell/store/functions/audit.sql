@@ -1,7 +1,8 @@
 -- What the audit trail shows.
 
--- The document of a job after a change, which the audit row p_row noted. For a created one-time job it is the job itself, as long as
--- it is not changed; then the first change that follows says what it was before. Null: there is none, or the job is no longer kept.
+-- The document of a job after the change that audit row p_row recorded. For a newly created one-time job it is the job
+-- itself while the job is unchanged; after that, the first later change says what the document was before. Null: there
+-- is none, or the job is no longer kept.
 create or replace function hourbell.document_after(p_operation text, p_after json, p_job bigint, p_row bigint) returns text
 language sql stable
 return case when p_after is not null or p_operation <> 'create' then p_after::text else coalesce(

@@ -1,12 +1,12 @@
--- Awaiting: executions that were accepted by their targets. They are leased by session 0, which never ends.
+-- Awaiting: executions that their targets have accepted. They are leased by session 0, which never ends.
 
--- Whether nobody has said yet how it ended. Not `outcome is null`, which is the condition of the index in the order of time: the
--- planner would walk through all of that in search of one id.
+-- Whether no outcome has been reported yet. Not `outcome is null`, which is the condition of the index ordered by time:
+-- the planner would scan all of that index for one id.
 create or replace function hourbell.waits(a hourbell.awaiting) returns boolean
 language sql immutable
 return coalesce(a.outcome, '') = '';
 
--- Ends those of these executions that wait for their target, as cancelled; returns which.
+-- Ends those of these executions that await their target, as cancelled; returns their ids.
 create or replace function hourbell.cancel_awaiting(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -32,8 +32,8 @@ begin
   return array(select unnest(ids) except select unnest(refused));
 end $$;
 
--- Ends those that somebody wishes to cancel: the wish may have come while a worker was just handing them over, or from a later
--- run that is to replace them.
+-- Ends awaiting executions whose cancellation is requested. The request may have come while a worker was handing them
+-- over, or from a later run that replaces them.
 create or replace function hourbell.cancel_wished(p_node uuid, p_epoch bigint, p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -46,8 +46,8 @@ begin
     where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.waits(a) offset 0) limit 1000), p_now);
 end $$;
 
--- Ends executions that their targets did not complete in time: p_settled … p_results as hourbell.settle takes them, for
--- those that are still leased. All of p_ids with p_fences, settled or not, wait no longer. Returns whether limits were
+-- Ends executions that their targets did not complete in time. p_settled … p_results are as in hourbell.settle, for
+-- those that are still leased. All of p_ids with p_fences stop waiting, settled or not. Returns whether limits were
 -- released.
 create or replace function hourbell.end_overdue(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[],

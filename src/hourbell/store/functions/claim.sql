@@ -1,12 +1,13 @@
 -- Claims: the move from ready to leased.
 
--- The statement inside `claim`. Takes up to p_limit executions for a living session, most urgent first, fairest first,
--- and returns them as arrays; p_reserved of them only for CRITICAL. p_from_below begins with the least urgent, so that they
--- run too. A claim that is repeated under its number gets the same rows: the first answer was lost. The number 0 belongs
--- to claims that are not numbered; they cannot be repeated.
--- A rate limit may let an execution start a little later (`start_paced`): `waits` says after how many seconds each may start;
--- null: all may at once. p_at_once: it takes only what may start at the same moment, for a worker that cannot wait.
--- recalled: it took something that may not start any more, and put it off.
+-- The statement inside `claim`. Takes up to p_limit executions for a live session, most urgent first, then fairest
+-- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_from_below starts with the least
+-- urgent priority, so that it makes progress too. A claim that is repeated under its number gets the same rows: the
+-- first answer was lost. Number 0 marks unnumbered claims, which cannot be repeated.
+-- A rate limit may delay a start slightly (`start_paced`): `waits` holds the seconds until each execution may start;
+-- null: all may start at once. p_at_once: take only executions that may start at the same moment, for a worker that
+-- cannot wait.
+-- recalled: the claim took executions that may no longer start, and returned them to the gate.
 create or replace function hourbell.take(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_at_once boolean, p_now timestamptz, p_patience interval,
@@ -27,8 +28,8 @@ declare
   p smallint;
   room int;
   queues smallint[];
-  lines int[];  -- of each of `queues` the task, or null: by the tag alone
-  mixed smallint[] := '{}';  -- queues in which it looks for its tasks one by one
+  lines int[];  -- the task of each of `queues`; null: by the tag alone
+  mixed smallint[] := '{}';  -- queues in which the session looks up its tasks one by one
   fitting int[];  -- tasks that this session serves; null: all
   shares int[];
   in_hand boolean;
@@ -40,7 +41,7 @@ declare
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
   picked tid[];
-  tags float8[] := '{}';  -- of `held`, some of which may have to go back
+  tags float8[] := '{}';  -- of `held`, because some of those rows may have to go back
   generations int[] := '{}';
   late bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
@@ -55,7 +56,7 @@ begin
     mixed := array(select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (session.queues));
   end if;
 
-  -- 0 is the number of every claim that its worker did not number: it names none of them.
+  -- All unnumbered claims share number 0, so it identifies none of them.
   if p_repeated and p_claim > 0 then
     more := array(select id from hourbell.leased where leased.session = p_session and claim = p_claim);
     if more <> '{}' then
@@ -66,9 +67,10 @@ begin
     end if;
   end if;
 
-  -- Quarantine: one session at a time drains and then runs, one by one and with nothing beside them, the executions whose
-  -- workers died twice in a row. Only so is it known which of them kills. A session whose work takes long leaves that to
-  -- another one: it would stand idle until the last of it has ended. But if they have waited for long, somebody has to.
+  -- Quarantine: one session at a time drains, and then runs the executions whose workers died twice in a row, one by
+  -- one and with nothing beside them. Only this shows which of them kills its worker. A session whose current work
+  -- takes long leaves this to another session: it would be idle until the last of that work ended. But if the
+  -- executions have waited for long (20 * p_patience), even such a session must take them.
   if session.quarantine or exists (
       select from hourbell.suspects
       where queue = any (session.queues) and (fitting is null or task = any (fitting))) then
@@ -87,7 +89,7 @@ begin
       begin
         update hourbell.sessions set quarantine = true where id = p_session;
         session.quarantine := true;
-      exception when unique_violation then null;  -- another session is at it
+      exception when unique_violation then null;  -- another session is in quarantine
       end;
     end if;
     if session.quarantine then
@@ -110,11 +112,11 @@ begin
     foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
-      -- What this session may take stands in lines: a queue, or in a mixed queue each task that the session serves. As long as
-      -- a mixed queue is being regrouped, some of it is found by the tag only.
+      -- The rows that this session may take form lines: one per queue, or in a mixed queue one per task that the
+      -- session serves. While a mixed queue is being regrouped, some of its rows can be found by tag only.
       queues := session.queues; lines := array[null::int]; shares := array[room];
       if cardinality(queues) > 1 or mixed <> '{}' then
-        -- Mostly only one of them has anything of this priority.
+        -- Usually only one line has rows of this priority.
         select coalesce(array_agg(l.queue), '{}'), array_agg(l.task) into queues, lines
         from (
           select queue, null::int as task from unnest(session.queues) as q(queue)
@@ -130,7 +132,7 @@ begin
             where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart offset 0) end;
         continue when queues = '{}';
       end if;
-      -- Between lines decides how far their next is ahead of the virtual time of their queue: how many of each that makes.
+      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue.
       if cardinality(queues) > 1 then
         shares := array(
           select count(t.pos) from unnest(queues) with ordinality as l(queue, pos)
@@ -180,7 +182,7 @@ begin
   end if;
   if cardinality(popped) = 0 then return; end if;
 
-  -- When it is, by the clock: the caller may have come with a time before what it takes was due, or even there.
+  -- By the clock: p_now may be older than the due time of the rows taken, or even than the rows themselves.
   at := greatest(p_now, hourbell.clock());
   if p_at_once and tags <> '{}' then
     late := hourbell.late_starts(held, at);
@@ -202,14 +204,14 @@ begin
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
       hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
       greatest(e.fence + 1, least_fence) as fence, coalesce(j.version, e.version) as version, r.pos,
-      -- the plain case, or to be looked at by set_aside
+      -- the plain case; all others are left to set_aside
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
         and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
         and not (e.id = any (stale) and hourbell.is_limited(e)) as plain
-    -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way round:
-    -- statistics of the night say that there are fewer of them.
+    -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way
+    -- round: statistics collected during a quiet night say that `executions` has fewer rows.
     from unnest(popped) with ordinality as r(id, pos)
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job),
@@ -231,7 +233,7 @@ begin
     end if;
     perform hourbell.set_aside(p_session, p_claim, more, held, p_now, least_fence, solo);
   end if;
-  -- A counted run is leased by set_aside: the answer is read again, by what was taken here and not by the claim's number.
+  -- Counted runs are leased by set_aside, so the answer is read again: by the ids taken, not by the claim's number.
   if more is not null and exists (
       select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
@@ -242,7 +244,7 @@ begin
   end if;
 end $$;
 
--- After how many seconds executions of a session may start, in their order.
+-- The seconds until each of these executions of a session may start, in the given order.
 create or replace function hourbell.waits_of(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
 language sql stable
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -251,7 +253,7 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
   cross join lateral (select claimed_at from hourbell.leased as l where l.session = p_session and l.id = i.id offset 0) as l
 $$;
 
--- Of executions that hold something, in the order of their turn, those for which a rate limit has no token at p_now.
+-- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
 create or replace function hourbell.late_starts(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -268,14 +270,14 @@ begin
     group by w.id, w.pos having bool_or(w.nth > tokens.n + 1e-6) order by w.pos);
 end $$;
 
--- The job as it is sent to a worker. A replayed execution brings the number of attempts that no longer count.
+-- The job as it is sent to a worker. A replayed execution carries the number of attempts that no longer count.
 create or replace function hourbell.sent_spec(p_own text, p_job text, p_replayed_attempt int) returns text
 language sql immutable
 return case when p_replayed_attempt is null then coalesce(p_own, p_job)
   else '{"attempts_before":' || p_replayed_attempt::text || ',' || substr(coalesce(p_own, p_job), 2) end;
 
--- The uncommon cases of a claim: wished away, out of date, too late, or a job with a limited number of runs, whose runs
--- are counted here, when they start.
+-- The uncommon cases of a claim: cancellation requested, out of date, too late, or a job with a limited number of runs.
+-- Such runs are counted here, when they start.
 create or replace function hourbell.set_aside(
   p_session bigint, p_claim int, p_ids bigint[], p_held bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
 ) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -304,7 +306,8 @@ begin
       elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
         perform from hourbell.jobs where id = j.id for no key update skip locked;
         if not found then
-          -- Somebody is changing the job. Whether his client has stopped cannot be known, so nobody waits: a little later.
+          -- Another transaction is changing the job. Its client may have stopped, which cannot be detected, so the
+          -- claim does not wait: the execution is retried a little later.
           perform hourbell.put_off(e, p_now + interval '200 milliseconds', p_now);
           continue;
         end if;
@@ -325,15 +328,16 @@ begin
         perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
       end if;
     exception when data_exception or integrity_constraint_violation then
-      -- One that cannot be judged must not keep the others from being claimed.
+      -- An execution that raises an error here must not keep the others from being claimed.
       raise warning 'execution % is put off: %', e.id, sqlerrm;
       perform hourbell.put_off(e, p_now + interval '1 minute', p_now);
     end;
   end loop;
 end $$;
 
--- Of executions that were made ready under older limits and taken from there, those that may not start any more: they go
--- through the gate again. What is to end anyhow is left to its claim. Returns which.
+-- Checks executions that were made ready under older limits and have been taken out of `ready`. Those that may no
+-- longer start go through the gate again. Executions that have to end anyway are left to their claim. Returns the ids
+-- sent back.
 create or replace function hourbell.recall(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -357,8 +361,9 @@ begin
   return back;
 end $$;
 
--- A claim has met something that may not start any more: there may be a million of that behind it. Those next in line in the
--- queues of a session go at once, so that nobody waits behind them. Returns whether there were any.
+-- Called after a claim met rows that may no longer start: a million more may follow. The next rows in the queues of the
+-- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them. Returns whether
+-- there were any.
 create or replace function hourbell.recall_next(p_session bigint, p_now timestamptz) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -381,13 +386,13 @@ begin
   select array_agg(ready) into stale from taken;
   if stale is null then return false; end if;
   back := hourbell.recall(array(select id from unnest(stale)), p_now);
-  -- Whoever may start goes back to his place, under the limits of now.
+  -- Rows that may start under the current limits are put back.
   insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
   select tag, id, queue, priority, held, generation, task, apart from unnest(stale) where not id = any (back);
   return back <> '{}';
 end $$;
 
--- From a claim back to due, from a moment on.
+-- Moves an execution from a claim back to due, to run at p_until.
 create or replace function hourbell.put_off(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -404,7 +409,7 @@ return exists (select from hourbell.limits as l where l.kind = 1 and l.key = e.q
   or exists (select from hourbell.limits as l where l.kind = 2 and l.key = e.tenant)
   or exists (select from hourbell.limits as l where l.kind = 3 and l.key = e.target);
 
--- A job that has started its last run: no further occurrence, and what was planned ahead is taken back.
+-- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed.
 create or replace function hourbell.complete(p_job bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -416,8 +421,9 @@ begin
   perform hourbell.take_back(p_job, p_now);
 end $$;
 
--- Takes back what was planned ahead for a job: executions whose time has not come. Nobody has seen them happen. What
--- somebody is just taking (a cancel that stands) is left to him, and later to its claim.
+-- Removes the executions planned ahead for a job: those whose time has not come. Nothing has observed them, so they are
+-- not recorded. Rows locked by another transaction (such as a stalled cancel) are skipped and left to it, and later to
+-- their claim.
 create or replace function hourbell.take_back(p_job bigint, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -428,7 +434,7 @@ begin
   taken := hourbell.take_out(array(
     select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
   if taken = '{}' then return 0; end if;
-  -- Its time may have come since the caller looked at the clock, and it may have taken its key or stood in a line.
+  -- The time of an execution may have come since the caller read the clock, so it may hold its key or have been parked.
   with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
   select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
   into queues, tenants, targets, keys from gone;
@@ -437,8 +443,9 @@ begin
   return cardinality(taken);
 end $$;
 
--- A change has made what waits of a job out of date: recorded at once, so that nobody waits for it. What is ready or taken
--- by somebody is found out of date by its claim; what was planned ahead is taken back, or the new version's.
+-- A change has made the waiting executions of a job out of date. They are recorded at once, so that nothing waits for
+-- them. Executions that are ready, or taken by another transaction, are found out of date by their claim. Executions
+-- planned ahead are removed, or belong to the new version.
 create or replace function hourbell.supersede(p_job bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -454,8 +461,8 @@ begin
   perform hourbell.discard(ids, array_fill(3::smallint, array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
 end $$;
 
--- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it holds
--- no lock, so nobody waits for it.
+-- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
+-- holds no lock, so no transaction waits for it.
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_at_once boolean, p_now timestamptz, p_patience interval,
@@ -468,7 +475,8 @@ language plpgsql as $$
 declare
   recalled boolean;
 begin
-  -- If all that it got may not start any more, it clears the way and tries again: others wait behind that.
+  -- If none of the rows taken may start any more, send back those next in line too and retry: rows that may start wait
+  -- behind them.
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled
     from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,

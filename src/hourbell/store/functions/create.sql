@@ -1,8 +1,9 @@
--- Creating jobs: a look at what has to be known, then one statement for the jobs of all who ask at this moment.
+-- Creating jobs: one read of what must be known, then one statement for the jobs of all concurrent requests.
 
--- What has to be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the quotas of
--- tenants and how much room they leave, and answers that were already given: answered[k] is an index into p_keys.
--- What others are creating at this moment is not seen; `create_jobs` counts again, under the lock of the quota.
+-- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
+-- quotas of tenants and how much room they leave, and answers that were already given: answered[k] is an index into
+-- p_keys.
+-- Jobs that other transactions are creating are not seen; `create_jobs` counts again, under the lock of the quota.
 create or replace function hourbell.before_create(
   p_count int, p_queues text[], p_tenants text[], p_key_tenants text[], p_keys text[],
   out now timestamptz, out ids bigint[],
@@ -33,7 +34,7 @@ begin
   end if;
 end $$;
 
--- How many more jobs a tenant may have: its quota without the jobs that are scheduled, paused, waiting or running.
+-- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running.
 create or replace function hourbell.room_in_quota(p_tenant int, p_quota int) returns int
 language sql stable
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -46,8 +47,8 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
         select from hourbell.executions as e where e.tenant = p_tenant and e.job is null and e.origin = 0 limit p_quota) as one_time)::int
 $$;
 
--- Locks quotas until the end of the transaction: one creator at a time counts the jobs of a tenant and adds to them. Creators lock
--- quotas before they wait for keys, in the order of their tenants, so no two of them wait for each other.
+-- Locks quotas until the end of the transaction: one transaction at a time counts the jobs of a tenant and adds to
+-- them. Transactions lock quotas before they wait for keys, in the order of their tenants, so they cannot deadlock.
 -- lock_not_available with the constraint `quota`: another transaction has held one for longer than p_ms.
 create or replace function hourbell.lock_quotas(p_tenants int[], p_ms int) returns void
 language plpgsql as $$
@@ -56,15 +57,16 @@ begin
   perform set_config('lock_timeout', p_ms::text, true);
   perform pg_advisory_xact_lock((32::bigint << 56) + t.id) from (select distinct unnest(p_tenants) as id order by id) as t;
   perform set_config('lock_timeout', before, true);
-  -- A batch has round trips until its commit. A client that stops there must not hold up the other creators for long.
+  -- A batch has round trips before its commit. A client that stops there must not block other creators for long.
   perform set_config('idle_in_transaction_session_timeout', '2s', true);
 exception when lock_not_available then
   raise lock_not_available using message = 'another transaction creates jobs of the same tenant', constraint = 'quota';
 end $$;
 
--- The numbers of queues; a new name is a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null: not made for
--- a job, and not counted. check_violation, whose detail is a tenant: it would have made more than p_most. Concurrent calls do not
--- see each other's names, so the bound is not exact: a lock on the tenant would be held while waiting for a name.
+-- The numbers of queues; a new name becomes a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null:
+-- not created for a job, and not counted. check_violation, whose detail is a tenant: the tenant would have created more
+-- than p_most. Concurrent calls do not see each other's names, so the bound is not exact: an exact one would need a
+-- lock on the tenant, held while waiting for a name.
 create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id smallint, name text)
 language plpgsql
@@ -96,18 +98,18 @@ begin
   return query select q.id, q.name from hourbell.queues as q where q.name = any (p_names);
 end $$;
 
--- Those of some jobs that have not ended. Volatile: whoever waited for a lock wants to know what is true now.
+-- Those of these jobs that have not ended. Volatile: a caller that waited for a lock must see the current state.
 create or replace function hourbell.living(p_jobs bigint[]) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
-  if p_jobs = '{}' then return '{}'; end if;  -- the planner takes nothing for a reason to read everything
+  if p_jobs = '{}' then return '{}'; end if;  -- for an empty array the planner would read everything
   return array(
     select id from hourbell.jobs where id = any (p_jobs) and status in (0, 1)
     union all
     select id from (select id, job from hourbell.executions where id = any (p_jobs) offset 0) as e where job is null);
 end $$;
 
--- Takes a job back for another that replaces it, as its owner's delete would. False: it is queued or runs.
+-- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running.
 create or replace function hourbell.withdraw(p_job bigint, p_now timestamptz) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -135,10 +137,11 @@ begin
   return true;
 end $$;
 
--- Gives unique keys to new jobs, all or those that can have theirs; answers with who came in the place of another that waited
--- (replacing), and with who got none (refused) because a job that has not ended has it (holders).
--- p_jobs[k] wants p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a job that has it and waits is taken back. That is
--- done one by one, thousands of times in a batch: planning each time would take four times as long as doing it.
+-- Gives unique keys to new jobs, to all or to those that can have theirs. Returns the jobs that replaced a waiting job
+-- (replacing), and those that got no key (refused) because a job that has not ended holds it (holders).
+-- p_jobs[k] requests p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a waiting job that holds the key is
+-- removed. That is done one by one, thousands of times in a batch: planning each time would take four times as long as
+-- doing it.
 create or replace function hourbell.give_unique_keys(
   p_now timestamptz, p_jobs bigint[], p_tenants int[], p_spaces smallint[], p_keys text[], p_replaces boolean[],
   p_actors text[], out refused bigint[], out holders bigint[], out replacing bigint[]
@@ -149,12 +152,12 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off s
 #variable_conflict use_column
 declare
   missing int;
-  places int[];  -- of the keys that others have,
-  others bigint[];  -- who are these
+  places int[];  -- positions of the keys that other jobs hold,
+  others bigint[];  -- and those jobs
   place int;
   other bigint;
 begin
-  for try in 1 .. 5 loop  -- a row that was in the way may be forgotten before it is locked
+  for try in 1 .. 5 loop  -- a conflicting row may be deleted before it is locked
     insert into hourbell.unique_keys (tenant, space, key, job)
     select * from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job) order by tenant, space, key
     on conflict do nothing;
@@ -189,20 +192,22 @@ begin
   end loop;
 end $$;
 
--- The jobs of several requests, with their audit rows and the answers that are kept for their keys: one statement, one
--- commit. Requests are counted from 1.
---   p_patience_ms     how long to wait for whoever holds a key; null: as the transaction says
+-- Creates the jobs of several requests, with their audit rows and the answers that are stored for their keys: one
+-- statement, one commit. Requests are counted from 1.
+--   p_patience_ms     how long to wait for the transaction that holds a key; null: the transaction's own lock timeout
 --   p_quota_ms        how long to wait for the lock of a quota
---   p_tenants …       the requests; a null in p_keys: nothing is kept. No key twice.
+--   p_tenants …       the requests; a null in p_keys: nothing is stored. No key twice.
 --   p_counts          how many one-time jobs each request has
---   p_ids …           one-time jobs, in the order of their requests, at p_instants (microseconds since 1970: a client encodes
---                     them twice as fast as timestamps), on the terms p_terms, counted from 1: many jobs, few terms
+--   p_ids …           one-time jobs, in the order of their requests, at p_instants (microseconds since 1970: a client
+--                     encodes them twice as fast as timestamps), on the terms p_terms, counted from 1: many jobs, few
+--                     terms
 --   p_queues …        the terms; p_levels: see hourbell.level_of
---   p_recurring       recurring jobs that have still to join their timetables, as JSON; null: none
---   p_unique …        jobs that want a unique key, as in give_unique_keys
+--   p_recurring       recurring jobs that have not joined their timetables yet, as JSON; null: none
+--   p_unique …        jobs that request a unique key, as in give_unique_keys
 --   p_limited         tenants with a quota, as before_create saw them
--- Left out, and told: requests whose key has an answer already (repeated), jobs whose unique key another has (refused), and
--- jobs that have no room (excessive). Who comes in the place of another needs none, and is told as well (replacing).
+-- Left out, and returned: requests whose key already has an answer (repeated), jobs whose unique key another job holds
+-- (refused), and jobs beyond the quota (excessive). Jobs that replace another need no room, and are returned as well
+-- (replacing).
 create or replace function hourbell.create_jobs(
   p_now timestamptz, p_patience_ms int, p_quota_ms int,
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
@@ -224,12 +229,12 @@ declare
   requests constant int[] := array(
     select k from unnest(p_counts) with ordinality as c(n, k) cross join lateral generate_series(1, c.n) order by k);
   dropped bigint[];
-  rooms int[];  -- of p_limited; null: it has no quota any more
+  rooms int[];  -- of p_limited; null: the tenant has no quota any more
 begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_limited <> '{}' then
     perform hourbell.lock_quotas(p_limited, p_quota_ms);
-    -- Before any is withdrawn: one that replaces another needs no room.
+    -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
       select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
       from unnest(p_limited) with ordinality as l(id, pos) order by pos);
@@ -270,12 +275,12 @@ begin
       select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as place
       from new as n join unnest(p_limited, rooms) as r(tenant, room) on r.tenant = n.tenant
       where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
-    -- A unique key that one of them got is nobody's: the next who wants it takes it, or it is forgotten.
+    -- A unique key that one of them got has no live owner: the next request takes it, or it is deleted.
     select coalesce(array_agg(id), '{}') into excessive from placed where place > room;
   end if;
 
   dropped := refused || excessive;
-  if dropped <> '{}' then  -- a refusal is not kept: the same request may do better later
+  if dropped <> '{}' then  -- a refusal is not stored: the same request may succeed later
     delete from hourbell.idempotency as i
     using (
       select id, request from unnest(p_ids, requests) as n(id, request)
@@ -309,8 +314,8 @@ begin
       select start_by, id, 0 from new where start_by is not null
       union all
       select finish_by, id, 1 from new where finish_by is not null),
-    -- The job itself is the record of what was asked for; the audit row says who did, once for all that a request made for a
-    -- tenant.
+    -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
+    -- created for a tenant.
     noted as (
       insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
       select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end

@@ -1,6 +1,6 @@
--- What the ledger has of a job's occurrences after a moment, as ranges. What was superseded is not among them: it is the
--- next version's to run. A missed stretch may begin earlier, and is then the last that does; what was planned ahead may
--- have been cancelled ahead, but not as much as a day.
+-- The occurrences of a job after a moment that the ledger has, as ranges. Superseded ones are not included: the next
+-- version runs them. A missed stretch may begin before that moment; only the last one that does can reach beyond it.
+-- Occurrences planned ahead may have been cancelled before their time, but by less than a day.
 create or replace function hourbell.recorded_since(
   p_job bigint, p_since timestamptz, out first timestamptz, out last timestamptz
 ) returns setof record
@@ -13,8 +13,8 @@ language sql stable as $$
   (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest where last > p_since)
 $$;
 
--- Produces a stretch for members that come to it late: what has passed by their misfire policies, what is still to come
--- as if they had been there.
+-- Produces a stretch for members that join it late: past occurrences by their misfire policies, future ones as if the
+-- members had been there from the start.
 create or replace function hourbell.catch_up(
   p_members hourbell.members[], p_occurrences timestamptz[], p_now timestamptz, p_grace interval
 ) returns void
@@ -28,12 +28,13 @@ begin
   perform hourbell.produce(p_members, p_occurrences[passed + 1:], p_now, false, true, p_grace, p_now);
 end $$;
 
--- A membership joins its timetable: under the timetable's lock it learns how far planning has come, gets its own executions
--- up to there, and leaves the rest to the fires. Anybody may complete a join; it is one statement.
+-- Joins memberships to their timetable. Under the timetable's lock a membership learns how far planning has come, gets
+-- its own executions up to there, and leaves the rest to the fires. Any caller may complete a join; it is one
+-- statement.
 --
--- p_occurrences are the timetable's occurrences in (p_from, p_through]. If planning has gone beyond p_through, nothing is
--- done and that moment is returned as `beyond`: compute further and call again. Members active since before p_from are
--- left to a caller with an earlier p_from. Members that somebody is changing just now are left to him.
+-- p_occurrences are the timetable's occurrences in (p_from, p_through]. If planning has gone beyond p_through, nothing
+-- is done and that moment is returned as `beyond`: compute further and call again. Members active since before p_from
+-- are left to a caller with an earlier p_from. Members that another transaction is changing are skipped.
 create or replace function hourbell.join_timetable(
   p_timetable bigint, p_now timestamptz, p_occurrences timestamptz[], p_from timestamptz, p_through timestamptz,
   p_grace interval, out joined int, out beyond timestamptz
@@ -44,8 +45,8 @@ declare
   planned timestamptz;
   joiners hourbell.members[];
   living bigint[];
-  apart hourbell.members[];  -- members whose job has already had something of theirs,
-  hads tstzmultirange[];     -- what that is,
+  apart hourbell.members[];  -- members whose job already has some of their occurrences,
+  hads tstzmultirange[];     -- which ones,
   reaches timestamptz[];     -- and how far they join
 begin
   joined := 0;
@@ -59,10 +60,11 @@ begin
     order by priority, job limit 5000 for update skip locked);
   if joiners = '{}' then return; end if;
 
-  -- A change of a job says from when on it holds, and commits later; until then the membership before it goes on, maybe on
-  -- another timetable. What the job has had since is not produced again: what lives is locked, and this version's from now
-  -- on; what has ended is in the ledger; what somebody is ending just now will be there soon, and is not waited for. Such
-  -- a member joins as far as its job has come, if that is further than its timetable.
+  -- A change of a job states from when on it is valid, and commits later. Until then the previous membership stays
+  -- active, maybe on another timetable. Occurrences that the job has had since are not produced again: live executions
+  -- are locked, and belong to this version from now on; ended ones are in the ledger; those that another transaction is
+  -- just ending will be there soon, and are not waited for. Such a member joins as far as its job has come, if that is
+  -- further than its timetable.
   living := array(
     select id from hourbell.executions
     where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share skip locked);

@@ -1,30 +1,31 @@
--- Limits, as the gate sees them. Blockers, wherever there is a `kind`: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job,
--- 6 queue and task (no worker of the queue serves the task).
--- `kind + 0`: what is looked up by its id must not be looked up by its kind, of which statistics may say that there is none.
+-- Limits as the gate sees them.
+-- Blockers, wherever there is a `kind`: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job, 6 queue and task (no
+-- worker of the queue serves the task).
+-- `kind + 0`: a lookup by id must not become one by kind: statistics may say that no row of the kind exists.
 
--- The space of tags of what is parked by a blocker; that of the ready of a queue is the queue's number.
+-- The tag space of rows parked by a blocker. The tag space of the ready rows of a queue is the queue's number.
 create or replace function hourbell.space(p_kind smallint, p_key bigint) returns bigint
 language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
--- The number of the task of an execution: 0 unknown, 1 a webhook.
+-- The task number of an execution: 0 unknown, 1 a webhook.
 create or replace function hourbell.task(p_target int) returns int
 language sql immutable
 return case when p_target > 0 then 1 else coalesce(-p_target, 0) end;
 
--- The key of a queue and a task, as a blocker of kind 6.
+-- The key of a queue and a task as a blocker of kind 6.
 create or replace function hourbell.task_key(p_queue bigint, p_task int) returns bigint
 language sql immutable
 return (p_queue << 32) + p_task;
 
--- Which blocker of a kind an execution falls under; null: none.
+-- The key of the blocker of a kind that applies to an execution; null: none.
 create or replace function hourbell.scope(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
 language sql immutable
 return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key
   when 6 then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
--- Executions let go of what they hold. One that has not ended keeps its key: the next of that key waits for its end. Offers
--- that were not claimed have cost no token.
+-- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
+-- with that key waits for its end. Offers that were not claimed have cost no token.
 create or replace function hourbell.let_go(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with held as (
@@ -34,7 +35,7 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   select p_now, kind, key from held union select p_now, kind, key from offered
 $$;
 
--- Executions that waited for something have ended there: others may have been kept waiting by them.
+-- Wakes the blockers of parked executions that have ended: other executions may have been waiting behind them.
 create or replace function hourbell.wake_others(
   p_queues smallint[], p_tenants int[], p_targets int[], p_keys bigint[], p_now timestamptz
 ) returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -47,24 +48,25 @@ create or replace function hourbell.wake_others(
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
--- Jobs of which an execution that restricts overlap has ended.
+-- Wakes jobs of which an execution that restricts overlap has ended.
 create or replace function hourbell.wake_jobs(p_jobs bigint[], p_now timestamptz) returns void
 language sql as $$
   insert into hourbell.wakes (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
 $$;
 
--- Rate limits. A start takes a token out of its bucket at the moment of the start, so in any T seconds no more than
--- rate * T + burst start. The claim decides that moment (`start_paced`): at once if there is a token, otherwise when the next
--- one comes, up to `lead_seconds` ahead. Its worker waits for that moment, so the time that the gate, the notification and the
--- claim take is not lost, also with a burst of 1. The gate offers no more than can start within `lead_seconds`; an offer
--- costs nothing until it is claimed, and one that is claimed late takes its token then.
+-- Rate limits. A start takes a token out of its bucket at the moment of the start, so at most rate * T + burst
+-- executions start in any T seconds. The claim decides that moment (`start_paced`): at once if there is a token,
+-- otherwise when the next token arrives, up to `lead_seconds` ahead. The worker waits for that moment, so the time
+-- taken by the gate, the notification and the claim is not lost, even with a burst of 1. The gate offers no more than
+-- can start within `lead_seconds`. An offer costs nothing until it is claimed, and an offer that is claimed late takes
+-- its token then.
 
--- How long before its start a claim may take an execution. Longer than a pass of the gate, a notification and a claim take.
+-- How far ahead of its start a claim may take an execution. Longer than a gate pass, a notification and a claim take.
 create or replace function hourbell.lead_seconds() returns float8
 language sql immutable
 return 0.25;
 
--- The tokens in a bucket at p_now; below 0 if starts ahead have taken tokens that are still to come.
+-- The tokens in a bucket at p_now; negative if starts ahead have taken tokens that have not arrived yet.
 create or replace function hourbell.tokens(l hourbell.limits, p_now timestamptz) returns float8
 language sql stable as $$
   select least(l.burst, coalesce(b.level + greatest(extract(epoch from p_now - b.at)::float8, 0) * l.rate, l.burst))
@@ -73,14 +75,14 @@ language sql stable as $$
     select level, at from hourbell.buckets as b where b.kind = l.kind and b.key = l.key order by pass desc limit 1) as b on true
 $$;
 
--- How many more the gate may offer at p_now: what can start within `lead_seconds`, without the offers that are not claimed yet.
+-- How many more executions the gate may offer at p_now: what can start within `lead_seconds`, minus unclaimed offers.
 create or replace function hourbell.offerable(l hourbell.limits, p_now timestamptz) returns float8
 language sql stable as $$
   select hourbell.tokens(l, p_now) + l.rate * hourbell.lead_seconds()
-    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- of rounding
+    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- for rounding
 $$;
 
--- How many more a limit lets on now.
+-- How many more executions a limit admits now.
 create or replace function hourbell.room(l hourbell.limits, p_now timestamptz) returns int
 language sql stable as $$
   select greatest(least(
@@ -90,15 +92,16 @@ language sql stable as $$
     1000000), 0)::int
 $$;
 
--- Whether a limit was set and nobody has counted yet what runs under it: until then it lets nobody on.
+-- Whether a limit was set and the executions running under it are not counted yet. Until then it admits none.
 create or replace function hourbell.is_uncounted(p_kind smallint, p_key bigint) returns boolean
 language sql stable as $$
   select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
 $$;
 
--- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes the
--- moment of its start. p_at_once: all of them start at the same moment. Returns whether one has to wait for its start.
--- Buckets are locked until the commit, in one order; the caller takes no other lock after this.
+-- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes
+-- the moment of its start. p_at_once: all of them start at the same moment. Returns whether any has to wait for its
+-- start.
+-- Buckets are locked until the commit, in a fixed order; the caller takes no other lock after this.
 create or replace function hourbell.start_paced(p_session bigint, p_ids bigint[], p_now timestamptz, p_at_once boolean)
 returns boolean
 language plpgsql
@@ -110,7 +113,7 @@ declare
   l hourbell.limits;
   now timestamptz;
   ids bigint[];
-  starts float8[];  -- of `ids`, in seconds from now
+  starts float8[];  -- the start of each of `ids`, in seconds from now
   fulls float8[] := '{}';  -- when each bucket will be full if nothing more starts, in seconds from now
   one record;
   k int;
@@ -126,7 +129,7 @@ begin
     perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
     buckets := buckets || l;
   end loop;
-  -- Read under the lock, so that it is not before what is written; not the caller's time, which may be old.
+  -- Read under the lock, so that it is not before what is already written; not the caller's time, which may be old.
   now := greatest(p_now, hourbell.clock());
   insert into hourbell.wakes (at, kind, key) select distinct now, kind, key from unnest(taken);
 
@@ -136,7 +139,7 @@ begin
       fulls[k] := ((buckets[k]).burst - hourbell.tokens(buckets[k], now)) / (buckets[k]).rate;
     end loop;
     for one in
-      -- What has to wait for a bucket of its own comes after what does not: otherwise both would wait.
+      -- An execution that must wait for a bucket of its own comes after one that need not: otherwise both would wait.
       select id, array_agg(place) as places
       from (
         select w.id, w.pos as turn, b.pos as place,
@@ -151,7 +154,7 @@ begin
       foreach k in array one.places loop
         start := greatest(start, fulls[k] - ((buckets[k]).burst - 1) / (buckets[k]).rate);
       end loop;
-      start := ceil(start * 1e6 - 1e-3) / 1e6;  -- never before its time, by as much as a timestamp can say
+      start := ceil(start * 1e6 - 1e-3) / 1e6;  -- never early, at the precision of a timestamp
       foreach k in array one.places loop
         fulls[k] := greatest(fulls[k], start) + 1 / (buckets[k]).rate;
       end loop;
@@ -168,7 +171,7 @@ begin
   return coalesce(earliest > 0, false);
 end $$;
 
--- The caller has the lock of the bucket.
+-- Writes the level of a bucket. The caller holds the lock of the bucket.
 create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with old as (
@@ -177,7 +180,7 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   insert into hourbell.buckets (kind, key, level, at, pass) values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
 $$;
 
--- Claims of the version before take no token; they leave it to the gate, in the wakes that they write.
+-- Claims by the previous release take no token; they leave that to the gate, by `starts` in the wakes that they write.
 create or replace function hourbell.charge(l hourbell.limits, p_starts bigint, p_now timestamptz) returns void
 language plpgsql as $$
 begin
@@ -185,8 +188,8 @@ begin
   perform hourbell.write_bucket(l.kind, l.key, hourbell.tokens(l, p_now) - p_starts, p_now);
 end $$;
 
--- Takes what may go on out of `parked`: of every blocker about which there is news as many as it has room for, in order.
--- They come back as due rows whose `checks` say, from 16 up, where they waited; the gate looks at them anew.
+-- Takes rows that may proceed out of `parked`: for every blocker with a wake, as many as it has room for, in order.
+-- They are returned as due rows whose `checks` say, from 16 up, where they were parked; the gate checks them again.
 create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
 returns hourbell.due[]
 language plpgsql
@@ -196,7 +199,7 @@ declare
   kinds smallint[]; keys bigint[];
   claimed hourbell.wakes[];
   served hourbell.sessions[];
-  queues bigint[];  -- about which there is news: workers may have come or gone
+  queues bigint[];  -- queues with a wake: workers may have come or gone
   share int;
   rooms int[];
   counts int[];
@@ -210,7 +213,7 @@ begin
     (select array_agg(popped::hourbell.wakes order by kind, key) from popped where starts > 0)
   into kinds, keys, claimed from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
-  served := hourbell.served();  -- after the news were read, so that it is not older than they are
+  served := hourbell.served();  -- after the wakes were read, so that it is not older than they are
   queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1);
   if queues <> '{}' then
     perform hourbell.note_fleet(q::smallint, served) from unnest(queues) as q;
@@ -219,11 +222,11 @@ begin
     select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
     from (
       select kind, key from unnest(kinds, keys) as n(kind, key)
-      union  -- each once: what is parked under one would be picked for each of them
+      union  -- each once: a row parked under a blocker would be picked once per duplicate
       select 6::smallint, t.key from unnest(queues) as q cross join lateral hourbell.parked_tasks(q) as t(key)
       where not hourbell.lacks_task(served, t.key)) as n(kind, key);
   end if;
-  share := greatest(p_limit / cardinality(kinds), 1);  -- who has many is not in the way of the others
+  share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
 
   if claimed is not null then
     perform hourbell.charge(l, c.starts, p_now)
@@ -247,7 +250,7 @@ begin
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
-  -- From below the least urgent come first: so that they go on too.
+  -- With p_from_below the least urgent go first, so that they make progress too.
   with picked as materialized (
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
@@ -270,8 +273,8 @@ begin
   from gone as g join picked as p on p.id = g.id cross join lateral (
     select * from hourbell.executions as e where e.id = g.id offset 0) as e;
 
-  -- What is still parked where there is room is looked at again: at once if there were too many of them, a little later if
-  -- they are locked, and under a rate when it can offer more.
+  -- Blockers with room that still have parked rows are checked again: at once if there were too many rows, a little
+  -- later if the rows are locked, and under a rate limit when it can offer more.
   insert into hourbell.wakes (at, kind, key)
   select case when n.room <= n.taken then hourbell.next_offer(n.kind, n.key, p_now)
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
@@ -281,8 +284,8 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Nobody serves these queues any more: what is ready there lets go of what it holds, which others wait for, and goes through
--- the gate again.
+-- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
+-- and go through the gate again.
 create or replace function hourbell.leave(p_queues bigint[], p_limit int, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -308,7 +311,7 @@ begin
   insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(p_queues);
 end $$;
 
--- When the next that is parked under a rate limit can start at the earliest; null: it is no rate limit.
+-- The earliest time at which the next row parked under a rate limit can start; null: it is no rate limit.
 create or replace function hourbell.next_token(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
 language sql stable as $$
   select p_now + make_interval(secs => greatest(1 + o.n - hourbell.tokens(l, p_now), 0) / l.rate)
@@ -317,8 +320,8 @@ language sql stable as $$
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
--- When the gate looks again at what is parked under a rate limit: it can then offer one more, or what comes in 50 ms if that
--- is more. Null: it is no rate limit.
+-- When the gate checks again what is parked under a rate limit: as soon as it can offer one more, or as many as arrive
+-- in 50 ms if that is more. Null: it is no rate limit.
 create or replace function hourbell.next_offer(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
 language sql stable as $$
   select p_now + make_interval(secs => greatest(
@@ -328,7 +331,8 @@ language sql stable as $$
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
--- What may not go on waits under what blocks it. A key lets on by time; everything else gives each tenant its share.
+-- Parks rows that may not proceed, each under its blocker. A key admits by due time; every other blocker gives each
+-- tenant its share.
 create or replace function hourbell.park(
   p_kind smallint, p_rows hourbell.due[], p_priority smallint, p_now timestamptz, p_pass bigint
 ) returns void
@@ -348,7 +352,7 @@ begin
   end if;
   spaces := array(
     select hourbell.space(p_kind, hourbell.scope(p_kind, queue, tenant, target, key)) from unnest(p_rows));
-  -- Where nobody waits, all begin anew, at the place of him who has come furthest.
+  -- With an empty line, restart from the highest tag handed out so far.
   select array_agg(s.space), array_agg(coalesce(p.rank, (
     select max(last) from hourbell.lanes as l cross join lateral unnest(l.lasts) as last
     where l.space = s.space and l.priority = p_priority), 0)) into places, floors
@@ -363,8 +367,9 @@ begin
   from unnest(p_rows, spaces, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, space, tag);
 end $$;
 
--- Which of these due executions may go on as far as their keys are concerned: they take them, and the others are parked.
--- A key goes to who is due first, whatever the priorities; one who has waited for it comes before all who come now.
+-- Of these due executions, those that may proceed as far as their keys are concerned. They take their keys; the others
+-- are parked. A key goes to the execution that is due first, whatever the priorities. Executions that were parked for
+-- it go before newly due ones.
 create or replace function hourbell.take_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
@@ -386,11 +391,11 @@ begin
     from (
       select distinct on ((r).key) (r).key as key, (r).run_at as first_at, (r).id as first_id
       from candidates where not holding order by (r).key, (r).run_at, (r).id) as k
-    -- Who is due and not yet here.
+    -- The first due execution with this key that is not among p_rows.
     left join lateral (
       select run_at, id from hourbell.due as d where d.key = k.key and d.run_at <= p_now
       order by run_at, id limit 1) as found on true
-    -- Nobody waits for an earlier one whom a client has locked: he may never let go.
+    -- Do not wait for an earlier one that a client has locked: the lock may never be released.
     left join lateral (
       select run_at, id from hourbell.due as d
       where d.key = k.key and d.run_at <= p_now and (found.run_at, found.id) < (k.first_at, k.first_id)
@@ -408,7 +413,7 @@ begin
     join used as u on u.key = (c.r).key
     where not u.waited_for or (c.r).checks >> 4 = 4),
   taken as (insert into hourbell.holds (kind, key, id) select 4, key, id from fit where fits),
-  -- Those who wait without need are looked at again.
+  -- Keys with free places whose executions are parked anyway are checked again.
   again as (
     insert into hourbell.wakes (at, kind, key)
     select distinct p_now + interval '10 milliseconds', 4::smallint, u.key
@@ -423,10 +428,10 @@ begin
   return array(select r from unnest(p_rows) as r where id not in (select id from unnest(staying)));
 end $$;
 
--- Which of these due executions, all of one priority, may go on: the others are parked, and those that go on take what they
--- need. `checks` of an execution that continues has 256 if it holds something.
--- First the key, which a waiting execution keeps; then target, tenant and queue, of which only what goes on takes. Who has
--- waited at one of them has passed those before it, and does not stand in line there again.
+-- Of these due executions, all of one priority, those that may proceed. They take what they need; the others are
+-- parked. `checks` of an execution that proceeds has 256 if it holds something.
+-- First comes the key, which a parked execution keeps; then target, tenant and queue, which only executions that
+-- proceed take. An execution that was parked at one of these has passed those before it, and does not wait there again.
 create or replace function hourbell.restrict(
   p_rows hourbell.due[], p_priority smallint, p_served hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
@@ -465,7 +470,7 @@ begin
     perform hourbell.move_on(blocker, staying, p_now);
   end loop;
 
-  -- What goes on takes what it needs.
+  -- Executions that proceed take what they need.
   with known as materialized (
     select l as limit, l.kind, l.key
     from (
@@ -494,8 +499,9 @@ begin
   return coalesce(going, '{}');
 end $$;
 
--- Some have come to the head of one line only to be stopped by another blocker. Those behind them in the first line whom
--- the same blocker would stop come along at once: one by one, a million of them would keep the gate busy for hours.
+-- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that
+-- the same blocker would stop are moved along at once: one by one, a million of them would keep the gate busy for
+-- hours.
 create or replace function hourbell.behind(p_kind smallint, p_rows hourbell.due[], p_priority smallint) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -521,8 +527,8 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit wakes what waits for it when it can offer more. And an execution that was counted in at one limit
--- and then stopped by another has left a place at the first: the next one is looked at.
+-- After parking: a rate limit gets a wake for the time when it can offer more. An execution that was counted at one
+-- limit and then stopped by another has left a free place at the first, so the first gets a wake too.
 create or replace function hourbell.move_on(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   insert into hourbell.wakes (at, kind, key)
@@ -543,8 +549,8 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
--- Limits were set: what runs under them is counted from now on. A claim that was under way may not have seen a limit, so this
--- is repeated until everything that was has ended. What is ready is looked at by its claim (`may_start`).
+-- Counts running executions under newly set limits. A claim in progress may not have seen a limit, so this is repeated
+-- until every transaction of that time has ended. Ready rows are checked by their claim (`may_start`).
 create or replace function hourbell.count_in(p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -556,7 +562,7 @@ declare
 begin
   these := array(
     select c from hourbell.countings as c
-    -- More and more rarely: somebody's transaction may stand open for hours.
+    -- At growing intervals, up to 5 s: a transaction may stay open for hours.
     where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
     order by looked_at nulls first, id limit 1000 for update skip locked);
   if these = '{}' then return; end if;
@@ -588,7 +594,7 @@ begin
   where id = any (array(select id from unnest(these)));
 end $$;
 
--- Whether an execution that was made ready some time ago has all that the limits of now ask for, and they are kept.
+-- Whether an execution made ready some time ago holds all that the current limits require, and none is exceeded.
 create or replace function hourbell.may_start(e hourbell.executions) returns boolean
 language sql volatile as $$
   select not exists (
@@ -609,7 +615,7 @@ language sql stable as $$
   select coalesce(max(id), 0) from hourbell.generations
 $$;
 
--- Takes back from lanes what was charged for executions that were ready and were not served.
+-- Gives back to lanes what was charged for executions that were ready and were not served.
 create or replace function hourbell.refund(p_limit int, p_pass bigint) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -635,9 +641,9 @@ begin
   from blocks as b;
 end $$;
 
--- A tenant was given another weight. It counts at once for what comes; for what is ready or parked the distance of its tags
--- from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can be met twice. What
--- comes meanwhile gets its place behind all of it. Returns whether there is more to do.
+-- Applies a changed weight of a tenant. New rows use it at once. For ready and parked rows, the distance of the
+-- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
+-- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
 create or replace function hourbell.reweigh(p_limit int, p_pass bigint) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -649,7 +655,7 @@ declare
   come_to float8;
 begin
   if not exists (select from hourbell.stretches) then
-    -- A client may stand in the middle of changing a tenant: nobody waits for him.
+    -- A client may have stalled in the middle of changing a tenant: its row is skipped.
     select r.* into this from (select * from hourbell.reweighings order by id offset 0) as r cross join lateral (
       select from hourbell.tenants as t where t.id = r.tenant for no key update skip locked) as t
     limit 1;
@@ -675,7 +681,7 @@ begin
   if not found then return exists (select from hourbell.reweighings); end if;
 
   if s.space < hourbell.space(1::smallint, 0) then
-    -- Nothing may come to lie below the virtual time, which has moved since the stretch began.
+    -- No tag may end up below the virtual time, which has moved since the stretch began.
     if s.factor < 1 then
       s.v := greatest(s.v, (
         select v from hourbell.virtual_time as v where v.queue = s.space and v.priority = s.priority order by pass desc limit 1));

@@ -1,20 +1,20 @@
--- What lists ask about each row that they look at.
+-- What lists check for each row that they read.
 
--- Whether a job, as stored, has this beginning of a name and this label, as `name:value`; null: any. (Nobody asks: nothing is
--- read of it.)
+-- Whether a stored job has this name prefix and this label (`name:value`); null: any. If both are null, it is not
+-- parsed.
 create or replace function hourbell.is_wanted(p_spec text, p_prefix text, p_label text) returns boolean
 language sql immutable
 return (p_prefix is null or starts_with(p_spec::json ->> 'name', p_prefix))
   and (p_label is null or exists (
     select from json_each_text(p_spec::json -> 'labels') as l where l.key || ':' || l.value = p_label));
 
--- Whether a row of the ledger is a death that was undone: the execution lives again, or has ended again later.
+-- Whether a row of the ledger is a death undone by a replay: the execution is live again, or has ended again later.
 create or replace function hourbell.was_replayed(p_id bigint, p_status smallint, p_recorded_at timestamptz) returns boolean
 language sql stable
 return p_status = 1
   and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
 
--- The status of an execution that has not ended, from where it is; the only place that decides it.
+-- The status of an execution that has not ended, derived from where it is; the only place that decides it.
 --   SCHEDULED  its time has not come, or its job is paused
 --   QUEUED     its time has come: it waits for the gate, a limit, its target or a worker
 --   RETRYING   an attempt failed, and the time of the next one has not come
@@ -27,11 +27,12 @@ return case
   when p_session is not null then 'RUNNING'
   when not p_in_held and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
-  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- a worker gave it back, because its target's circuit is open
+  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
--- Where an execution is that has not ended, and its status at p_now; nothing unless p_asked. p_wanted: the statuses that are asked
--- for, or null. Every session has to be asked whether it holds something, so that is left out if no status can be such.
+-- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_wanted: the requested
+-- statuses, or null. Finding a lease takes a lookup in every session, so it is skipped if no requested status depends
+-- on it.
 create or replace function hourbell.whereabouts(
   e hourbell.executions, p_asked boolean, p_wanted text[], p_now timestamptz, out in_due boolean, out in_parked boolean,
   out in_held boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
@@ -55,8 +56,8 @@ language sql stable as $$
   where p_asked offset 0  -- decided before anything is looked up
 $$;
 
--- The workers of the attempts of an execution, as an object by the numbers of their sessions, of those that are known. p_session:
--- of the attempt that is not in the history.
+-- The workers of the attempts of an execution, as an object keyed by session number; unknown workers are left out.
+-- p_session: the session of the attempt that is not in the history.
 create or replace function hourbell.workers_of(p_history jsonb, p_session bigint) returns text
 language sql stable
 return (
@@ -73,7 +74,7 @@ return (
     limit 1) as w
   where s.id <> 0);
 
--- What is shown with an execution beside its own row, by names.
+-- What is shown with an execution besides its own row, with names instead of numbers.
 create or replace function hourbell.shown(
   p_id bigint, p_job bigint, p_tenant int, p_queue smallint, p_spec text, p_history jsonb, p_session bigint,
   out tenant_name text, out queue_name text, out job_name text, out workers text, out replayed boolean

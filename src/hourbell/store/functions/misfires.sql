@@ -1,9 +1,9 @@
--- Misfires at the gate: what was planned in time and waited too long in `due`, because nothing admitted it, follows the
--- misfire policy of its job like what is planned too late (hourbell.share_of).
+-- Misfires at the gate: an occurrence that was planned in time but waited too long in `due`, because nothing admitted
+-- it, follows the misfire policy of its job, like one that is planned too late (hourbell.share_of).
 
--- Due rows (p_rows) without those that are recorded as missed. A row is judged once, when the gate first takes it: not after
--- it was parked, given back or retried, which leaves it with another run_at than its occurrence (hourbell.requeue). Only
--- occurrences of a schedule can be misfires.
+-- The due rows p_rows without those that are recorded as missed. A row is judged once, when the gate first takes it:
+-- not after it was parked, given back or retried, which makes its run_at differ from its occurrence (hourbell.requeue).
+-- Only occurrences of a schedule can be misfires.
 create or replace function hourbell.without_misfires(p_rows hourbell.due[], p_now timestamptz, p_grace interval)
 returns hourbell.due[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -19,18 +19,18 @@ begin
       cross join lateral (
         select timetable, valid_from, spec::json as spec from hourbell.jobs as j where j.id = e.job offset 0) as j
       where r.run_at < p_now - p_grace and e.origin = 0 and e.run_at = e.occurrence
-        and e.version >= j.valid_from)  -- otherwise it is superseded by its claim
+        and e.version >= j.valid_from)  -- otherwise its claim supersedes it
     select id from late where case policy
       when 'skip' then true
       when 'all' then occurrence <= p_now - make_interval(secs => catch_up_seconds)
-      -- `latest`: whether the job has an occurrence after this one and up to now, which is planned,
+      -- `latest`: whether the job has an occurrence after this one and up to now: one that is planned,
       else exists (
           select from hourbell.executions as e
           where e.job = late.job and e.origin = 0 and e.occurrence > late.occurrence and e.occurrence <= p_now offset 0)
-        -- or the next that its timetable owes, or in a fire that is being fanned out,
+        -- or the next one of its timetable, or one in a fire that is being fanned out,
         or exists (
           select from hourbell.timetables as t
-          -- By each priority on its own: PostgreSQL 15 may take `= any` for a filter, and walk over the whole timetable.
+          -- One lookup per priority: PostgreSQL 15 may use `= any` as a filter, and scan the whole timetable.
           cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
           cross join lateral (
             select greatest(late.occurrence, m.active_since) as since, least(p_now, m.until) as until
@@ -42,7 +42,7 @@ begin
               select from hourbell.fires as f
               where f.timetable = t.id and width_bucket(m.until, f.occurrences) > width_bucket(m.since, f.occurrences)))
           offset 0)
-        -- or has ended. (What was planned ahead may have been cancelled ahead.)
+        -- or one that has ended. (Occurrences planned ahead may have been cancelled before their time.)
         or exists (
           select from hourbell.ledger as l
           where l.job = late.job and l.job <> l.id and l.scheduled_for > late.occurrence and l.scheduled_for <= p_now

@@ -1,7 +1,8 @@
--- Notices: what somebody wishes to be told leaves a row in the outbox, in the transaction that decides it. The leader makes
--- executions of their own out of these rows, which notify nobody.
+-- Notices: each event that has notifications leaves a row in the outbox, in the transaction that decides it. The leader
+-- turns these rows into executions of their own, which cause no notices themselves.
 
--- Of executions that have just been recorded, those whose fate somebody wishes to know. notifies[k] belongs to ids[k].
+-- Writes notices of executions that have just been recorded, if their end has notifications. p_notifies[k] belongs to
+-- p_ids[k].
 create or replace function hourbell.note_ends(p_ids bigint[], p_notifies smallint[], p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -14,12 +15,12 @@ begin
   cross join lateral (
     select * from hourbell.ledger where id = n.id and job <> id and recorded_at = p_now
     union all
-    -- with `=` the planner would forget that job and id are equal, and the index that says so
+    -- with `=` the planner would lose the condition job = id, and the index that has it
     select * from hourbell.ledger where id = any (array[n.id]) and job = id and recorded_at = p_now) as l
   where n.notifies & case l.status when 0 then 1 when 1 then 4 else 0 end <> 0;
 end $$;
 
--- Executions of which an attempt has just failed, and that will be tried again.
+-- Writes notices of executions of which an attempt has just failed and that will be retried.
 create or replace function hourbell.note_failures(p_ids bigint[]) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -31,8 +32,8 @@ begin
   where e.id = any (p_ids) and e.notifies & 2 <> 0;
 end $$;
 
--- Takes notices out of the outbox and makes their notifications: number k is about the notice p_about[k]. A notice that
--- somebody else has taken makes none.
+-- Takes notices out of the outbox and creates their notifications: notification k is about the notice p_about[k]. A
+-- notice that another transaction has taken creates none.
 create or replace function hourbell.send_notices(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_notices bigint[], p_queue smallint, p_about bigint[], p_targets int[],
   p_specs text[]
@@ -57,7 +58,8 @@ begin
   return sent;
 end $$;
 
--- What was judged of monitors, unless they have changed since they were looked at (p_versions). An event other than 0 goes to the outbox.
+-- Stores the results of checking monitors, unless a monitor has changed since it was read (p_versions). An event other
+-- than 0 goes to the outbox.
 create or replace function hourbell.judge_monitors(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_versions int[], p_since timestamptz[],
   p_expected timestamptz[], p_check timestamptz[], p_successes timestamptz[], p_down_since timestamptz[], p_events smallint[]

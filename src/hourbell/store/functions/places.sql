@@ -1,21 +1,21 @@
--- Moves between places that several verbs share.
+-- Moves between places, shared by several operations.
 
--- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` keeps of it. Of each
--- tenant the first 16 are of level 0, up to 256 of level 1, up to 4,096 of level 2, the rest of level 3. The gate serves all
--- levels of a priority side by side, so an execution waits for about 16 times as many of each other tenant as its own tenant
--- has, at most. Only fairness depends on the level, so the producer of a row may count roughly.
+-- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` stores. The
+-- first 16 of each tenant have level 0, those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves
+-- all levels of a priority side by side, so an execution waits for at most about 16 times as many executions of each
+-- other tenant as its own tenant has. Only fairness depends on the level, so the producer of a row may count roughly.
 create or replace function hourbell.level_of(p_nth bigint) returns int
 language sql immutable parallel safe
 return case when p_nth <= 16 then 0 when p_nth <= 256 then 4 when p_nth <= 4096 then 8 else 12 end;
 
--- Where the due of a priority are searched for: see hourbell.tier.
+-- The tiers that hold the due rows of a priority: see hourbell.tier.
 create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
 language sql immutable parallel safe
 return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 
--- Puts executions among the due, as they are. The gate has looked at them before and must not take them for misfires now:
--- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked stays as
--- it is, so that nothing waits for a client that has stopped.
+-- Puts executions back into `due`, as they are. The gate has seen them before and must not take them for misfires now:
+-- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
+-- not changed, so that nothing waits for a client that has stopped.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -37,8 +37,9 @@ begin
   return n;
 end $$;
 
--- Takes executions out of where they wait, for their time or for a limit, and returns those that it got: they are the
--- caller's now. What somebody has locked is left to him: nobody waits for a client that has stopped.
+-- Takes executions out of `due` and `parked`, where they wait for their time or for a limit. Returns those that it got:
+-- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
+-- has stopped.
 create or replace function hourbell.take_out(p_ids bigint[]) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -64,7 +65,7 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Records executions that end without a run of their own. statuses[k] and reasons[k] belong to ids[k].
+-- Records executions that end without a run of their own. p_statuses[k] and p_reasons[k] belong to p_ids[k].
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
 returns void language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$

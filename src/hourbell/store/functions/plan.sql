@@ -1,7 +1,7 @@
--- Planning: timetables whose fire comes within the horizon advance, and their members get executions.
+-- Planning: timetables whose next fire is within the horizon advance, and their members get executions.
 
--- Advances timetables and opens their fires. An advance is conditional on the fire the caller saw, so two planners
--- never open one fire twice. Occurrences come flattened: occurrence k belongs to the timetable p_occurrence_of[k].
+-- Advances timetables and opens their fires. An advance is conditional on the fire that the caller saw, so two planners
+-- never open one fire twice. Occurrences are flattened: occurrence k belongs to the timetable p_occurrence_of[k].
 create or replace function hourbell.open_fires(
   p_node uuid, p_epoch bigint, p_now timestamptz,
   p_timetables bigint[], p_expected timestamptz[], p_fire_at timestamptz[], p_next timestamptz[], p_late boolean[],
@@ -30,8 +30,9 @@ begin
   return opened;
 end $$;
 
--- Sets the next fire of timetables that were computed with other zone data than p_tz_version, or were broken and are no
--- longer. What is already planned stays. A timetable that was planned further since the caller looked is left to the next call.
+-- Sets the next fire of timetables that were computed with zone data other than p_tz_version, or that were broken and
+-- no longer are. Executions already planned stay. A timetable that was planned further since the caller read it is left
+-- to the next call.
 create or replace function hourbell.retime(
   p_node uuid, p_epoch bigint, p_tz_version text, p_timetables bigint[], p_planned_through timestamptz[],
   p_next timestamptz[], p_rows_per_second float8
@@ -51,9 +52,9 @@ begin
   return retimed;
 end $$;
 
--- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] says why p_timetables[k] is
--- one. They leave the index of what is to be planned; `retime` looks at them again after p_look_again, or when the leader
--- has other zone data.
+-- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] is the reason for
+-- p_timetables[k]. They leave the index of timetables to plan; `retime` checks them again after p_look_again, or when
+-- the leader has other zone data.
 create or replace function hourbell.mark_broken(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
   p_look_again interval
@@ -72,8 +73,9 @@ begin
   return marked;
 end $$;
 
--- Fans open fires out, the oldest first and within a fire the most urgent members first, until p_limit executions are
--- planned. A chunk commits with its cursor. Returns how many were planned, at most, and whether fires are still open.
+-- Fans out open fires, the oldest first and within a fire the most urgent members first, until p_limit executions are
+-- planned. A chunk commits with its cursor. Returns an upper bound of how many were planned, and whether fires are
+-- still open.
 create or replace function hourbell.fan_out(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int, p_grace interval, out planned int, out more boolean
 )
@@ -88,11 +90,11 @@ declare
   wanted int;
   seen int;
   cost int;
-  in_time int;  -- occurrences of a late fire that are late by no more than the grace, or the one that is made up
+  in_time int;  -- occurrences of a late fire that are within the grace, or the one that is made up
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   planned := 0;
-  -- Timetables first, in order: the lock that joins take too.
+  -- Lock timetables first, in order: joins take the same lock.
   perform from hourbell.timetables as t
   where id = any (array(select timetable from hourbell.fires order by fire_at limit 500)) order by id for no key update;
   for fire in
@@ -102,7 +104,7 @@ begin
   loop
     room := p_limit - planned;
     exit when room <= 0;
-    -- A member costs as many executions as it may get; a chunk is as many members as there is room for, but one at least.
+    -- A member costs as many executions as it may get. A chunk has as many members as fit, but at least one.
     each := case when fire.late then 1 else cardinality(fire.occurrences) end;
     wanted := greatest(room / each, 1);
     chunk := array(
@@ -130,7 +132,7 @@ begin
     end if;
     if seen < wanted and seen = cardinality(chunk) then
       delete from hourbell.fires where timetable = fire.timetable and fire_at = fire.fire_at;
-      -- Remembered only for fires big enough to need an early start.
+      -- Stored only for fires big enough to need an early start.
       update hourbell.timetables set size = fire.planned + seen
       where id = fire.timetable and greatest(fire.planned + seen, size) >= 10000;
     else
@@ -144,8 +146,10 @@ begin
   more := exists (select from hourbell.fires);
 end $$;
 
--- Memberships whose stretch is wholly produced go; a job whose last stretch it was has no further run: COMPLETED.
--- The job first, as whoever changes it does; a job that somebody is changing just now is left to the next round.
+-- Deletes memberships whose stretch is completely produced. A job whose last stretch it was has no further run:
+-- COMPLETED.
+-- The job is locked first, as by every change of a job. A job that another transaction is changing is left to the next
+-- round.
 create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column

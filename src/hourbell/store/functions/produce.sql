@@ -1,10 +1,10 @@
--- Making executions out of memberships: shared by plan (fires) and join (own stretch), so that there is one producer.
+-- Creating executions from memberships: shared by plan (fires) and join (own stretch), so that there is one producer.
 
--- Which of a stretch's occurrences (ascending, none later than p_opened_at) are a member's own, p_occurrences[first .. last],
--- and which of these it runs, p_occurrences[runs_from .. last]. Those before `runs_from` are missed: they are late by more
--- than the grace, and the misfire policy does not make them up. What is late by less always runs. So `latest` makes up the
--- newest misfire only if nothing newer is due. The newest one of a stretch that is continued by a later fire (not p_tail)
--- comes with that fire, unless the member ends before it.
+-- Which occurrences of a stretch (ascending, none later than p_opened_at) belong to a member,
+-- p_occurrences[first:last], and which of these it runs, p_occurrences[runs_from:last]. Those before `runs_from` are
+-- missed: they are late by more than the grace, and the misfire policy does not make them up. Occurrences that are late
+-- by less always run. So `latest` makes up the newest misfire only if nothing newer is due. If a later fire continues
+-- the stretch (not p_tail), the newest one comes with that fire, unless the member ends before it.
 -- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
 create or replace function hourbell.share_of(
   m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
@@ -25,8 +25,8 @@ language sql immutable as $$
     width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires) as range
 $$;
 
--- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed.
--- An execution of the same occurrence left by an older version of the job is taken over, never doubled.
+-- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed. An
+-- execution of the same occurrence left by an older version of the job is taken over, never duplicated.
 create or replace function hourbell.produce(
   p_members hourbell.members[], p_occurrences timestamptz[], p_opened_at timestamptz,
   p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz
@@ -35,11 +35,11 @@ language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   base constant bigint := hourbell.id_base(p_now);
-  tenants int[];  -- those with many
-  levels int[];   -- of their executions
+  tenants int[];  -- tenants with many executions
+  levels int[];   -- the level of their executions
   made int;
 begin
-  -- Tenants with many at one moment, by the statements before and by this one. Small fires are not counted.
+  -- Tenants with many executions at one moment, from earlier statements and this one. Small fires are not counted.
   if cardinality(p_members) >= 16 then
     with crowds as materialized (
       select m.tenant, m.n + coalesce(c.planned, 0) as planned
@@ -49,7 +49,7 @@ begin
         on c.tenant = m.tenant
       where m.n + coalesce(c.planned, 0) >= 16),
     counted as (
-      -- Of a late fire only the newest occurrence: the others are runs that are made up.
+      -- For a late fire only the newest occurrence: the others are misfires that are made up.
       insert into hourbell.crowds (at, tenant, planned)
       select o.at, c.tenant, c.planned from crowds as c
       cross join unnest(case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))

@@ -1,10 +1,11 @@
--- Reaping: what died with its worker comes back, what missed its deadline ends.
+-- Reaping: executions whose worker died come back, executions that missed their deadline end.
 
--- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a claim or
--- a settle that was under way is seen whole or refused. Sessions locked by somebody are left to the next round.
--- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks` 2); only deaths of the
--- worker under an execution that ran alone count against it: after as many in a row as its retry policy's max_crashes says, or
--- else p_crash_limit, it is dead.
+-- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a
+-- concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
+-- round.
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks` 2). Only deaths
+-- of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its retry
+-- policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
@@ -22,7 +23,7 @@ declare
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   sessions := 0; returned := 0; ended := 0;
-  -- Renewed in the future: the clock was set back, and a lease is as long as it was.
+  -- Renewed in the future: the clock was set back. The lease keeps its length.
   update hourbell.sessions set renewed_at = p_now, expires_at = p_now + (expires_at - renewed_at) where id = any (array(
     select id from hourbell.sessions
     where expires_at > p_now and renewed_at > p_now + interval '5 seconds' for update skip locked));
@@ -82,13 +83,14 @@ begin
       sessions := sessions + 1;
       returned := returned + coalesce(cardinality(back), 0); ended := ended + coalesce(cardinality(over), 0);
     exception when data_exception or integrity_constraint_violation then
-      -- One session that cannot be judged must not keep the others from being reaped.
+      -- A session that raises an error here must not keep the others from being reaped.
       raise warning 'session % cannot be reaped: %', expired, sqlerrm;
     end;
   end loop;
 end $$;
 
--- How many deaths alone in a row a job allows. What cannot be read has the default: one bad spec stops no reaper.
+-- How many worker deaths in a row, running alone, a job allows. An unreadable spec gets the default: one bad spec must
+-- not stop the reaper.
 create or replace function hourbell.max_crashes(p_spec text, p_default int) returns int
 language plpgsql stable as $$
 begin
@@ -97,11 +99,12 @@ exception when data_exception then
   return p_default;
 end $$;
 
--- Deadlines that have come: not started in time is SKIPPED, not finished in time is DEAD, wherever the execution is.
--- What is ready has no index by id, so it is found by looking at everything ready beside it: some seconds later, once for
--- all of those (kinds 2 and 3).
--- What runs is taken from its worker. What somebody has locked is left to him, and later to the claim, which sees the same
--- deadline: a client that stops in the middle of a change must not stop the reaper.
+-- Applies deadlines that have passed: an execution not started in time is SKIPPED, one not finished in time is DEAD,
+-- wherever it is.
+-- `ready` has no index by id, so an execution there is found by scanning all ready rows of its queue and priority. That
+-- is done some seconds later, at the next multiple of 5 s, once for all such executions (kinds 2 and 3).
+-- A running execution is taken from its worker. Rows locked by another transaction are left to it, and later to the
+-- claim, which checks the same deadline: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -176,11 +179,12 @@ begin
   into ids, statuses, reasons from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
   taken := array(select unnest(taken) except select unnest(ids));
-  if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their owners have given them other deadlines meanwhile
+  if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their deadlines were changed meanwhile
   return cardinality(come);
 end $$;
 
--- Whether a deadline has passed that an execution still has: its own word counts, the job may have been given another time.
+-- Whether an execution still has this deadline and it has passed. Its own columns decide: the job may have been
+-- rescheduled.
 create or replace function hourbell.is_over(p_kind smallint, e hourbell.executions, p_now timestamptz) returns boolean
 language sql immutable
 return case p_kind % 2 when 0 then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;

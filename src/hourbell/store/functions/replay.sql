@@ -1,9 +1,10 @@
--- Replaying: what is dead is due again, under the same id.
+-- Replaying: a dead execution becomes due again, under the same id.
 
--- Replays letters[k] at run_at[k]: by the present version and policies of a recurring job, by its own of a one-time one, with
--- its deadlines counted anew from then. Attempts and fence go on counting, its retries begin anew. Returns those that were replayed.
--- What cannot be replayed stays among the dead letters: its job was deleted, or the same occurrence was backfilled again and
--- lives. What somebody has locked is left to him.
+-- Replays the dead letter p_ids[k] at p_run_at[k]: an execution of a recurring job by the job's current version and
+-- policies, a one-time job by its own. Its deadlines are counted again from that time. Attempts and fence continue to
+-- count; its retries start over. Returns the ids that were replayed.
+-- Letters that cannot be replayed stay: the job was deleted, or the same occurrence was backfilled again and is live.
+-- Letters locked by another transaction are skipped.
 create or replace function hourbell.replay(p_ids bigint[], p_run_at timestamptz[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -1,9 +1,9 @@
--- Housekeeping: the ledger's partitions and everything that has an age.
+-- Housekeeping: partitions of the ledger, and everything that expires.
 
--- Makes the ledger's partitions from the day of p_now to p_days ahead. Rows for a day without one go to `ledger_rest`;
--- a day that has rows there already stays there.
--- Both this and the drop need the ledger for themselves, and whoever comes after them waits behind them. So they do not
--- wait long for a transaction that stands open: the next round is soon enough.
+-- Creates the partitions of the ledger from the day of p_now to p_days ahead. Rows of a day without a partition go to
+-- `ledger_rest`; a day that already has rows there stays there.
+-- Both this and the drop need an exclusive lock on the ledger, and later transactions queue behind it. So they do not
+-- wait long for an open transaction: the next round is soon enough.
 create or replace function hourbell.make_partitions(p_now timestamptz, p_days int) returns int
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
@@ -27,8 +27,8 @@ begin
   return made;
 end $$;
 
--- Drops whole days of the ledger that are older than p_keep, what says which of their deaths were undone, and the sessions that
--- only they name.
+-- Drops whole days of the ledger that are older than p_keep, the records of which of their deaths were replayed, and
+-- the sessions that only they refer to.
 create or replace function hourbell.drop_partitions(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
 returns int
 language plpgsql set lock_timeout = '50ms' as $$
@@ -47,7 +47,7 @@ begin
       execute format('drop table hourbell.%I', name);
       dropped := dropped + 1;
     exception
-      when undefined_table then null;  -- another was faster
+      when undefined_table then null;  -- another transaction dropped it first
       when lock_not_available then return dropped;
     end;
   end loop;
@@ -58,8 +58,9 @@ begin
   return dropped;
 end $$;
 
--- What has served its time: answers to idempotent writes, tokens of completions, deleted monitors, wishes whose execution has
--- ended, timetables nobody rides, lanes that virtual time has passed, unique keys of jobs that are over.
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, cancellation
+-- requests whose execution has ended, timetables without members, lanes that virtual time has passed, unique keys of
+-- jobs that have ended.
 create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -107,7 +108,7 @@ begin
   delete from hourbell.generations where id = any (array(
     select id from hourbell.generations where id < (select max(id) from hourbell.generations) order by id limit p_limit));
   get diagnostics n = row_count; total := total + n;
-  -- Lanes of blockers by whom nothing is parked any more.
+  -- Lanes of blockers under which nothing is parked any more.
   delete from hourbell.lanes where ctid = any (array(
     select l.ctid from hourbell.lanes as l
     where l.space >= hourbell.space(1::smallint, 0) and not exists (
@@ -115,7 +116,7 @@ begin
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
-  -- The cursor goes round, so that a million living keys are not walked through each time.
+  -- The cursor wraps around, so that a million live keys are not scanned each time.
   held := array(
     select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
     order by job limit p_limit);
@@ -128,8 +129,8 @@ begin
   return total;
 end $$;
 
--- The number of the first audit entry that is not older than p_at. Entries are numbered in the order of their time, or nearly, so a
--- binary search finds it without an index by time.
+-- The number of the first audit entry that is not older than p_at. Entries are numbered in order of time, or nearly, so
+-- a binary search finds it without an index by time.
 create or replace function hourbell.audit_from(p_at timestamptz) returns bigint language plpgsql stable
 set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -147,10 +148,12 @@ begin
   return low;
 end $$;
 
--- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit entries, and rows
--- of the ledger of tenants that keep less than the cell; days that no tenant keeps any longer are dropped whole by `drop_partitions`.
--- A round looks at the next p_tenants tenants and deletes p_limit rows of each kind at most; the cursor stays until they have no more.
--- Ledger rows go by whole days, as partitions do. `ledger_rest` has no day, so its rows go by their time.
+-- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit
+-- entries, and ledger rows of tenants that keep less than the cell. Days that no tenant keeps any longer are dropped
+-- whole by `drop_partitions`.
+-- A round covers the next p_tenants tenants and deletes at most p_limit rows of each kind; the cursor stays until they
+-- have no more. Ledger rows are deleted by whole days, as partitions are. `ledger_rest` has no day, so its rows are
+-- deleted by their time.
 create or replace function hourbell.retain(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int, p_tenants int, p_limit int)
 returns int language plpgsql
@@ -160,9 +163,9 @@ declare
   n int;
   most int := 0;
   tenants int[];
-  short int[];  -- those that have a retention of the ledger of their own,
+  short int[];  -- tenants that have a ledger retention of their own,
   since date[];  -- and the first day that each keeps
-  over int[];  -- those that do not keep a partition any longer
+  over int[];  -- tenants that do not keep a partition any longer
   name text;
   day date;
   left_over int;
@@ -207,7 +210,7 @@ begin
     over := array(select s.id from unnest(short, since) as s(id, since) where day < s.since);
     continue when over = '{}';
     begin
-      for i in 0..1 loop  -- recurring and one-time: each has an index of its own
+      for i in 0..1 loop  -- recurring and one-time: each has its own index
         execute format(
           'delete from hourbell.%1$I where ctid = any (array(
              select l.ctid from unnest($1) as w(id)

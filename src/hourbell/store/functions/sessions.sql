@@ -1,12 +1,12 @@
--- Sessions: a worker process's hold on everything it has claimed, with one expiry.
+-- Sessions: a worker process's lease on everything it has claimed, with one expiry.
 
--- p_queues and p_tasks say what it serves; null: all of them, including those that are named later.
+-- Opens a session. p_queues and p_tasks say what it serves; null: all of them, including those that are named later.
 create or replace function hourbell.open_session(
   p_now timestamptz, p_lease interval, p_worker text, p_queues smallint[], p_tasks int[], p_slots int,
   out id bigint, out token uuid
 )
 language sql volatile as $$
-  -- What waited for a worker of these queues.
+  -- Wake what waits for a worker of these queues.
   insert into hourbell.wakes (at, kind, key) select p_now, 1, q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
   insert into hourbell.sessions (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
   values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, coalesce(p_queues, hourbell.all_queues()),
@@ -25,8 +25,9 @@ create or replace function hourbell.queues_of(s hourbell.sessions) returns small
 language sql stable
 return case when s.all_queues then hourbell.all_queues() else s.queues end;
 
--- A worker asks for work: extends its session if it holds nothing, and returns which queues and tasks (null: all) it serves. What is held is held by
--- heartbeats alone: one that the worker does not know of must not be held forever because the worker keeps asking for more.
+-- A worker asks for work: extends its session if it holds nothing, and returns which queues and tasks (null: all) it
+-- serves. A session that holds executions is extended by heartbeats alone: an execution that the worker does not know
+-- of must not be held forever because the worker keeps asking for more.
 create or replace function hourbell.renew_session(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[],
   out tasks text[]
@@ -44,20 +45,20 @@ begin
       select name from hourbell.tasks where id = any (session.tasks)
       union all select '@webhook' where 1 = any (session.tasks) order by name);
   end if;
-  -- Who asks all the time is extended now and then.
+  -- The session of a worker that polls all the time is extended at most once per tenth of the lease.
   if session.renewed_at not between p_now - p_lease / 10 and p_now
       and not exists (select from hourbell.leased as l where l.session = p_session) then
     perform hourbell.extend_session(p_session, p_token, p_now, p_lease);
   end if;
 end $$;
 
--- False: the session is over.
+-- Extends a session. False: it is over.
 create or replace function hourbell.extend_session(p_session bigint, p_token uuid, p_now timestamptz, p_lease interval)
 returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  -- Never shortened by a call that comes late, unless the clock was set back.
+  -- A late call never shortens the lease, unless the clock was set back.
   update hourbell.sessions
   set renewed_at = p_now, expires_at = case
     when renewed_at > p_now + p_lease then p_now + p_lease else greatest(expires_at, p_now + p_lease) end
@@ -65,11 +66,12 @@ begin
   return found;
 end $$;
 
--- Extends the session and compares what the worker runs with what it holds:
--- `lost` it must stop, it no longer holds them; `unwanted` somebody wishes to cancel.
--- p_resolved: every claim up to this number has been answered, so what the worker does not know of those is given back:
--- the answer that named it was lost. Null: the worker does not say. What came with a claim that was not numbered (0), or that
--- the worker says nothing about, is given back when it is not named a whole lease after its claim.
+-- Extends the session and compares what the worker runs with what it holds. `lost`: the worker must stop these, the
+-- session no longer holds them. `unwanted`: their cancellation is requested.
+-- p_resolved: every claim up to this number has been answered, so executions of those claims that the worker does not
+-- name are given back: the answer that named them was lost. Null: the worker does not say. Executions of an unnumbered
+-- claim (0), and all executions if p_resolved is null, are given back when the worker does not name them a whole lease
+-- after their claim.
 create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
   out alive boolean, out lost bigint[], out unwanted bigint[]
@@ -80,8 +82,8 @@ declare forgotten bigint[];
 begin
   alive := hourbell.extend_session(p_session, p_token, p_now, p_lease);
   if not alive then lost := p_running; unwanted := '{}'; return; end if;
-  -- Both by look-ups of what the worker names. Reading all that the session holds, or all wishes, would be walking over
-  -- what vacuum may not clear away.
+  -- Both are lookups of what the worker names. Reading everything that the session holds, or all cancellation requests,
+  -- would visit every dead row that vacuum cannot remove yet.
   lost := array(
     select r from unnest(p_running) as r
     where not exists (select from hourbell.leased as l where l.session = p_session and l.id = r offset 0));
@@ -96,8 +98,9 @@ begin
   if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten, p_now); end if;
 end $$;
 
--- From leased back to due: not started, no attempt burnt. Only the fence is kept, so that it rises. Due now and not when
--- it first was: that may lie below the gate's mark, where it would wait for the sweep.
+-- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.
+-- They are due now, not at their first due time: that may lie below the gate's mark, where they would wait for the
+-- sweep.
 create or replace function hourbell.give_back(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -112,7 +115,8 @@ begin
   return hourbell.requeue(back);
 end $$;
 
--- A worker that leaves in order: what it still holds goes back at once, and nobody waits for its lease.
+-- Closes the session of a worker that shuts down cleanly: what it still holds goes back at once, before its lease
+-- expires.
 create or replace function hourbell.close_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
@@ -122,8 +126,8 @@ begin
   return hourbell.discard_session(p_session, p_token, p_now);
 end $$;
 
--- The same of a session that nobody was told of, so nobody will ever ask about it. Workers that poll and never get anything
--- begin one each time.
+-- The same for a session that no worker was told of, so no request will ever refer to it. Workers that poll and never
+-- get anything open one each time.
 create or replace function hourbell.discard_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -136,15 +140,15 @@ begin
   return n;
 end $$;
 
--- For a worker that repeats an outcome whose answer was lost (see brought_before), and for the name of the worker in what the
--- session has ended.
+-- Stores an ended session: for a worker that repeats an outcome whose answer was lost (see brought_before), and for the
+-- worker's name in executions that the session has ended.
 create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz) returns void
 language sql volatile as $$
   insert into hourbell.past_sessions (id, token, ended_at, worker)
   select id, token, p_now, worker from hourbell.sessions where id = p_session
 $$;
 
--- A session that holds nothing is over; whoever waits for a worker of its queues is looked at again.
+-- Ends a session that holds nothing. Rows that wait for a worker of its queues are checked again.
 create or replace function hourbell.end_session(p_session bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -153,7 +157,7 @@ begin
   insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
 end $$;
 
--- What a session holds of these executions, as its claims gave it.
+-- Those of these executions that a session holds, as its claims returned them.
 create or replace function hourbell.held_by(
   p_session bigint, p_token uuid, p_ids bigint[],
   out ids bigint[], out jobs bigint[], out tenants int[], out attempts int[], out fences bigint[],
@@ -174,14 +178,14 @@ begin
   left join hourbell.jobs as j on j.id = e.job;
 end $$;
 
--- Keeps how far an execution has come, as long as it is held under this fence; false: it is not.
+-- Stores the progress of an execution, as long as it is held under this fence; false: it is not.
 create or replace function hourbell.note_progress(
   p_session bigint, p_token uuid, p_id bigint, p_fence bigint, p_progress text
 ) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  -- A key share, as for a settle: a session that is being reaped is seen whole or not at all.
+  -- A key share lock, as in settle: a session that is being reaped is seen whole or not at all.
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then return false; end if;
   update hourbell.leased set progress = p_progress where session = p_session and id = p_id and fence = p_fence;

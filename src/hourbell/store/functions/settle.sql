@@ -1,14 +1,15 @@
 -- Settling: a batch of outcomes leaves `leased`, if session and fence still match.
--- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to its
--- end; both by the worker's monotonic clock; begun_ms is null if all that is known is that it has just ended). That is all there
--- is to say about a plain success; the others are named by their position in p_others, counted from 1, and p_kinds … p_results
--- say about them:
--- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted, to wait
--- for p_reasons if that is said, 5 accepted by its target, which has p_delays seconds to say how it ended, by a token of which
--- p_results has the digest, 6 dead, and its job is to be paused.
--- p_reasons: why it is dead, or the kind of failure of one that is retried. p_failures: the kind of failure of one that is dead.
--- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. And whether somebody
--- may be waiting for what was let go of.
+-- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to
+-- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
+-- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
+-- described by p_kinds … p_results:
+-- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted,
+-- to wait for p_reasons if given, 5 accepted by its target, which has p_delays seconds to report how it ended, with a
+-- token whose digest is in p_results, 6 dead, and its job is to be paused.
+-- p_reasons: why it is dead, or the kind of failure of one that is retried. p_failures: the kind of failure of one that
+-- is dead.
+-- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. freed: whether
+-- other executions may be waiting for limits that were released.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
   p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
@@ -25,14 +26,14 @@ declare
   accepted bigint[];
   granted bigint[];
   holding bigint[];
-  noting bigint[];  -- somebody wishes to be told of these,
-  notifies smallint[];  -- and of what
+  noting bigint[];  -- executions with notifications,
+  notifies smallint[];  -- and for which events
 begin
   freed := false;
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then refused := p_ids; return; end if;
 
-  -- Who was wished away and has not ended by himself does so now.
+  -- An execution whose cancellation is requested and that has not ended by itself ends now.
   if kinds && '{1,4,5}' and exists (select from hourbell.cancellations) then
     kinds := array(
       select case when kind in (1, 4, 5) and exists (
@@ -40,7 +41,7 @@ begin
       from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
   end if;
 
-  -- Tables are reached by arrays of keys, and only what came out of them is joined: the plan cannot become a scan.
+  -- Tables are accessed by arrays of keys, and only the rows found are joined: the plan cannot become a scan.
   if kinds && '{1,4}' then
     with outcomes as (
       select o.*, x.kind, x.delay, x.reason, x.error
@@ -72,7 +73,8 @@ begin
     if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;
   end if;
   if kinds && '{5}' then
-    -- To a session that never ends and serves nobody: no worker has to hold them any more, and all else about them stays.
+    -- Moved to a session that never ends and serves no queue: no worker has to hold them any more, and all else about
+    -- them stays.
     insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
     values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
     on conflict do nothing;
@@ -146,9 +148,10 @@ begin
     else array(select unnest(p_ids) except select unnest(settled)) end;
 end $$;
 
--- Of outcomes that were refused, those that this session has brought before, under the same fence: their answer was lost. It
--- may be over by now. kinds as above; 1 and 2 are the same, a failure. What the reaper wrote is not an outcome that somebody
--- brought. Who gave something back is not kept: it is enough that no attempt ended under the fence.
+-- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
+-- session may be over by now. Kinds as above; 1 and 2 are the same, a failure. Entries written by the reaper are not
+-- reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt ended under the
+-- fence.
 create or replace function hourbell.brought_before(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
 ) returns bigint[]
@@ -183,7 +186,7 @@ create or replace function hourbell.later(p_at timestamptz, p_ms int) returns ti
 language sql stable
 return p_at + make_interval(secs => p_ms / 1000.0::float8);
 
--- When an outcome began and when it ended, from what its worker says; never before the claim.
+-- When an outcome started and when it ended, from what its worker reports; never before the claim.
 create or replace function hourbell.started(p_claimed timestamptz, p_begun_ms int, p_took_ms int, p_now timestamptz)
 returns timestamptz language sql stable
 return case when p_begun_ms is null then greatest(p_claimed, hourbell.later(p_now, -p_took_ms))
@@ -194,14 +197,16 @@ returns timestamptz language sql stable
 return case when p_begun_ms is null then greatest(p_claimed, p_now)
   else hourbell.later(p_claimed, p_begun_ms + p_took_ms) end;
 
--- How late the first attempt started: after the nominal time, or, of a backfill, after the request, which is the time in its id.
+-- How late the first attempt started: after the nominal time or, for a backfill, after the request, whose time is in
+-- its id.
 create or replace function hourbell.lateness_ms(p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz)
 returns bigint language sql immutable
 return (extract(epoch from p_started - case p_origin
   when 2 then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8) else p_occurrence end)::float8 * 1000)::bigint;
 
--- The history of an execution: one object per ended attempt. p_session: the session that settled it. Null: no session did, the
--- attempt was taken from the session p_taken_from, because its worker was lost or the total deadline passed.
+-- Adds an ended attempt to the history of an execution: one object per attempt. p_session: the session that settled it.
+-- Null: no session did; the attempt was taken from the session p_taken_from, because its worker was lost or the total
+-- deadline passed.
 create or replace function hourbell.add_attempt(
   p_history jsonb, p_session bigint, p_attempt int, p_started timestamptz, p_finished timestamptz, p_fence bigint,
   p_reason text, p_error text, p_taken_from bigint
@@ -211,12 +216,12 @@ return coalesce(p_history, '[]') || jsonb_build_array(jsonb_build_object(
   'attempt', p_attempt, 'started_at', p_started, 'finished_at', p_finished, 'fence', p_fence, 'reason', p_reason,
   'error', p_error, 'session', p_session, 'taken_from', p_taken_from));
 
--- What an execution is to run by.
+-- The spec that an execution runs by: its own, or its job's.
 create or replace function hourbell.job_spec(p_job bigint, p_own text) returns text
 language sql stable
 return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job));
 
--- An execution whose last attempt has failed, as a dead letter keeps it: with every attempt, and the job as it was.
+-- An execution whose last attempt has failed, as a dead letter stores it: with every attempt, and the job as it was.
 create or replace function hourbell.letter(
   e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text,
   p_error text, p_taken_from bigint

@@ -1,12 +1,13 @@
 -- Tasks: which executions the workers of a queue can run, and how a claim finds them.
 --
--- The gate makes ready only what a live session serves; the rest is parked under (queue, task), kind 6, until such a session
--- opens. As long as all sessions of a queue serve the same tasks, everything that is ready there fits each of them, and claims
--- go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an index by task. A claim
--- there goes by the tasks of its session, so a backlog that only another worker serves neither hides nor locks anything.
+-- The gate makes rows ready only if a live session serves them; the others are parked under (queue, task), kind 6,
+-- until such a session opens. While all sessions of a queue serve the same tasks, every row that is ready there fits
+-- each of them, and claims go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an
+-- index by task. A claim there goes by the tasks of its session, so a backlog that only another worker serves neither
+-- hides nor locks other rows.
 
--- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped: after an
--- outage of the database all of them are late, and none is gone.
+-- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped:
+-- after a database outage all sessions are late, and none is gone.
 create or replace function hourbell.served() returns hourbell.sessions[]
 language sql stable as $$
   select coalesce(array_agg(s), '{}') from (
@@ -23,13 +24,13 @@ return exists (
   select from unnest(p_served) as s
   where (s.all_queues or p_queue = any (s.queues)) and (p_task = 0 or s.tasks is null or p_task = any (s.tasks)));
 
--- Of a blocker of kind 6: whether its queue has workers, and none of them serves its task.
+-- For a blocker of kind 6: whether its queue has workers, but none of them serves its task.
 create or replace function hourbell.lacks_task(p_served hourbell.sessions[], p_key bigint) returns boolean
 language sql immutable
 return hourbell.is_queue_served(p_served, p_key >> 32)
   and not hourbell.is_served(p_served, p_key >> 32, (p_key & 4294967295)::int);
 
--- The tasks of a queue under which something is parked, as blockers. One look-up for each of them.
+-- The tasks of a queue under which rows are parked, as blockers. One lookup per task.
 create or replace function hourbell.parked_tasks(p_queue bigint) returns setof bigint
 language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with recursive found as (
@@ -42,8 +43,8 @@ language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan
   select key from found
 $$;
 
--- Sessions of a queue have come or gone. What is ready there was admitted for the sessions of before: if those of now serve
--- other tasks, or not all the same, it has to be found by its task.
+-- Called when sessions of a queue have opened or ended. Rows that are ready there were admitted for the previous
+-- sessions: if the current ones serve other tasks, or not all the same, the rows must be found by task.
 create or replace function hourbell.note_fleet(p_queue smallint, p_served hourbell.sessions[]) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -69,8 +70,8 @@ begin
   end if;
 end $$;
 
--- Sets `apart` on what was made ready before its queue was mixed, a part in each pass; and ends the mixed state of a queue
--- once all its sessions serve the same, and nothing that is ready is from before. Returns whether there is more to do.
+-- Sets `apart` on rows that were made ready before their queue was mixed, a part in each pass. Ends the mixed state of
+-- a queue once all its sessions serve the same tasks and no ready row is `apart`. Returns whether there is more to do.
 create or replace function hourbell.regroup(p_limit int) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -94,7 +95,7 @@ begin
     select ctid as row from hourbell.ready where ctid = any (array(select row from next where not apart)) for update skip locked),
   moved as (update hourbell.ready set apart = true where ctid = any (array(select row from free)))
   select count(*), count(*) filter (where not apart) - (select count(*) from free), max(tag) into seen, locked, come_to from next;
-  if locked > 0 then return false; end if;  -- a claim has them: the next pass looks at this part again
+  if locked > 0 then return false; end if;  -- a claim has locked some: the next pass processes this part again
   if seen >= p_limit then
     update hourbell.regroupings set upto = come_to where queue = this.queue and priority = this.priority;
   else
@@ -103,8 +104,8 @@ begin
   return true;
 end $$;
 
--- No session serves some of the tasks that are ready in these queues any more: they release what they hold and go back through
--- the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
+-- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
+-- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
 create or replace function hourbell.leave_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
 returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -150,14 +151,14 @@ begin
     perform hourbell.let_go(left_behind, false, p_now);
     perform hourbell.requeue(left_behind);
   end if;
-  -- There may be more: locked by a claim, or still to be regrouped.
+  -- There may be more: rows locked by a claim, or not regrouped yet.
   insert into hourbell.wakes (at, kind, key)
   select p_now + interval '100 milliseconds', 1, queue from hourbell.fleets as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0
     or exists (select from hourbell.regroupings as r where r.queue = f.queue));
 end $$;
 
--- The numbers of tasks; a new name is a new task. See ensure_queues.
+-- The numbers of tasks; a new name becomes a new task. See ensure_queues.
 create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id int, name text)
 language plpgsql
