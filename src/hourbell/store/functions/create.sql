@@ -60,7 +60,7 @@ begin
   -- A batch has round trips before its commit. A client that stops there must not block other creators for long.
   perform set_config('idle_in_transaction_session_timeout', '2s', true);
 exception when lock_not_available then
-  raise lock_not_available using message = 'another transaction creates jobs of the same tenant', constraint = 'quota';
+  raise lock_not_available using message = 'another transaction is creating jobs for this tenant', constraint = 'quota';
 end $$;
 
 -- The numbers of queues; a new name becomes a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null:
@@ -87,7 +87,7 @@ begin
     where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
     limit 1;
     if excessive is not null then
-      raise check_violation using message = 'a tenant makes too many queues', detail = excessive;
+      raise check_violation using message = 'the tenant would create too many queues', detail = excessive;
     end if;
     insert into hourbell.queues (name, created_at, made_by)
     select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)

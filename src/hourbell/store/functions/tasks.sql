@@ -179,7 +179,7 @@ begin
     where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
     limit 1;
     if excessive is not null then
-      raise check_violation using message = 'a tenant names too many tasks', detail = excessive;
+      raise check_violation using message = 'the tenant would create too many tasks', detail = excessive;
     end if;
     insert into hourbell.tasks (name, created_at, made_by)
     select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
