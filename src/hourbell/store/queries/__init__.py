@@ -1,4 +1,7 @@
-"""Statements by name: each `.sql` file beside this module holds some, headed by `-- name: …` and a line of purpose."""
+"""Statements by name, from the `.sql` files in this folder.
+
+Each statement is preceded by `-- name: …` and a line that says its purpose.
+"""
 
 from __future__ import annotations
 
