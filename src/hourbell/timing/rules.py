@@ -63,7 +63,7 @@ class Rule(Protocol):
         """The first instant strictly after, in UTC; None if there is none up to the year 9999."""
 
     def next_occurrence(self, after: datetime) -> Occurrence | None:
-        """The same, with what a person may want to know about it."""
+        """The same, with details for display."""
 
 
 @lru_cache(maxsize=8192)
@@ -74,7 +74,7 @@ def compile_rule(
 
     A rule that the calendar can never match is refused. One that a zone always jumps over, such as
     `*/15 2` on the very Sundays on which clocks go forward, is not: zones change, and what was
-    once accepted must not stop a planner. Its `next` is None, and whoever creates a job looks.
+    once accepted must not stop a planner. Its `next` is None, and job creation checks for that.
 
     An interval follows elapsed time: its zone must exist and changes nothing.
     """
