@@ -1,4 +1,4 @@
-"""The composition root: wires the classes of a process, starts them in order, stops them in reverse.
+"""The composition root: wires the parts of a process, starts them in order, stops them in reverse.
 
 `hourbell up` runs everything in one process: the embedded PostgreSQL (or HOURBELL_DATABASE_URL),
 scheduler, worker and API. `hourbell api`, `scheduler` and `worker` run one role each; any number of
@@ -58,8 +58,8 @@ API_PATIENCE_SECONDS = 5.0  # database timeout of API requests
 
 
 _NOT_MIGRATED = (
-    "The database lacks tables or functions of this version. Run `hourbell migrate` of this version "
-    "once, then start again."
+    "The database lacks tables or functions of this version. Run `hourbell migrate` of this "
+    "version once, then start again."
 )
 _NO_KEYS = (
     "The API would listen on {host}, where other machines can reach it, but no API key exists, so "
@@ -265,7 +265,8 @@ async def running(
         parts = Running(engine, scheduler, worker)
         app = create_health_app(parts)
         if Role.API in roles:
-            # A pool of its own: API requests may wait for locks, but must not delay leader and worker.
+            # A pool of its own: API requests may wait for locks, but must not delay leader and
+            # worker.
             for_users = await stack.enter_async_context(
                 engine_on(dsn, settings, API_PATIENCE_SECONDS)
             )
@@ -282,7 +283,8 @@ async def running(
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))
         await stack.enter_async_context(_woken(parts))
-        # Stopped in reverse: no new requests, then running work drains, then leadership is released.
+        # Stopped in reverse: no new requests, then running work drains, then leadership is
+        # released.
         if scheduler is not None:
             scheduler.start()
             stack.push_async_callback(scheduler.stop)

@@ -19,9 +19,9 @@ A point is named after the verb it interrupts and the moment in it. The actions 
 Tests in the same process need no action: `held(name)` stops the first caller at a point and signals
 the test that it has arrived.
 
-The table of active points is the only global of Hourbell. Passing failpoints through every signature
-down to the last commit would add a parameter that is unused in production. The composition root
-writes the table once, before anything runs; tests also write it.
+The table of active points is the only global of Hourbell. Passing failpoints through every
+signature down to the last commit would add a parameter that is unused in production. The
+composition root writes the table once, before anything runs; tests also write it.
 """
 
 import asyncio

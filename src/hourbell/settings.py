@@ -1,8 +1,9 @@
 """Settings from environment variables, read once and validated as a whole.
 
-The struct is the list of settings: the field `worker_slots` is the variable `HOURBELL_WORKER_SLOTS`.
-Its type and bounds define what is accepted, and its description is used in error messages.
-`docs/configuration.md` has the table for users; a test keeps it in sync with this struct.
+The struct is the list of settings: the field `worker_slots` is the variable
+`HOURBELL_WORKER_SLOTS`. Its type and bounds define what is accepted, and its description is used in
+error messages. `docs/configuration.md` has the table for users; a test keeps it in sync with this
+struct.
 """
 
 import difflib

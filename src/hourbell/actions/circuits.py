@@ -1,19 +1,20 @@
 """Circuit breakers: a target that keeps failing gets fewer requests from this process for a while.
 
-    closed ── failures in a row ──▶ open ── the pause is over ──▶ one probe ── it succeeds ──▶ closed
+    closed ── failures in a row ──▶ open ── the pause is over ──▶ one probe ── success ──▶ closed
                                      ▲                              │
-                                     └──── it fails: twice the pause ┘
+                                     └──── failure: twice the pause ┘
 
 A request to an open circuit is postponed, not failed: nothing is sent, so it uses up no attempt. A
-circuit opens after several consecutive failures over some time; failures mixed with successes do not
-open it. `webhook` has two sets of circuits. Host circuits count failed connections; endpoint circuits
-(method and path on a host) count error responses and missing responses. So a broken endpoint never
-delays another one, and a dead host gets one probe at a time, however many endpoints it has.
+circuit opens after several consecutive failures over some time; failures mixed with successes do
+not open it. `webhook` has two sets of circuits. Host circuits count failed connections; endpoint
+circuits (method and path on a host) count error responses and missing responses. So a broken
+endpoint never delays another one, and a dead host gets one probe at a time, however many endpoints
+it has.
 
 Jobs that share an endpoint may send different content, and every probe may come from a job that
-always fails. So an endpoint's circuit delays an attempt by at most `longest_wait_seconds`; after that
-the attempt is sent, with a bounded number of such attempts at once. A probe without an outcome after
-`PROBE_SECONDS` no longer blocks other requests.
+always fails. So an endpoint's circuit delays an attempt by at most `longest_wait_seconds`; after
+that the attempt is sent, with a bounded number of such attempts at once. A probe without an outcome
+after `PROBE_SECONDS` no longer blocks other requests.
 
 Decisions are pure: times are arguments, monotonic.
 """
@@ -84,8 +85,8 @@ class Circuits:
             circuit.probe, circuit.probe_until = call, now + PROBE_SECONDS
             self._waiting.pop(attempt, None)
             return None
-        # Random delays, so that requests do not return all at once; during a probe, at least half of
-        # the current pause.
+        # Random delays, so that requests do not return all at once; during a probe, at least half
+        # of the current pause.
         delay = max(rest, circuit.pause / 2) + random.random() * circuit.pause / 2  # nosec B311
         if self._longest_wait_seconds == math.inf:
             return delay

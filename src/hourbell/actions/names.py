@@ -1,9 +1,9 @@
 """DNS look-ups of target hosts: in a bounded number of own threads, with a short cache.
 
-A look-up cannot be cancelled: a name server that does not respond blocks a thread until the system's
-timeout. So callers stop waiting after WAIT_SECONDS, and each tenant may have far fewer look-ups in
-progress than the total limit: slow names of a tenant delay only that tenant. Executions of a tenant
-that need the same name share one look-up.
+A look-up cannot be cancelled: a name server that does not respond blocks a thread until the
+system's timeout. So callers stop waiting after WAIT_SECONDS, and each tenant may have far fewer
+look-ups in progress than the total limit: slow names of a tenant delay only that tenant. Executions
+of a tenant that need the same name share one look-up.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _instant = lru_cache(maxsize=256)(format_instant)  # many executions share the s
 
 
 class CannotSend(Exception):
-    """The request cannot be built: a secret is missing or unusable. Contains names, never values."""
+    """The request cannot be built: a secret is missing or unusable. Has names, never values."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -183,9 +183,9 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
     return (_large if sum(map(len, values)) > _MOST_SMALL else _small)(values)
 
 
-# Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors are
-# cached; fewer large ones, because they take much memory. So recently used values stay in memory, as
-# docs/security.md says.
+# Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors
+# are cached; fewer large ones, because they take much memory. So recently used values stay in
+# memory, as docs/security.md says.
 _MOST_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)
 _large = lru_cache(maxsize=16)(Redactor)

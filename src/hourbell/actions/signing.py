@@ -1,8 +1,8 @@
 """Standard Webhooks signatures: the target can verify that a request is authentic and recent.
 
 The signed text is `id.timestamp.body`; the id is the execution id, the same for all attempts. A
-secret is `whsec_` followed by base64. While a secret is rotated, a request carries one signature per
-value, separated by a space.
+secret is `whsec_` followed by base64. While a secret is rotated, a request carries one signature
+per value, separated by a space.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """TASK: a named handler of this process.
 
-A handler is an async function of (payload, context). A sync function runs in a thread, so that it may
-block. A thread cannot be stopped, so its timeout is recorded while it may still be running. Its slot
-stays occupied until the thread ends, so there are never more threads than slots, and a sync function
-never waits for a thread.
+A handler is an async function of (payload, context). A sync function runs in a thread, so that it
+may block. A thread cannot be stopped, so its timeout is recorded while it may still be running. Its
+slot stays occupied until the thread ends, so there are never more threads than slots, and a sync
+function never waits for a thread.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
 class _Threads:
     """Threads for sync functions: created when none is idle, kept for the next call.
 
-    They are daemon threads, so that a hanging one does not block process exit. The interpreter waits
-    for the threads of a ThreadPoolExecutor at exit, whatever was passed to its `shutdown`.
+    They are daemon threads, so that a hanging one does not block process exit. The interpreter
+    waits for the threads of a ThreadPoolExecutor at exit, whatever was passed to its `shutdown`.
     """
 
     def __init__(self) -> None:

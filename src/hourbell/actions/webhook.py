@@ -2,9 +2,9 @@
 
 `requests` builds the request, `answers` interprets the response, `Egress` decides which targets are
 allowed. Redirects are never followed, the client never repeats a request by itself, nothing is
-decompressed, and the response is read up to a bound. A target that keeps failing gets fewer requests
-for a while; see `circuits`. Stored responses and errors contain no secrets, and disclose no more
-about our network than that a target could not be reached.
+decompressed, and the response is read up to a bound. A target that keeps failing gets fewer
+requests for a while; see `circuits`. Stored responses and errors contain no secrets, and disclose
+no more about our network than that a target could not be reached.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class WebhookRunner:
             return Failed("The target closed the connection without a response.", "connection")
 
     def _warn_of_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
-        """Rate-limited, because it affects every webhook of a tenant until the keys are configured."""
+        """Rate-limited: it affects every webhook of a tenant until the keys are configured."""
         if now >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             log.warning(
@@ -275,7 +275,7 @@ def _is_failure_of_target(outcome: Outcome) -> bool | None:
 
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
-    """The response body, up to the size of a result; a single read returns only what has arrived."""
+    """The response body, up to the size of a result; one read returns only what has arrived."""
     answer = b""
     while len(answer) < MOST_RESULT_BYTES:
         piece = await content.read(MOST_RESULT_BYTES - len(answer))
@@ -328,7 +328,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Connection(ResponseHandler):
-    """A connection with a bounded number of interim responses, which could block it indefinitely."""
+    """A connection that bounds interim responses, which could block it indefinitely."""
 
     _interim = 0
 

@@ -20,5 +20,6 @@ as JSON Schema, and a test checks every response against the OpenAPI document.
 
 Every write carries an `Idempotency-Key`. The key is stored in the same transaction as the effect.
 Repeating a request with its key returns the first response; a different request with the same key
-is rejected. Worker calls have no such key: session, fence and claim number make them safe to repeat.
+is rejected. Worker calls have no such key: session, fence and claim number make them safe to
+repeat.
 """

@@ -1,8 +1,8 @@
 """Authentication: an API key in `Authorization: Bearer hb_…`, looked up and cached briefly.
 
 A server that only this machine can reach needs no key until the first one is created. Until then it
-serves only requests whose Host header names this machine, so that a web page cannot reach it through
-DNS rebinding.
+serves only requests whose Host header names this machine, so that a web page cannot reach it
+through DNS rebinding.
 
 The node that creates the first key starts to require keys before it responds. Every other node
 checks the database again after KEYLESS_SECONDS.

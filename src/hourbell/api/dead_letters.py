@@ -79,9 +79,9 @@ ROUTES = (
         access=READ,
         summary="List dead letters, latest first",
         description=(
-            "Omits attempts and job. `from` and `to` filter by died_at. Each call examines a bounded "
-            "number of dead letters, so a page may have fewer than page_size items although more "
-            "pages follow."
+            "Omits attempts and job. `from` and `to` filter by died_at. Each call examines a "
+            "bounded number of dead letters, so a page may have fewer than page_size items "
+            "although more pages follow."
         ),
         query=("tenant_id", "job_id", "reason", "from", "to", "page_size", "page_token"),
         answers={200: "DeadLetterPage"},
@@ -93,9 +93,9 @@ ROUTES = (
         access=OPERATE,
         summary="Replay many dead letters",
         description=(
-            "Replays the dead letters that match the filter, latest first, at most `limit` of them; "
-            "spread over time if a rate is given. Continue with next_page_token; with a rate, not "
-            "before last_run_at."
+            "Replays the dead letters that match the filter, latest first, at most `limit` of "
+            "them; spread over time if a rate is given. Continue with next_page_token; with a "
+            "rate, not before last_run_at."
         ),
         body="Replay",
         media_types=(JSON,),

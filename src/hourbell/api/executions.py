@@ -82,9 +82,9 @@ ROUTES = (
         summary="List executions of all jobs, latest created first",
         description=(
             "Includes live and ended executions, but not those that are only planned ahead. `from` "
-            "and `to` filter by created_at. With job_id, the latest scheduled_for comes first. Each "
-            "call examines a bounded number of executions, so a page may have fewer than page_size "
-            "items although more pages follow."
+            "and `to` filter by created_at. With job_id, the latest scheduled_for comes first. "
+            "Each call examines a bounded number of executions, so a page may have fewer than "
+            "page_size items although more pages follow."
         ),
         query=(
             "tenant_id",
@@ -115,8 +115,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Cancel an execution",
         description=(
-            "200: the execution has ended. 202: it is queued or running; cancellation was requested "
-            "and its worker will stop it."
+            "200: the execution has ended. 202: it is queued or running; cancellation was "
+            "requested and its worker will stop it."
         ),
         answers={200: "Execution", 202: "Execution"},
         conflicts=True,
@@ -143,8 +143,8 @@ ROUTES = (
         summary="Complete an execution that your webhook accepted asynchronously",
         description=(
             "Authenticated only by the completion token of the request that the target answered "
-            "with 202 and Hourbell-Async: 1. Repeating the call returns the same response. A failure "
-            "is retried according to the job's retry policy."
+            "with 202 and Hourbell-Async: 1. Repeating the call returns the same response. A "
+            "failure is retried according to the job's retry policy."
         ),
         body="Completion",
         media_types=(JSON,),

@@ -186,8 +186,8 @@ ROUTES = (
         summary="Create many jobs",
         description=(
             "Takes an array of jobs, or one job per line. The response has one result per job, in "
-            "order: its id or its error. An invalid job does not affect the others. One idempotency "
-            "key covers the whole batch."
+            "order: its id or its error. An invalid job does not affect the others. One "
+            "idempotency key covers the whole batch."
         ),
         body="NewJobs",
         media_types=(JSON, NDJSON),
@@ -248,8 +248,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Change a job",
         description=(
-            "A merge patch (RFC 7396): given fields change, null resets a field to its default. The "
-            "next due run is never lost, and no run is created for the past."
+            "A merge patch (RFC 7396): given fields change, null resets a field to its default. "
+            "The next due run is never lost, and no run is created for the past."
         ),
         body="JobPatch",
         media_types=(MERGE_PATCH, JSON),

@@ -92,7 +92,7 @@ ROUTES = (
         handler=delete_monitor,
         access=OPERATE,
         summary="Delete a monitor",
-        description="The job is no longer monitored. An alert already being sent is still delivered.",
+        description="The job is no longer monitored. Alerts already being sent still arrive.",
         answers={200: "Monitor"},
     ),
 )

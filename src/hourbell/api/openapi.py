@@ -38,8 +38,8 @@ _QUERY: dict[str, dict[str, Any]] = {
         "type": "array",
         "items": {"enum": [status.value for status in ExecutionStatus]},
         "description": (
-            "Any of these statuses; repeat the parameter or separate values by commas. FAILED means "
-            "RETRYING or DEAD: the latest attempt failed."
+            "Any of these statuses; repeat the parameter or separate values by commas. FAILED "
+            "means RETRYING or DEAD: the latest attempt failed."
         ),
     },
     "executions.reason": {
@@ -78,7 +78,8 @@ _KEY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "description": (
-        "An API key. A server that listens on loopback only requires none until the first key exists."
+        "An API key. A server that listens on loopback only requires none until the first key "
+        "exists."
     ),
 }
 

@@ -471,7 +471,7 @@ def _statuses(reader: ObjectReader) -> frozenset[ExecutionStatus] | None:
 
 
 def _query(request: AnyRequest, several: str | None = None) -> tuple[ObjectReader, Problems]:
-    """The query parameters. The parameter `several` may be repeated or hold a comma-separated list."""
+    """The query parameters. The one named `several` may be repeated or comma-separated."""
     problems = Problems()
     fields: dict[str, object] = {}
     for name, text in request.query_params.multi_items():

@@ -435,8 +435,8 @@ def _url() -> Schema:
 def _webhook_options() -> dict[str, Schema]:
     body = {
         "description": (
-            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} is "
-            "filled in; any other {{ is rejected unless literal is true."
+            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} "
+            "is filled in; any other {{ is rejected unless literal is true."
         )
     }
     return {
@@ -650,7 +650,8 @@ def _execution() -> Schema:
             "origin": {
                 **_choice(Origin),
                 "description": (
-                    "Why it exists. A replayed execution has replay, whatever its origin was before."
+                    "Why it exists. Once replayed, an execution has the origin replay, whatever it "
+                    "was before."
                 ),
             },
             "created_at": _instant(
@@ -679,8 +680,8 @@ def _execution() -> Schema:
             "lateness_ms": _or_null(
                 _whole(
                     description=(
-                        "From scheduled_for to the start of the first attempt; for a backfill, from "
-                        "the request."
+                        "From scheduled_for to the start of the first attempt; for a backfill, "
+                        "from the request."
                     )
                 )
             ),

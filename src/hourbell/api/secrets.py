@@ -64,9 +64,10 @@ ROUTES = (
         access=OPERATE,
         summary="Set a secret",
         description=(
-            "Jobs of the tenant use it as {{secret:name}} in the url, headers and body of a webhook. "
-            "No response contains its value, except that a generated one is returned once. With "
-            "keep_previous_seconds, requests are also signed with the previous value for that long."
+            "Jobs of the tenant use it as {{secret:name}} in the url, headers and body of a "
+            "webhook. No response contains its value, except that a generated one is returned "
+            "once. With keep_previous_seconds, requests are also signed with the previous value "
+            "for that long."
         ),
         body="NewSecret",
         media_types=(JSON,),

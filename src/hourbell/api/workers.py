@@ -359,11 +359,11 @@ ROUTES = (
         handler=claim_executions,
         summary="Claim executions to run",
         description=(
-            "Waits up to `wait_seconds` for an execution. The first response with executions opens a "
-            "session: send its `session_token` with all further calls, and a heartbeat every third "
-            "of `lease_seconds` while you hold executions. If the response was lost, repeat the "
-            "claim with the same `claim_number` to get the same executions. Secret placeholders in "
-            "actions are not filled in."
+            "Waits up to `wait_seconds` for an execution. The first response with executions opens "
+            "a session: send its `session_token` with all further calls, and a heartbeat every "
+            "third of `lease_seconds` while you hold executions. If the response was lost, repeat "
+            "the claim with the same `claim_number` to get the same executions. Secret "
+            "placeholders in actions are not filled in."
         ),
         body="Claim",
         answers={200: "Claimed"},

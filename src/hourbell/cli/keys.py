@@ -1,4 +1,4 @@
-"""`hourbell keys`: create, list and revoke API keys directly in the database, without an API key."""
+"""`hourbell keys`: create, list and revoke API keys directly in the database. Needs no API key."""
 
 from __future__ import annotations
 

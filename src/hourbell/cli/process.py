@@ -90,7 +90,7 @@ def _on_signals(act: Callable[[], None]) -> None:
 
 
 def _stop_now(settings: Settings) -> None:
-    """Exit now, whatever is still running. Only the embedded server, a separate process, is stopped."""
+    """Exit now, whatever is running. Only the embedded server, a separate process, is stopped."""
     try:
         if settings.database_url is None:
             stop_at_once(settings.data_dir)

@@ -27,7 +27,10 @@ def new_key_command() -> None:
 
 @secrets_command.command("rotate")
 def rotate_command() -> None:
-    """Re-encrypt all secrets with the first key of HOURBELL_SECRET_KEYS, so others can be removed."""
+    """Re-encrypt all secrets with the first key of HOURBELL_SECRET_KEYS.
+
+    Afterwards the other keys can be removed.
+    """
 
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))

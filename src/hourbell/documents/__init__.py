@@ -1,8 +1,8 @@
 """The documents of the API: JSON objects to validated values, and back.
 
 This is the only entry into the model. Documents are validated in full: every invalid field is
-reported at once, with its path, and a job that could never run is rejected. Everything here is pure;
-`timing` validates rules and zones.
+reported at once, with its path, and a job that could never run is rejected. Everything here is
+pure; `timing` validates rules and zones.
 
     reader          reads one object field by field and records every problem
     jobs            the body of a create or a PUT → NewJob

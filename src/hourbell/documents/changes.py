@@ -76,8 +76,8 @@ def parse_override(document: object, job: Job) -> NewJob | None:
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
     """A document for an existing job, with masks replaced by the stored credentials.
 
-    So a document that was read can be edited and sent back. A mask without a stored value is left in
-    place, and the reader rejects it.
+    So a document that was read can be edited and sent back. A mask without a stored value is left
+    in place, and the reader rejects it.
     """
     document = dict(document)
     action = document.get("action")
@@ -110,7 +110,7 @@ def _with_credentials(webhook: _Object, stored: Sequence[WebhookAction | Notific
 
 
 def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
-    """The document of a job with a patch applied; the reader handles values that are not objects."""
+    """The document of a job with a patch applied; the reader rejects parts that are not objects."""
     present = definition(job)
     merged: dict[str, object] = {**present, **patch}
     present["retry_policy"] = _said_about_retries(job)

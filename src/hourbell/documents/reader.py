@@ -2,11 +2,12 @@
 
 A reader returns the requested fields. For an invalid field it records a problem with the path and
 returns the default, so that reading continues with the next field; at the end,
-`Problems.raise_if_any` raises all problems together. A field that was never requested is unknown: the
-code that reads a document also defines which fields it may have. `null` means "not given" everywhere.
+`Problems.raise_if_any` raises all problems together. A field that was never requested is unknown:
+the code that reads a document also defines which fields it may have. `null` means "not given"
+everywhere.
 
-No message echoes a value of unknown size, and a key appears in a path only in a form that is safe for
-every log, terminal and JSON encoder.
+No message echoes a value of unknown size, and a key appears in a path only in a form that is safe
+for every log, terminal and JSON encoder.
 """
 
 import difflib
@@ -62,7 +63,7 @@ class Problems:
 
 
 class ObjectReader:
-    """Reads one JSON object. On an invalid field, methods record a problem and return the default."""
+    """Reads one JSON object. For an invalid field, methods record a problem, return the default."""
 
     def __init__(self, fields: Mapping[str, object], path: str, problems: Problems) -> None:
         self.fields = fields

@@ -137,7 +137,7 @@ def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def definition(job: NewJob) -> dict[str, Any]:
-    """The document that would create this job, with every default spelled out and nothing masked."""
+    """The document that would create this job, with all defaults spelled out and nothing masked."""
     document: dict[str, Any] = {
         "tenant_id": job.tenant_id,
         "name": job.name,

@@ -65,7 +65,8 @@ def _read_timezone(reader: ObjectReader) -> str:
     except UnknownZone as error:
         reader.wrong("timezone", "unknown_zone", error.reason)
         return UTC_ZONE
-    # Only the default object itself is omitted when stored; an equal string would count as a change.
+    # Only the default object itself is omitted when stored; an equal string would count as a
+    # change.
     return UTC_ZONE if timezone == UTC_ZONE else timezone
 
 
@@ -118,8 +119,8 @@ def _read_recurring(
 
 
 def _anchor(window: Window, now: datetime) -> int:
-    # A start is rounded up to a whole second, so that no run precedes it; now is rounded down, so that
-    # the first run is never later than one interval from now.
+    # A start is rounded up to a whole second, so that no run precedes it; now is rounded down, so
+    # that the first run is never later than one interval from now.
     if window.starts_at is None:
         return (now - _EPOCH) // _SECOND
     return -((_EPOCH - window.starts_at) // _SECOND)

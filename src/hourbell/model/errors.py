@@ -97,8 +97,8 @@ class IdempotencyKeyMissing(HourbellError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This write has no Idempotency-Key header, so a retry after a lost response would do it "
-            "twice. Send `Idempotency-Key:` with a value that you choose, and the same value in "
+            "This write has no Idempotency-Key header, so a retry after a lost response would do "
+            "it twice. Send `Idempotency-Key:` with a value that you choose, and the same value in "
             "every retry."
         )
 
@@ -160,8 +160,9 @@ class QuotaExceeded(Conflict):
 
     def __init__(self, tenant: str, quota: int) -> None:
         super().__init__(
-            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused, waiting or running, so "
-            f"nothing was created. Delete some, wait until some have run, or raise the quota."
+            f"Tenant {tenant} may have {quota} jobs that are scheduled, paused, waiting or "
+            f"running, so nothing was created. Delete some, wait until some have run, or raise "
+            f"the quota."
         )
 
 
@@ -174,8 +175,8 @@ class DuplicateJob(Conflict):
     def __init__(self, job: str, replacing: bool = False) -> None:
         why = "is queued or running, so it cannot be replaced" if replacing else "has not ended"
         super().__init__(
-            f"Job {job} has this unique key and {why}. Nothing was created. Wait until it has ended, "
-            f"delete it, or use another key."
+            f"Job {job} has this unique key and {why}. Nothing was created. Wait until it has "
+            f"ended, delete it, or use another key."
         )
 
 

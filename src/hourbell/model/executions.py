@@ -13,9 +13,9 @@ waits for anything else: the gate, a limit, a circuit, a worker. `hourbell.live_
 which of them applies.
 
 A waiting execution may also end as CANCELLED, SKIPPED or SUPERSEDED. FAILED is the end of one
-attempt, not a lasting state: the transaction that records it also moves the execution to RETRYING or
-DEAD. Every occurrence ends in exactly one of the five final states (fates) and never leaves it: a
-replay of a DEAD execution starts a new life under the same id, and the ledger keeps the record of
+attempt, not a lasting state: the transaction that records it also moves the execution to RETRYING
+or DEAD. Every occurrence ends in exactly one of the five final states (fates) and never leaves it:
+a replay of a DEAD execution starts a new life under the same id, and the ledger keeps the record of
 the first.
 """
 
@@ -108,9 +108,9 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
     _S.QUEUED: frozenset({_S.RUNNING, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
-    # To QUEUED: released before it started, without using up an attempt; to SCHEDULED and RETRYING if
-    # it was released with a delay. Also to QUEUED and DEAD without FAILED when the lease was lost:
-    # that attempt has no outcome of its own.
+    # To QUEUED: released before it started, without using up an attempt; to SCHEDULED and RETRYING
+    # if it was released with a delay. Also to QUEUED and DEAD without FAILED when the lease was
+    # lost: that attempt has no outcome of its own.
     _S.RUNNING: frozenset(
         {
             _S.SUCCEEDED,

@@ -1,8 +1,8 @@
 """Ids of jobs, executions, keys and monitors: 63-bit numbers inside, fixed-width text outside.
 
-The text is `job_`, `exe_`, `key_` or `mon_`, then 13 characters of Crockford's base 32 in lower case
-(no i, l, o, u, so that ids survive being read aloud). Because of the fixed width, text order is
-number order. A one-time job *is* its execution: both ids then have the same number.
+The text is `job_`, `exe_`, `key_` or `mon_`, then 13 characters of Crockford's base 32 in lower
+case (no i, l, o, u, so that ids survive being read aloud). Because of the fixed width, text order
+is number order. A one-time job *is* its execution: both ids then have the same number.
 
 Parsing is strict: every number has exactly one text, and any other text raises `UnknownId`
 (a `NotFound`).

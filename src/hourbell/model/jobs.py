@@ -277,7 +277,7 @@ def url_problem(url: str) -> str | None:
         return "must not carry a user name or password; use a header"
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
-        return "must have a host, optionally followed by a port"
+        return "must have a host, optionally with a port"
     if authority["port"] is not None and not 1 <= int(authority["port"]) <= 65_535:
         return "must have a port from 1 to 65535"
     return _host_problem(authority["host"])

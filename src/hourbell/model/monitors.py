@@ -1,10 +1,10 @@
 """Dead man's switch: sends an alert when a job has not succeeded within its grace period.
 
-A monitor watches a recurring job. After each success the next occurrence of the job is *expected*: a
-success must be recorded at or after it, within the grace period. The same applies after the monitor
-was created, and after the job was resumed or rescheduled. If no success is recorded, the monitor
-goes down and sends one alert. The next success, of any run, brings it up again and sends one
-recovery notification. Nothing is expected while a job is paused or after it has ended.
+A monitor watches a recurring job. After each success the next occurrence of the job is *expected*:
+a success must be recorded at or after it, within the grace period. The same applies after the
+monitor was created, and after the job was resumed or rescheduled. If no success is recorded, the
+monitor goes down and sends one alert. The next success, of any run, brings it up again and sends
+one recovery notification. Nothing is expected while a job is paused or after it has ended.
 """
 
 from datetime import datetime

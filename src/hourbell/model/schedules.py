@@ -18,7 +18,8 @@ MAX_RUNS = 1_000_000_000
 # gap, or not at all.
 DstGap = Literal["run_after", "skip"]
 
-# What to do with a fixed wall time that a DST change repeats: run at the first of the two, or at both.
+# What to do with a fixed wall time that a DST change repeats: run at the first of the two, or at
+# both.
 DstOverlap = Literal["once", "twice"]
 
 

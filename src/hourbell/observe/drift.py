@@ -1,4 +1,4 @@
-"""Clock drift: the local clock decides nothing, but it stamps the logs, so drift is reported (R63)."""
+"""Clock drift: the local clock decides nothing but stamps the logs, so drift is reported (R63)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 async def alarm_drift(clock: DatabaseClock) -> bool:
-    """Compare the clocks once and warn if they differ; always returns False (nothing more to do)."""
+    """Compare the clocks once and warn if they differ. Returns False: nothing more to do."""
     drift = await clock.drift_seconds()
     if drift is not None and abs(drift) > MOST_DRIFT_SECONDS:
         log.warning(

@@ -1,4 +1,4 @@
-"""Structured logs: readable on a terminal, else JSON lines; on stderr, to keep stdout for output."""
+"""Structured logs: readable on a terminal, else JSON lines; on stderr, as stdout is for output."""
 
 from __future__ import annotations
 

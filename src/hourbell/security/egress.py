@@ -1,10 +1,11 @@
-"""Egress rules: webhooks may call only public internet addresses, unless an administrator allows more.
+"""Egress rules: webhooks may call only public addresses, unless an administrator allows more.
 
 Tenants choose the URLs, and Hourbell runs inside a private network: a URL must not reach another
 machine of that network, this machine or a cloud metadata service (SSRF). The rules apply to the
-address, not to the text: `127.1`, `0x7f000001` and a name that resolves to loopback are all the same.
-A name is resolved once per connection. If any of its addresses is forbidden, the whole request is
-rejected, and the connection goes to one of the checked addresses. So DNS rebinding gains nothing.
+address, not to the text: `127.1`, `0x7f000001` and a name that resolves to loopback are all the
+same. A name is resolved once per connection. If any of its addresses is forbidden, the whole
+request is rejected, and the connection goes to one of the checked addresses. So DNS rebinding gains
+nothing.
 
     HOURBELL_EGRESS_ALLOW=hooks.internal:8443,10.1.0.0/16
 
@@ -65,7 +66,7 @@ _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})
 
 
 class ForbiddenTarget(Exception):
-    """The target is forbidden. Tenants see the message, so it discloses nothing about our network."""
+    """The target is forbidden. Tenants see the message; it discloses nothing about our network."""
 
     def __init__(self) -> None:
         super().__init__("The target is not a public internet address, and is not allowed.")

@@ -1,8 +1,8 @@
 """Secrets in requests: `{{secret:name}}` is filled in when sent, and redacted from the response.
 
 Only the worker that sends a webhook decrypts the values, and the API process that receives its
-asynchronous completion. Everything stored of a response passes through a `Redactor` first, because a
-target may echo the request, verbatim or in a common encoding.
+asynchronous completion. Everything stored of a response passes through a `Redactor` first, because
+a target may echo the request, verbatim or in a common encoding.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ class Redactor:
                 if period < size:
                     stop = _repeated_until(folded, stop, spelling[-period:])
                 yield start, stop
-                # Any other overlapping match begins at least a quarter of its length later: two short
-                # periods would have a common one.
+                # Any other overlapping match begins at least a quarter of its length later: two
+                # short periods would have a common one.
                 start = folded.find(spelling, stop - size + 1)
 
 

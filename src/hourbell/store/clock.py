@@ -52,7 +52,7 @@ class DatabaseClock:
         await asyncio.sleep(seconds)
 
     async def drift_seconds(self) -> float | None:
-        """How far the local wall clock is ahead; None if the round trip was too slow to measure it."""
+        """How far the local wall clock is ahead; None if the round trip was too slow to tell."""
         before = time.time()
         now = await self.now()
         took = time.time() - before

@@ -3,9 +3,9 @@
 Nothing here relies on features that a transaction pooler breaks: behind one, no session state, no
 LISTEN and no prepared statements are used.
 
-After a failover an old primary may come back and be mistaken for the database. PostgreSQL increments
-a *timeline* with every promotion; a process remembers the highest timeline that it has seen and
-refuses to use a server with a lower one.
+After a failover an old primary may come back and be mistaken for the database. PostgreSQL
+increments a *timeline* with every promotion; a process remembers the highest timeline that it has
+seen and refuses to use a server with a lower one.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ class Timeline:
         self.pool: asyncpg.Pool | None = None
 
     async def check(self, connection: asyncpg.Connection) -> None:
-        """Check a new connection. OldTimeline is temporary, until the DSN reaches the primary again."""
+        """Check a new connection. OldTimeline is temporary: the DSN may reach the primary later."""
         try:
             file = await connection.fetchval(
                 "select case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
             )
         except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
-            return  # a PostgreSQL-compatible service that hides its WAL and handles failovers itself
+            return  # a PostgreSQL-compatible service that hides its WAL; it handles failovers
         if file is None:
             raise OldTimeline("this server is a standby")
         timeline = int(file[:8], 16)
         if timeline < self._highest:
             raise OldTimeline(
-                f"this server is on timeline {timeline}, but timeline {self._highest} was seen before:"
-                " a former primary has come back"
+                f"this server is on timeline {timeline}, but timeline {self._highest} was seen"
+                " before: a former primary has come back"
             )
         if timeline > self._highest > 0 and self.pool is not None:
             await self.pool.expire_connections()  # others may still be connected to the old primary
@@ -170,7 +170,7 @@ class Database:
             return await connection.fetchval(statement, *args)
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> Listener:
-        """Call `heard` on notifications. Behind a pooler there are none, which costs only latency."""
+        """Call `heard` on notifications. Behind a pooler there are none, at the cost of latency."""
         listener = Listener(self.dsn, channel, heard)
         if not self.pooled:
             await listener.renew()
@@ -202,8 +202,8 @@ async def _check(connection: asyncpg.Connection) -> None:
     version = connection.get_server_version().major
     if version < OLDEST_VERSION:
         raise UnsafeDatabase(
-            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the server,"
-            " or unset HOURBELL_DATABASE_URL to use the embedded one."
+            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the"
+            " server, or unset HOURBELL_DATABASE_URL to use the embedded one."
         )
     for setting in ("fsync", "full_page_writes"):
         if await connection.fetchval("select current_setting($1)", setting) != "on":

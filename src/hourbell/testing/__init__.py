@@ -2,8 +2,8 @@
 
 All time-based decisions in Hourbell use one SQL function, `hourbell.clock()`, which only reads the
 database's clock. If that function is replaced, the whole engine uses virtual time: schedules fire,
-leases expire and retries become due when the test says so. Nothing else is replaced; the database and
-its transactions are real.
+leases expire and retries become due when the test says so. Nothing else is replaced; the database
+and its transactions are real.
 
     clock = await VirtualClock.install(database, at)
     engine = Engine(database, clock)

@@ -1,7 +1,7 @@
 """Conformance tests for implementations of the Dispatch interface.
 
-An implementation runs them with a subclass in its own test module and a fixture `stage` (pytest with
-pytest-asyncio in auto mode):
+An implementation runs them with a subclass in its own test module and a fixture `stage` (pytest
+with pytest-asyncio in auto mode):
 
     class TestMyDispatch(DispatchConformance):
         pass

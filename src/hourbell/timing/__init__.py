@@ -13,9 +13,9 @@ not matter which process asks, how late, or after how many crashes.
     rules.py       a rule in a zone: the next instant, whatever the clocks do
     forecast.py    the next runs with notes on clock changes, for people
 
-The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H by the
-job's own minute, and `cron.canonical` gives the text that identifies a timetable, say `17 2 * * 1-5`.
-Planners call `rules.compile_rule`, which caches the parsed rule, and then `next`.
+The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H by
+the job's own minute, and `cron.canonical` gives the text that identifies a timetable, say
+`17 2 * * 1-5`. Planners call `rules.compile_rule`, which caches the parsed rule, and then `next`.
 
 No clock is read here, and the only files read are those of the tzdata package, each once. How a job
 handles missed runs is a matter of policy, not of time, and is decided elsewhere. `docs/time.md`

@@ -142,8 +142,9 @@ def canonical(expression: str) -> str:
 def caution_about(expression: str) -> str | None:
     """A warning about a rule of six fields that was probably meant otherwise; None: no doubt.
 
-    Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds, so it runs every second of
-    each minute that matches, which few rules mean: with one exception, `* * * * * *`, which is every second in both readings.
+    Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds,
+    so it runs every second of each minute that matches, which few rules mean: with one exception,
+    `* * * * * *`, which is every second in both readings.
     """
     fields = expression.split()
     if len(fields) != 6 or set(fields) <= _ANY or fields[0] not in _EVERY_SECOND:
@@ -169,8 +170,8 @@ def resolve_hash(expression: str, job_id: int) -> str:
 
     The value for a field is BLAKE2b with an 8-byte digest over the job's id (8 bytes, big-endian)
     followed by the field's name, as a big-endian number, modulo the number of values to choose
-    from. So it never changes for a job, it is chosen separately for each field, and a field of seconds in
-    front does not change the others. Every H of one field starts from the same number:
+    from. So it never changes for a job, it is chosen separately for each field, and a field of
+    seconds in front does not change the others. Every H of one field starts from the same number:
     `H(0-29),H(30-59)` stays half an hour apart.
 
         H           one value of the field; of 1-28 in day-of-month, which every month has

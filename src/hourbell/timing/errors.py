@@ -5,8 +5,8 @@
     └── UnknownZone              the tzdata package has no such zone
 
 `field` says where to look: `second`, `minute`, `hour`, `day-of-month`, `month`, `day-of-week`,
-`expression` (the rule as a whole) or `timezone`. `reason` says what is wrong and what to do, phrased
-to follow the field's name. `hourbell.documents` turns both into a FieldError.
+`expression` (the rule as a whole) or `timezone`. `reason` says what is wrong and what to do,
+phrased to follow the field's name. `hourbell.documents` turns both into a FieldError.
 """
 
 

@@ -48,7 +48,7 @@ def is_interval(rule: str) -> bool:
 
 
 def parse_interval(rule: str) -> Interval:
-    """Parse `@every N+offset`; leading zeros are rejected, so that an interval has only one text."""
+    """Parse `@every N+offset`; leading zeros are rejected, so that an interval has one text."""
     match = _EVERY.fullmatch(rule)
     if match is None:
         ours = "an interval like @every 300+0, in whole seconds"

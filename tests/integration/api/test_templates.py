@@ -105,7 +105,7 @@ async def test_a_header_that_would_be_overwritten_is_refused(api: Client, name: 
     answer = await api.post(JOBS, calling(headers={name: "mine"}))
     [error] = answer.body["errors"]
     assert error["path"] == f"action.headers.{name}"
-    assert "leave it out" in error["message"]
+    assert "omit it" in error["message"]
 
 
 # Secrets that must exist.
