@@ -17,7 +17,7 @@ create or replace function hourbell.clock() returns timestamptz language sql vol
 return (select now from hourbell.virtual_clock);
 """
 _SET = """
-insert into hourbell.virtual_clock (now) values ($1) on conflict (one) 
+insert into hourbell.virtual_clock (now) values ($1) on conflict (one)
 do update set now = excluded.now
 """
 

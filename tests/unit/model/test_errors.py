@@ -64,7 +64,7 @@ def test_invalid_input_tells_every_field_in_its_message():
     error = InvalidInput(
         [FieldError("", "wrong_type", "must be an object"), FieldError("name", "required", "is so")]
     )
-    assert "2 fields are wrong" in error.message
+    assert "2 fields are invalid" in error.message
     assert "document: must be an object" in error.message
     assert "name: is so" in error.message
 
