@@ -136,7 +136,7 @@ class Circuits:
         return None
 
     def unknown(self, target: Target, call: int) -> None:
-        """The call said nothing about the target; if it was the probe, the next request probes."""
+        """The call gave no information on the target; if it was the probe, the next one probes."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

@@ -1,6 +1,6 @@
 """RFC 3339 text on the outside, aware datetimes in UTC on the inside.
 
-A date without an offset is refused: it would mean another moment on another machine. The range
+A date without an offset is rejected: it would mean another moment on another machine. The range
 ends a day before the end of year 9999, so that an instant can always be shown in any zone.
 """
 

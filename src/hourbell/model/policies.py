@@ -99,8 +99,8 @@ def decide(
 ) -> Retry | Dead:
     """Decide what follows when this attempt (the first is 1) has failed.
 
-    `remaining_seconds` is the time left until the total deadline, if there is one: an execution
-    whose retry could start only after it is DEAD now. `seed` is the execution's id.
+    `remaining_seconds` is the time left until the total deadline, if there is one. If a retry could
+    start only after the deadline, the execution is DEAD now. `seed` is the execution's id.
     """
     if is_final(policy, failure):
         return Dead(Reason.NON_RETRYABLE)

@@ -64,10 +64,8 @@ import psutil
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, EmbeddedServerFailed
 
 POSTGRES_MAJOR = 18
-ROOT_ACCOUNTS = (
-    "hourbell",
-    "nobody",
-)  # if the owner is root, the first that exists runs the server
+# If the owner is root, the first of these accounts that exists runs the server.
+ROOT_ACCOUNTS = ("hourbell", "nobody")
 SOCKET_PATH_BYTES = 107  # sun_path of Linux without the terminating NUL
 LOG_BYTES = 8 * 1024 * 1024  # a larger log is truncated to its last half
 LOG_CHECK_SECONDS = 30.0

@@ -4,9 +4,9 @@ A rule is read once into a `Cron`, which answers one question about the calendar
 first wall time, from a given one on, that the fields match? It knows nothing of zones; what happens
 when a wall time is missing or comes twice is decided in `rules.py`.
 
-    resolve_hash   puts a job's own numbers in the place of every H
+    resolve_hash   replaces every H by a number derived from the job id
     canonical      one text for rules that are spelled differently and mean the same
-    parse_cron     the text, read; refused if it can never match
+    parse_cron     parses the text; rejects a rule that can never match
 """
 
 import hashlib

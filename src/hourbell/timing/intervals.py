@@ -37,7 +37,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval_rule(every_seconds: int, anchor: datetime) -> str:
-    """The rule of a job that runs every so many seconds, with one run at `anchor`."""
+    """The rule of a job that runs every `every_seconds`, with one run at `anchor`."""
     if not 1 <= every_seconds <= MAX_EVERY_SECONDS:
         raise _out_of_range(every_seconds)
     return f"@every {every_seconds}+{(anchor - _EPOCH) // _SECOND % every_seconds}"

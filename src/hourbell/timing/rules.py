@@ -36,7 +36,7 @@ from hourbell.timing.zones import load_zone, utc_offset
 MAX_GAP_TO_RUN_AFTER = timedelta(hours=3)
 
 # From here on a zone has no changes listed, only a yearly rule without end, so that dates, days of
-# the week and clock changes repeat every 400 years: what does not match in so many never will.
+# the week and clock changes repeat every 400 years: without a match in 400 years there is none.
 RULES_REPEAT_FROM_YEAR = 2100
 _CYCLE_YEARS = 400
 
