@@ -1,7 +1,8 @@
-"""The composition root: wires the concrete classes of one process, starts them in order, stops them in reverse.
+"""The composition root: wires the parts of a process, starts them in order, stops them in reverse.
 
-`hourbell up` is everything in one process: the embedded PostgreSQL (or HOURBELL_DATABASE_URL), scheduler, worker, API.
-`hourbell api`, `scheduler` and `worker` are one of these roles each, any number of them on one database.
+`hourbell up` runs everything in one process: the embedded PostgreSQL (or HOURBELL_DATABASE_URL),
+scheduler, worker and API. `hourbell api`, `scheduler` and `worker` run one role each; any number of
+them can share a database.
 """
 
 from __future__ import annotations
@@ -52,20 +53,23 @@ log = structlog.get_logger()
 
 _CONNECTIONS = 12
 _LISTENER_SECONDS = 2.0
-_REVIVE_SECONDS = 0.5  # how long a dead embedded PostgreSQL may stay dead
-API_PATIENCE_SECONDS = 5.0  # a request that the database does not answer is answered by us
+_REVIVE_SECONDS = 0.5  # how often a crashed embedded PostgreSQL is detected and restarted
+API_PATIENCE_SECONDS = 5.0  # database timeout of API requests
 
 
-_NOT_MIGRATED = "The database lacks tables or functions of this version. Run `hourbell migrate` of this version once, and start again."
+_NOT_MIGRATED = (
+    "The database lacks tables or functions of this version. Run `hourbell migrate` of this "
+    "version once, then start again."
+)
 _NO_KEYS = (
-    "The API would listen on {host}, where others can reach it, and there is no API key yet, so that anybody could do "
-    "anything. Make an administrator's key first, with `hourbell keys create --role admin --name NAME`, or listen on "
-    "127.0.0.1."
+    "The API would listen on {host}, where other machines can reach it, but no API key exists, so "
+    "every caller would have full access. Create an admin key first, with `hourbell keys create "
+    "--role admin --name NAME`, or listen on 127.0.0.1."
 )
 
 
 class Role(StrEnum):
-    """What a process can be, alone or together with the others."""
+    """A role of a process; a process can have one or several."""
 
     API = "api"
     SCHEDULER = "scheduler"
@@ -76,7 +80,7 @@ ALL_ROLES = frozenset(Role)
 
 
 class Running:
-    """The roles of this process, and whether they do their work."""
+    """The running parts of this process, and their health."""
 
     def __init__(
         self,
@@ -88,13 +92,13 @@ class Running:
         self.engine = engine
         self.scheduler = scheduler
         self.worker = worker
-        self.remote: RemoteWorkers | None = None  # workers who speak through our API
+        self.remote: RemoteWorkers | None = None  # workers that use our HTTP API
 
     async def ready(self) -> dict[str, bool]:
-        """What has to hold for this process to be of use, each with its truth."""
+        """The readiness checks of this process, by name."""
         checks = await check_database(self.engine)
         if self.scheduler is None:
-            checks.pop("leader", None)  # jobs can be created, and what is ready run, without
+            checks.pop("leader", None)  # creating jobs and running ready ones needs no leader
         if self.scheduler is not None:
             checks["scheduler"] = self.scheduler.makes_progress()
         if self.worker is not None:
@@ -102,7 +106,7 @@ class Running:
         return checks
 
     def wake(self) -> None:
-        """Something may have fallen due."""
+        """Wake all parts, because an execution may have become due."""
         for part in (self.scheduler, self.worker, self.remote):
             if part is not None:
                 part.wake()
@@ -110,7 +114,7 @@ class Running:
 
 @asynccontextmanager
 async def database_of(settings: Settings) -> AsyncIterator[str]:
-    """The DSN of the database: the user's, or an embedded one that lives as long as this context."""
+    """The DSN of the configured database, or of an embedded one that runs within this context."""
     if settings.database_url is not None:
         yield settings.database_url
         return
@@ -118,7 +122,7 @@ async def database_of(settings: Settings) -> AsyncIterator[str]:
 
     async def revive() -> bool:
         if await asyncio.to_thread(server.revive):
-            log.error("PostgreSQL had died and was started again")
+            log.error("embedded PostgreSQL restarted after a crash")
         return False
 
     watch: asyncio.Task[None] | None = None
@@ -129,7 +133,7 @@ async def database_of(settings: Settings) -> AsyncIterator[str]:
     finally:
         if watch is not None:
             watch.cancel()
-        # Also when we are being cancelled: the server must not outlive us.
+        # Also when this task is cancelled: the server must not outlive the process.
         await asyncio.shield(asyncio.to_thread(server.stop))
 
 
@@ -137,7 +141,7 @@ async def database_of(settings: Settings) -> AsyncIterator[str]:
 async def engine_on(
     dsn: str, settings: Settings, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
 ) -> AsyncIterator[Engine]:
-    """An engine with connections of its own."""
+    """An engine with its own connection pool."""
     database = await Database.open(dsn, _CONNECTIONS, patience_seconds)
     try:
         times = Times(
@@ -156,9 +160,9 @@ async def engine_on(
 
 @asynccontextmanager
 async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
-    """An engine for a command that does one thing and ends: on the shared database, or on the embedded one.
+    """An engine for a one-off command, on the shared or the embedded database.
 
-    The embedded server may run already, in a process such as `hourbell up`: then it is used as it is.
+    If the embedded server already runs, in a process such as `hourbell up`, that server is used.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -169,7 +173,7 @@ async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
             try:
                 await is_migrated(dsn)
             except StoreUnavailable:
-                raise busy from None  # it is just starting or stopping, or belongs to another user
+                raise busy from None  # it is starting or stopping, or belongs to another user
         if is_ours:
             await migrate(dsn)
         elif not await is_migrated(dsn):
@@ -179,7 +183,10 @@ async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> AsyncIterator[Running]:
-    """The database and all roles in this process, running. Webhooks may go to this machine, which is whose user runs it."""
+    """Run the database and all roles in this process.
+
+    Webhooks may call this machine, because the user who runs it owns the machine.
+    """
     allowed = ",".join(filter(None, (settings.egress_allow, *LOOPBACK)))
     async with database_of(settings) as dsn:
         await migrate(dsn)
@@ -190,14 +197,14 @@ async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> Asy
 
 
 def key_ring_of(settings: Settings) -> KeyRing:
-    """The keys of secrets: of the settings, or those that `hourbell up` keeps."""
+    """The keys that encrypt secrets: from the settings, or those stored by `hourbell up`."""
     if settings.secret_keys or settings.database_url is not None:
         return KeyRing.parse(settings.secret_keys)
     return KeyRing.parse(_own_secret_keys(settings.data_dir))
 
 
 def _own_secret_keys(folder: Path) -> str:
-    """The keys of secrets of a user who has named none: made once, and kept beside the data, for him alone."""
+    """The keys when none are configured: generated once, stored in the data folder, mode 0600."""
     file = folder / "secret.keys"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,15 +212,15 @@ def _own_secret_keys(folder: Path) -> str:
             draft = file.with_suffix(f".{uuid4().hex}")
             draft.touch(mode=0o600)
             draft.write_text(KeyRing.generate())
-            # Not replaced if somebody else was first: what he sealed must open.
+            # Never replaces the file if another process was first: its secrets must stay readable.
             with contextlib.suppress(FileExistsError):
                 os.link(draft, file)
             draft.unlink()
         return file.read_text().strip()
     except OSError as error:
         raise ConfigurationError(
-            f"The keys of secrets cannot be kept in {file}: {error.strerror or error}. Let this user write there, "
-            f"or set HOURBELL_SECRET_KEYS."
+            f"The secret keys cannot be stored in {file}: {error.strerror or error}. Make the file "
+            f"writable for this user, or set HOURBELL_SECRET_KEYS."
         ) from error
 
 
@@ -221,7 +228,7 @@ def _own_secret_keys(folder: Path) -> str:
 async def role(
     settings: Settings, which: Role, handlers: Mapping[str, Handler]
 ) -> AsyncIterator[Running]:
-    """One role in this process, on a database that others share and that `hourbell migrate` has prepared."""
+    """Run one role in this process, on a shared database that `hourbell migrate` has prepared."""
     dsn = shared_database(settings)
     if not await is_migrated(dsn):
         raise ConfigurationError(_NOT_MIGRATED)
@@ -230,11 +237,12 @@ async def role(
 
 
 def shared_database(settings: Settings) -> str:
-    """The user's database; a process that is a part of several cannot do with one of its own."""
+    """The DSN of the configured database; separate processes cannot use an embedded one."""
     if settings.database_url is None:
         raise ConfigurationError(
-            "HOURBELL_DATABASE_URL is not set. A process on its own needs the PostgreSQL that the others "
-            "use; `hourbell up` runs everything in one process, with a PostgreSQL of its own."
+            "HOURBELL_DATABASE_URL is not set. A process with a single role needs the PostgreSQL "
+            "that the other processes use. `hourbell up` runs everything in one process, with an "
+            "embedded PostgreSQL."
         )
     return settings.database_url
 
@@ -243,7 +251,7 @@ def shared_database(settings: Settings) -> str:
 async def running(
     dsn: str, settings: Settings, roles: Set[Role], handlers: Mapping[str, Handler]
 ) -> AsyncIterator[Running]:
-    """These roles in this process, on a database that is migrated."""
+    """Run these roles in this process, on a migrated database."""
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(engine_on(dsn, settings))
@@ -251,13 +259,14 @@ async def running(
         scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
         worker = None
         if Role.WORKER in roles:
-            await clock.now()  # webhooks tell the time that it has heard
+            await clock.now()  # webhooks send timestamps derived from this reading
             actions = await stack.enter_async_context(_actions(handlers, settings, engine, clock))
             worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings, handlers))
         parts = Running(engine, scheduler, worker)
         app = create_health_app(parts)
         if Role.API in roles:
-            # Users wait for each other's locks; the leader and the worker must not wait for users.
+            # A pool of its own: API requests may wait for locks, but must not delay leader and
+            # worker.
             for_users = await stack.enter_async_context(
                 engine_on(dsn, settings, API_PATIENCE_SECONDS)
             )
@@ -274,7 +283,8 @@ async def running(
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))
         await stack.enter_async_context(_woken(parts))
-        # Stopped in reverse: nothing new comes in, then what runs ends, then somebody else may lead.
+        # Stopped in reverse: no new requests, then running work drains, then leadership is
+        # released.
         if scheduler is not None:
             scheduler.start()
             stack.push_async_callback(scheduler.stop)
@@ -284,22 +294,24 @@ async def running(
         await server.start()
         stack.push_async_callback(server.stop)
         if parts.remote is not None:
-            stack.push_async_callback(
-                parts.remote.stop
-            )  # first: who asks for work is not waited for
+            # Stopped first: the drain of the server must not wait for claims that long-poll.
+            stack.push_async_callback(parts.remote.stop)
         yield parts
 
 
 def collect_rarely() -> None:
-    """Look for cycles of objects less often, in a process that is ours: batches make many objects, and next to no cycles."""
+    """Run the cyclic garbage collector less often.
+
+    Only in processes that Hourbell owns. Batches create many objects and almost no cycles.
+    """
     gc.collect()
-    gc.freeze()  # what is there by now stays
+    gc.freeze()  # exclude all existing objects
     gc.set_threshold(50_000, 20, 20)
 
 
 @asynccontextmanager
 async def _working(worker: Worker) -> AsyncIterator[None]:
-    """A worker that works, and drains at the end."""
+    """Run a worker within this context, and drain it at the end."""
     working = asyncio.create_task(worker.run())
     try:
         yield
@@ -309,7 +321,7 @@ async def _working(worker: Worker) -> AsyncIterator[None]:
 
 
 async def _keep_functions(engine: Engine) -> bool:
-    """Keep migrations of other versions from dropping the functions that this process calls."""
+    """Prevent migrations of other versions from dropping the functions that this process calls."""
     await mark_used(engine.database)
     return False
 
@@ -357,7 +369,7 @@ async def _actions(
 
 @asynccontextmanager
 async def _woken(parts: Running) -> AsyncIterator[None]:
-    """Notifications wake the scheduler and the worker; the listener comes back after an outage."""
+    """Wake scheduler and worker on notifications; the listener reconnects after an outage."""
     database = parts.engine.database
     listener = await database.listen(CHANNEL, parts.wake)
 

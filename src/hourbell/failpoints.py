@@ -1,27 +1,27 @@
-"""Failpoints: named places where a process can be made to fail at the worst moment.
+"""Failpoints: named places where a process can be made to fail.
 
     HOURBELL_FAILPOINTS="plan.after_commit=kill;settle.before_commit=pause:5;claim.answer=drop*1"
 
-What a system does after a crash between two particular lines can only be known by crashing it
-there, in the code that ships. So the points stay in the product; while none is set, one costs a
-call and a dictionary look-up.
+The behaviour after a crash between two particular lines can only be tested by crashing the shipped
+code there. So the failpoints stay in the product; an inactive one costs a call and a dictionary
+look-up.
 
-A point is named after the verb it interrupts and the moment in it. An action says what happens:
+A point is named after the verb it interrupts and the moment in it. The actions are:
 
     kill            the process ends as by kill -9
-    stop            the process stops as by SIGSTOP, until somebody sends SIGCONT
-    pause:SECONDS   the caller waits, others go on (the sync form blocks its thread)
+    stop            the process stops as by SIGSTOP, until it receives SIGCONT
+    pause:SECONDS   the caller waits while other tasks continue (the sync form blocks its thread)
     error           FailpointError: the step failed
-    drop            AnswerLost, a ConnectionResetError: the step happened, its answer did not arrive
+    drop            AnswerLost, a ConnectionResetError: the step took effect, its response was lost
 
 `*N` after an action limits it to the first N hits of the point, `@N` to exactly the Nth.
 
-Tests in the same process need no action: `held(name)` stops the first caller at a point and tells
-the test that it is there.
+Tests in the same process need no action: `held(name)` stops the first caller at a point and signals
+the test that it has arrived.
 
-The table of what is set is the one global of Hourbell. A failpoint passed through every signature
-down to the last commit would be a parameter that nobody uses in production. It is written by the
-composition root, once, before anything runs, and by tests.
+The table of active points is the only global of Hourbell. Passing failpoints through every
+signature down to the last commit would add a parameter that is unused in production. The
+composition root writes the table once, before anything runs; tests also write it.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ import msgspec
 
 from hourbell.model.errors import ConfigurationError
 
-# Every point that exists. `tests/test_tidy.py` holds this list to the calls in the source.
+# All failpoints. `tests/test_tidy.py` compares this list with the calls in the source.
 NAMES: tuple[str, ...] = (
     "admit.after_commit",
     "admit.before_commit",
@@ -100,11 +100,11 @@ Verb = Literal["kill", "stop", "pause", "error", "drop"]
 
 
 class FailpointError(Exception):
-    """The failure that a failpoint was told to cause. Nobody catches it by name."""
+    """The failure that a failpoint causes. No code catches it by name."""
 
 
 class AnswerLost(ConnectionResetError):
-    """The connection broke after the effect and before its answer, or so it looks from here."""
+    """Simulates a connection that was lost after the effect and before its response."""
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -116,25 +116,25 @@ class Action(msgspec.Struct, frozen=True):
     only_hit: int | None = None  # `@N`
 
     def applies_to(self, hit: int) -> bool:
-        """Whether it happens at this hit; the first is number 1."""
+        """Whether the action applies to this hit; the first is number 1."""
         if self.only_hit is not None:
             return hit == self.only_hit
         return self.first_hits is None or hit <= self.first_hits
 
 
 class Held:
-    """A point at which the first caller waits until the test lets it go."""
+    """A point at which the first caller waits until the test releases it."""
 
     def __init__(self) -> None:
         self._reached = asyncio.Event()
         self._released = asyncio.Event()
 
     async def reached(self) -> None:
-        """Wait until somebody stands at the point."""
+        """Wait until a caller has reached the point."""
         await self._reached.wait()
 
     def release(self) -> None:
-        """Let go whoever stands there, now or later."""
+        """Release the caller that waits there now or arrives later."""
         self._released.set()
 
     async def _hold(self) -> None:
@@ -144,7 +144,7 @@ class Held:
 
 
 class _Point:
-    """A point that is set, with the count of its hits."""
+    """An active point, with the count of its hits."""
 
     def __init__(self, does: Action | Held) -> None:
         self.does = does
@@ -160,7 +160,7 @@ _points: dict[str, _Point] = {}
 
 
 def failpoint(name: str) -> None:
-    """Fail here if the point is set. For code outside of a loop."""
+    """Fail here if the point is active. For code outside of the event loop."""
     point = _points.get(name)
     if point is None:
         return
@@ -176,7 +176,7 @@ def failpoint(name: str) -> None:
 
 
 async def failpoint_async(name: str) -> None:
-    """Fail here if the point is set. A pause lets the loop go on."""
+    """Fail here if the point is active. A pause does not block the event loop."""
     point = _points.get(name)
     if point is None:
         return
@@ -205,7 +205,7 @@ def _fail(name: str, verb: Verb) -> None:
 
 
 def configure(text: str, *, names: tuple[str, ...] = NAMES) -> None:
-    """Set the points of the text and no others; the empty text sets none."""
+    """Activate the points in the text and no others; the empty text activates none."""
     actions = parse(text, names=names)
     _points.clear()
     _points.update({name: _Point(action) for name, action in actions.items()})
@@ -223,23 +223,23 @@ def held(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Held]:
     finally:
         hold.release()
         if before is None:
-            _points.pop(name, None)  # `configure` may have been there meanwhile
+            _points.pop(name, None)  # `configure` may have removed it meanwhile
         else:
             _points[name] = before
 
 
 def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, Action]:
-    """Read `name=action;name=action`; raises ConfigurationError at the first thing wrong."""
+    """Parse `name=action;name=action`; raises ConfigurationError at the first error."""
     actions: dict[str, Action] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, what = entry.partition("=")
         if not equals:
             raise ConfigurationError(
-                f"The failpoint {entry!r} says no action; write it as name=action."
+                f"The failpoint {entry!r} has no action; write it as name=action."
             )
         _refuse_unknown(name, names)
         if name in actions:
-            raise ConfigurationError(f"The failpoint {name!r} is set twice; leave one.")
+            raise ConfigurationError(f"The failpoint {name!r} is set twice; remove one.")
         actions[name] = _parse_action(what)
     return actions
 
@@ -254,7 +254,7 @@ def _parse_action(text: str) -> Action:
     found = _ACTION.fullmatch(text)
     if found is None or float(found["seconds"] or 0) > MAX_PAUSE_SECONDS:
         raise ConfigurationError(
-            f"The failpoint action {text!r} cannot be read. It is one of kill, stop, error, drop, "
+            f"The failpoint action {text!r} is invalid. It is one of kill, stop, error, drop, "
             f"pause:SECONDS (at most {MAX_PAUSE_SECONDS:g}), and may end in *N (the first N hits) "
             f"or @N (the Nth hit)."
         )
@@ -269,5 +269,5 @@ def _parse_action(text: str) -> Action:
 def _refuse_unknown(name: str, names: tuple[str, ...]) -> None:
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(names)}."
+        hint = f"Did you mean {close[0]!r}?" if close else f"Failpoints: {', '.join(names)}."
         raise ConfigurationError(f"There is no failpoint {name!r}. {hint}")

@@ -1,8 +1,9 @@
-"""Settings: what the environment says, read once and checked as a whole.
+"""Settings from environment variables, read once and validated as a whole.
 
-The struct is the list of settings: a field `worker_slots` is the variable `HOURBELL_WORKER_SLOTS`,
-its type and bounds decide what is accepted, its description tells the person who got it wrong what
-is expected. `docs/configuration.md` has the table for readers; a test holds it to this struct.
+The struct is the list of settings: the field `worker_slots` is the variable
+`HOURBELL_WORKER_SLOTS`. Its type and bounds define what is accepted, and its description is used in
+error messages. `docs/configuration.md` has the table for users; a test keeps it in sync with this
+struct.
 """
 
 import difflib
@@ -36,12 +37,12 @@ Queues = Annotated[
     str,
     Meta(
         pattern=r"^(\*|[A-Za-z0-9._:-]{1,64}(,[A-Za-z0-9._:-]{1,64}){0,49})$",
-        description="names of queues, with commas between them, or * for all",
+        description="a comma-separated list of queue names, or * for all",
     ),
 ]
 Slots = Annotated[int, Meta(ge=1, le=10_000, description="a number from 1 to 10000")]
 Host = Annotated[str, Meta(min_length=1, description="a host name or an address")]
-CaFile = Annotated[Path, Meta(description="a path of a file with certificates")]
+CaFile = Annotated[Path, Meta(description="the path of a file with certificates")]
 Folder = Annotated[Path, Meta(description="a path")]
 DatabaseUrl = Annotated[
     str,
@@ -52,21 +53,21 @@ LogLevel = Annotated[
     Meta(description="one of debug, info, warning, error"),
 ]
 EgressAllow = Annotated[
-    str, Meta(description="networks and hosts with ports, with commas between them")
+    str, Meta(description="a comma-separated list of networks and host:port pairs")
 ]
 SecretKeys = Annotated[str, Meta(description="name:key,name:key, each key 32 bytes in base64")]
 Failpoints = Annotated[str, Meta(description="name=action;name=action")]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process was told to run."""
+    """The configuration of this process."""
 
     audit_days: Days = 365  # how long entries of the audit trail are kept
-    ca_file: CaFile | None = None  # whom webhooks trust besides those whom this machine does
+    ca_file: CaFile | None = None  # CAs that webhooks trust in addition to the system's
     data_dir: Folder  # of the embedded database
     database_url: DatabaseUrl | None = None  # None means the embedded one
     dead_letter_days: Days = 365  # how long dead letters are kept
-    egress_allow: EgressAllow = ""  # where webhooks may go besides the internet
+    egress_allow: EgressAllow = ""  # targets that webhooks may call besides the internet
     failpoints: Failpoints = ""
     horizon_seconds: HorizonSeconds = 60  # how far ahead executions are planned
     host: Host = "127.0.0.1"
@@ -74,13 +75,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     ledger_days: Days = 30  # how long ended executions are kept
     log_level: LogLevel = "info"
-    max_crashes: Crashes = 3  # deaths of its worker while it ran alone, until an execution is DEAD
+    max_crashes: Crashes = 3  # worker crashes while it ran alone, until an execution is DEAD
     port: Port = 8080
-    secret_keys: SecretKeys = ""  # that secrets are sealed with, the newest first
-    worker_critical_slots: CriticalSlots = (
-        5  # of the slots, kept for CRITICAL; one is left to the rest
-    )
-    worker_low_share: Share = 0.05  # of the claims, begin with the least urgent
+    secret_keys: SecretKeys = ""  # keys that encrypt secrets, the newest first
+    worker_critical_slots: CriticalSlots = 5  # slots reserved for CRITICAL; leaves at least one
+    worker_low_share: Share = 0.05  # share of claims that start with the lowest priority
     worker_queues: Queues = ALL_QUEUES
     worker_slots: Slots = 200
 
@@ -93,9 +92,9 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:
-    """The settings in this environment; raises ConfigurationError with everything wrong in it.
+    """The settings in this environment; raises ConfigurationError with all errors.
 
-    A variable that is set to nothing counts as not set.
+    An empty variable counts as not set.
     """
     given = {name: value for name, value in env.items() if name.startswith(PREFIX) and value}
     fields = {variable_name(field.name): field for field in msgspec.structs.fields(Settings)}
@@ -128,7 +127,7 @@ def variable_name(field: str) -> str:
 
 
 def _default_data_dir(env: Mapping[str, str]) -> Path:
-    """Where the XDG rules put the data of programs; below the present folder without a home."""
+    """The XDG data folder; without a home directory, a folder in the working directory."""
     if env.get("XDG_DATA_HOME"):
         return Path(env["XDG_DATA_HOME"]) / "hourbell"
     if env.get("HOME"):
@@ -137,15 +136,15 @@ def _default_data_dir(env: Mapping[str, str]) -> Path:
 
 
 def _unknown(name: str, names: list[str]) -> str:
-    # Compared without the prefix, which makes everything look alike.
+    # Compared without the prefix, which would make all names similar.
     endings = [known.removeprefix(PREFIX) for known in names]
     close = difflib.get_close_matches(name.removeprefix(PREFIX), endings, n=1)
-    hint = f"Did you mean {PREFIX}{close[0]}?" if close else f"There are: {', '.join(names)}."
+    hint = f"Did you mean {PREFIX}{close[0]}?" if close else f"Settings: {', '.join(names)}."
     return f"{name} is not a setting. {hint}"
 
 
 def _wrong(name: str, value: str, field: msgspec.structs.FieldInfo) -> str:
-    # A URL may hold a password, and messages end up in logs.
+    # A URL may contain a password, and messages end up in logs.
     shown = "not shown here" if name == variable_name("database_url") else ascii(value[:100])
     return f"{name} must be {_expected(msgspec.inspect.type_info(field.type))}; it is {shown}."
 

@@ -41,7 +41,7 @@ async def test_a_server_of_an_older_timeline_is_refused(tmp_path: Path) -> None:
 
         await pair.resurrect_old_primary()
         await leads_to(old)
-        assert str(old) not in await until("an old primary has come back")
+        assert str(old) not in await until("a former primary has come back")
         await leads_to(pair.primary_port)
         assert str(old) not in await until(str(pair.primary_port))
         await database.close()

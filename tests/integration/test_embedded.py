@@ -274,7 +274,7 @@ def test_a_failed_start_says_why_and_gives_the_folder_back(
 def test_files_of_another_major_version_are_refused(server: EmbeddedServer, data: Path) -> None:
     server.stop()
     (data / "postgres" / "PG_VERSION").write_text("17\n")
-    with pytest.raises(ConfigurationError, match="made by PostgreSQL 17"):
+    with pytest.raises(ConfigurationError, match="created by PostgreSQL 17"):
         server.start()
 
 

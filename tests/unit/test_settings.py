@@ -67,9 +67,9 @@ def test_a_variable_set_to_nothing_counts_as_not_set() -> None:
         ("HOURBELL_LEASE_SECONDS", "1.5", "must be whole seconds from 1 to 3600; it is '1.5'"),
         ("HOURBELL_LOG_LEVEL", "loud", "must be one of debug, info, warning, error"),
         ("HOURBELL_WORKER_SLOTS", "-1", "must be a number from 1 to 10000"),
-        ("HOURBELL_WORKER_QUEUES", "default,", "must be names of queues, with commas"),
+        ("HOURBELL_WORKER_QUEUES", "default,", "must be a comma-separated list of queue names"),
         ("HOURBELL_WORKER_SLOT", "1", "is not a setting. Did you mean HOURBELL_WORKER_SLOTS?"),
-        ("HOURBELL_ZZZ", "1", "is not a setting. There are: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
+        ("HOURBELL_ZZZ", "1", "is not a setting. Settings: HOURBELL_AUDIT_DAYS, HOURBELL_CA_FILE"),
         ("HOURBELL_FAILPOINTS", "plan.never=kill", "There is no failpoint 'plan.never'"),
     ],
 )

@@ -1,11 +1,11 @@
-"""Actions: what an execution does when it runs. An action turns a run into an outcome and decides nothing else.
+"""Actions: what an execution does. An action turns a run into an outcome, and decides nothing else.
 
 task.py       a handler in this process
 webhook.py    an HTTP request:
-    requests.py, signing.py             what is sent
-    egress.py, names.py, trust.py       where it may go, by which address, and whom to believe
-    answers.py                          what the answer means
-    circuits.py                         hosts and endpoints that keep failing
+    requests.py, signing.py             the content of the request
+    egress.py, names.py, trust.py       allowed targets, DNS, and TLS certificates
+    answers.py                          the meaning of the response
+    circuits.py                         circuit breakers for hosts and endpoints
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourbell.model.jobs import JobSpec
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, as an action sees it."""
+    """One attempt, as passed to an action."""
 
     claimed: Claimed
     spec: JobSpec
@@ -29,28 +29,29 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 class StillRunning(asyncio.CancelledError):
-    """The action was cancelled, but what it started cannot be stopped and goes on until `ended`."""
+    """The action was cancelled, but its thread cannot be stopped and runs until `ended`."""
 
     def __init__(self, ended: asyncio.Future[Outcome]) -> None:
         self.ended = ended
 
 
 def failed(error: BaseException) -> Failed:
-    """An exception is a failure of the kind of its class's name."""
+    """The failure for an exception; its kind is the name of the exception's class."""
     kind = type(error).__name__
     try:
         return Failed(f"{kind}: {error}", kind)
     except Exception:
-        return Failed(kind, kind)  # it cannot even be written
+        return Failed(kind, kind)  # the exception's own __str__ failed
 
 
 class Action(Protocol):
     """A way to run executions: webhook or task."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
-        """Do the work that `action`, the job's own specification, asks for.
+        """Perform `action`, which is the job's own specification.
 
-        What it raises is a failure, see `failed`. It is cancelled when it is over its time or not wanted any more.
+        An exception is a failure, see `failed`. The call is cancelled at its timeout or when
+        cancellation of the execution was requested.
         """
 
 

@@ -1,18 +1,22 @@
 """Circuit breakers: a target that keeps failing gets fewer requests from this process for a while.
 
-    closed ── failures in a row ──▶ open ── the pause is over ──▶ one probe ── it succeeds ──▶ closed
+    closed ── failures in a row ──▶ open ── the pause is over ──▶ one probe ── success ──▶ closed
                                      ▲                              │
-                                     └──── it fails: twice the pause ┘
+                                     └──── failure: twice the pause ┘
 
-A request that meets an open circuit is put off, not failed: nothing is sent, so no attempt is burnt. It takes several failures in a
-row, over a while: failures among successes open nothing. `webhook` has two sets of circuits. Those of hosts count connections that
-could not be made, those of endpoints (method and path at a host) count bad answers and answers that did not come. So a broken endpoint
-never delays another one, and a dead host is still called by one probe at a time, however many endpoints it has.
+A request to an open circuit is postponed, not failed: nothing is sent, so it uses up no attempt. A
+circuit opens after several consecutive failures over some time; failures mixed with successes do
+not open it. `webhook` has two sets of circuits. Host circuits count failed connections; endpoint
+circuits (method and path on a host) count error responses and missing responses. So a broken
+endpoint never delays another one, and a dead host gets one probe at a time, however many endpoints
+it has.
 
-Jobs that share an endpoint may differ in what they send, and every probe may be sent by one that fails. So an endpoint's circuit delays
-an attempt by at most `longest_wait_seconds`; after that the attempt is sent, a bounded number of them at once.
-A probe that has no outcome after `PROBE_SECONDS` is not waited for any longer.
-Purely decided: times come in as arguments, monotonic.
+Jobs that share an endpoint may send different content, and every probe may come from a job that
+always fails. So an endpoint's circuit delays an attempt by at most `longest_wait_seconds`; after
+that the attempt is sent, with a bounded number of such attempts at once. A probe without an outcome
+after `PROBE_SECONDS` no longer blocks other requests.
+
+Decisions are pure: times are arguments, monotonic.
 """
 
 from __future__ import annotations
@@ -20,45 +24,43 @@ from __future__ import annotations
 import math
 import random
 
-FAILURES = 20  # in a row: of a target that lives, half of what is sent there may fail,
-OVER_SECONDS = 2.0  # from the first to the last of them
+FAILURES = 20  # consecutive: half of the requests to a healthy target may fail,
+OVER_SECONDS = 2.0  # at least this long from the first to the last of them
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 PROBE_SECONDS = 30.0  # after this, another request may probe
-MOST_LATE_AT_ONCE = (
-    20  # requests under way that went past one open circuit after their longest wait
-)
-_NO_PLACE_SECONDS = 1.0  # how long one of them waits for a place, at least
-_MOST_TARGETS = 10_000  # circuits; of more, those whose failures began first are forgotten
-_MOST_WAITING = 10_000  # attempts whose wait is measured; of more, the later ones wait for a place
-_FORGOTTEN_AFTER = 3  # longest waits: by then another process has run the attempt
+MOST_LATE_AT_ONCE = 20  # in-flight requests per open circuit that had reached the longest wait
+_NO_PLACE_SECONDS = 1.0  # the shortest delay when that limit is reached
+_MOST_TARGETS = 10_000  # circuits; beyond that, those whose failures began first are dropped
+_MOST_WAITING = 10_000  # attempts whose wait is tracked; beyond that, later ones are not tracked
+_FORGOTTEN_AFTER = 3  # times the longest wait: by then another process has run the attempt
 
-Target = tuple[str | int, ...]  # tenant, host, port; and of an endpoint, method and path
+Target = tuple[str | int, ...]  # tenant, host, port; for an endpoint: tenant, method, URL
 
 
 class _Circuit:
     __slots__ = ("failures", "late", "open_until", "pause", "probe", "probe_until", "since")
 
     def __init__(self, now: float) -> None:
-        self.since = now  # the first of the failures
-        self.failures = 0  # in a row
+        self.since = now  # time of the first failure
+        self.failures = 0  # consecutive
         self.pause = 0.0  # 0: closed
         self.open_until = 0.0
         self.probe: int | None = None  # the call that probes,
-        self.probe_until = 0.0  # and how long the others wait for it
-        self.late: set[int] = set()  # calls under way that had waited long enough
+        self.probe_until = 0.0  # and until when the others wait for it
+        self.late: set[int] = set()  # in-flight calls that had reached the longest wait
 
 
 class Circuits:
-    """The circuits of one process, by target. Only those that have failed lately are remembered.
+    """The circuits of one process, by target. Only recently failed targets are kept.
 
-    `call` is a number that the caller chooses, a different one for each request.
+    `call` is a number chosen by the caller, unique per request.
     """
 
     def __init__(self, longest_wait_seconds: float = math.inf) -> None:
         self._longest_wait_seconds = longest_wait_seconds
         self._circuits: dict[Target, _Circuit] = {}
-        self._waiting: dict[tuple[int, int], float] = {}  # since when an attempt is put off
+        self._waiting: dict[tuple[int, int], float] = {}  # attempt → postponed since
 
     def delay_seconds(
         self,
@@ -68,10 +70,11 @@ class Circuits:
         attempt: tuple[int, int] = (0, 0),
         waited_seconds: float = 0.0,
     ) -> float | None:
-        """None: send it, and report the outcome. Otherwise do not send it, and retry after so many seconds.
+        """None: send the request and report its outcome. Otherwise retry after this many seconds.
 
-        `attempt` is an execution and its attempt, `waited_seconds` how late it is: other processes may have put it off. What is
-        late by more than twice the longest wait is late for another reason.
+        `attempt` is an execution id and its attempt; `waited_seconds` is how late it is, because
+        other processes may have postponed it. An attempt that is late by more than twice the
+        longest wait is late for another reason.
         """
         circuit = self._circuits.get(target)
         if circuit is None or not circuit.pause:
@@ -82,7 +85,8 @@ class Circuits:
             circuit.probe, circuit.probe_until = call, now + PROBE_SECONDS
             self._waiting.pop(attempt, None)
             return None
-        # Put off by different times, so that they do not come back together; during a probe, by what the next pause is at least.
+        # Random delays, so that requests do not return all at once; during a probe, at least half
+        # of the current pause.
         delay = max(rest, circuit.pause / 2) + random.random() * circuit.pause / 2  # nosec B311
         if self._longest_wait_seconds == math.inf:
             return delay
@@ -110,12 +114,12 @@ class Circuits:
         self._waiting[attempt] = since
 
     def lives(self, target: Target) -> None:
-        """It has answered."""
+        """The target responded."""
         if self._circuits:
             self._circuits.pop(target, None)
 
     def failed(self, target: Target, call: int, now: float) -> float | None:
-        """It has not, or not well. How long it is left alone, if that begins now."""
+        """The target failed. Returns the length of the pause if the circuit opens now."""
         circuit = self._circuits.get(target)
         if circuit is None:
             if len(self._circuits) >= _MOST_TARGETS:
@@ -132,7 +136,7 @@ class Circuits:
         return None
 
     def unknown(self, target: Target, call: int) -> None:
-        """It ended without an outcome for the target: if it was the probe, the next request becomes the probe."""
+        """The call gave no information on the target; if it was the probe, the next one probes."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

@@ -1,11 +1,12 @@
-"""Connections to targets, under the rule of where webhooks may go.
+"""Connections to targets, subject to the egress rules.
 
-Names are looked at whenever they are to be connected to, addresses that a URL names when it is read, and every address once more when
-a socket is made for it: whatever way a URL was written or understood, that is what is connected to. A name that an administrator allows
-opens the addresses that it has to the request that has looked it up, and to no other.
+Host names are checked for every connection, IP addresses in a URL when it is parsed, and every
+address again when a socket is created for it: however a URL was written or parsed, that address is
+the one connected to. A host name allowed by an administrator allows its addresses only for the
+request that resolved it.
 
-A name that leads where nobody may go and a name that leads nowhere look the same to whoever sends a webhook, so that nobody learns
-which names there are in our network. The log tells them apart.
+To the sender of a webhook, a name with a forbidden address and a name without an address look the
+same, so that tenants cannot discover names of our network. The log distinguishes them.
 """
 
 from __future__ import annotations
@@ -24,22 +25,26 @@ log = structlog.get_logger()
 
 
 class Sending:
-    """A request that a connection is made for. The HTTP client asks for addresses and sockets on its own, and does not know it."""
+    """The request that a connection is made for.
+
+    Kept in a context variable, because the HTTP client resolves names and creates sockets without
+    passing the request along.
+    """
 
     __slots__ = ("by_name", "connected", "tenant")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.connected = False  # whether there is a connection, new or pooled
-        self.by_name: set[tuple[str, int]] = set()  # addresses that it may go to for their name
+        self.by_name: set[tuple[str, int]] = set()  # addresses allowed because of their name
 
 
-# The client's tasks have copies of the context, so what they have in it is the same object.
+# The client's tasks copy the context, but the copies refer to the same object.
 SENDING: ContextVar[Sending] = ContextVar("sending")
 
 
 class GuardedResolver(AbstractResolver):
-    """Looks names up, gives only addresses that may be connected to, and makes sockets for no others."""
+    """Resolves names to allowed addresses only, and creates sockets only for those."""
 
     def __init__(self, egress: Egress, names: Names | None = None) -> None:
         self._egress = egress
@@ -48,19 +53,19 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of a name, if all of them may be connected to; else NameFailed, as if there were none."""
+        """All addresses of a name. Raises NameFailed if it has none, or if one is forbidden."""
         sending = SENDING.get()
         tenant = sending.tenant
         try:
             found = await self._names.addresses(tenant, host)
         except NameFailed as error:
-            log.info("a name has no address", tenant=tenant, host=host, error=str(error))
+            log.info("host not resolved", tenant=tenant, host=host, error=str(error))
             raise
         try:
             self._egress.check(host, port, found)
         except ForbiddenTarget:
             log.warning(
-                "a name leads where webhooks must not go",
+                "forbidden address",
                 tenant=tenant,
                 host=host,
                 port=port,
@@ -81,7 +86,7 @@ class GuardedResolver(AbstractResolver):
         ]
 
     def make_socket(self, info: AddrInfoType) -> socket.socket:
-        """A socket for an address that is about to be connected to."""
+        """A socket for an address that will be connected to; raises ForbiddenTarget."""
         family, kind, protocol, _, (address, port, *_) = info
         is_allowed = self._egress.allows(str(address), int(port), str(address))
         if not is_allowed and (address, port) not in SENDING.get().by_name:
@@ -89,4 +94,4 @@ class GuardedResolver(AbstractResolver):
         return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
-        """Nothing is held but threads that end by themselves."""
+        """Nothing to close: look-up threads end by themselves."""

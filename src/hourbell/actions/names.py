@@ -1,8 +1,9 @@
-"""Names of targets, looked up: by threads of our own, a bounded number of them, and remembered for a moment.
+"""DNS look-ups of target hosts: in a bounded number of own threads, with a short cache.
 
-Nobody can stop a look-up: a name server that does not answer holds a thread for as long as the system is patient. So whoever waits for
-a name goes without after a while, and the look-ups that one tenant may have under way are far fewer than there may be in all: a
-tenant's slow names wait for each other, and nobody's else for them. Executions of a tenant that want the same name share one look-up.
+A look-up cannot be cancelled: a name server that does not respond blocks a thread until the
+system's timeout. So callers stop waiting after WAIT_SECONDS, and each tenant may have far fewer
+look-ups in progress than the total limit: slow names of a tenant delay only that tenant. Executions
+of a tenant that need the same name share one look-up.
 """
 
 from __future__ import annotations
@@ -18,46 +19,44 @@ from typing import Any
 
 import msgspec
 
-WAIT_SECONDS = 5.0  # whoever waits longer for a name goes without
-FRESH_SECONDS = 10.0  # how long an answer counts,
-FAILED_SECONDS = 2.0  # and how long that there is none
+WAIT_SECONDS = 5.0  # longest wait of a caller for a look-up
+FRESH_SECONDS = 10.0  # how long a result is cached,
+FAILED_SECONDS = 2.0  # and how long a failure is
 MOST_UNDER_WAY = 128
 MOST_OF_TENANT = 32
-_MOST_KNOWN = (
-    10_000  # names that are remembered; of more, those that were learnt first are forgotten
-)
+_MOST_KNOWN = 10_000  # cached names; beyond that, the oldest are dropped
 
-LookUp = Callable[[str], Sequence[str]]  # from a name to its addresses; it may block, and raise
+LookUp = Callable[[str], Sequence[str]]  # from a name to its addresses; may block and raise
 
 
 class NameFailed(OSError):
-    """There is no address for a name."""
+    """The name has no address."""
 
 
 class NameTooSlow(NameFailed):
-    """Nobody has said in time whether there is."""
+    """The look-up did not finish in time."""
 
 
 def look_up(host: str) -> Sequence[str]:
-    """As this machine does it: by its files, or by asking name servers."""
+    """Resolve with the system's resolver: hosts file or name servers."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     return [_text(place) for *_, place in found]
 
 
 def _text(place: tuple[Any, ...]) -> str:
-    """An address; one that counts on a link only, with its link."""
+    """The text of an address; a link-local address includes its scope."""
     address, scope = str(place[0]), place[3] if len(place) > 3 else 0
     return f"{address}%{scope}" if scope else address
 
 
 class _Known(msgspec.Struct, frozen=True):
     addresses: Sequence[str]
-    failure: str  # why there are none
+    failure: str  # why there are no addresses
     until: float  # monotonic
 
 
 class _Wanted:
-    """A name that is looked up, or waits for its turn."""
+    """A look-up in progress or waiting to start."""
 
     __slots__ = ("answer", "begun", "host", "tenant", "waiting")
 
@@ -66,20 +65,20 @@ class _Wanted:
         self.host = host
         self.answer: asyncio.Future[_Known] = asyncio.get_running_loop().create_future()
         self.begun = False
-        self.waiting = 0  # how many wait for it
+        self.waiting = 0  # number of callers waiting for it
 
 
 class Names:
-    """The names that this process knows, and asks for."""
+    """The look-up cache of this process."""
 
     def __init__(self, look_up: LookUp = look_up) -> None:
         self._look_up = look_up
         self._known: dict[str, _Known] = {}
-        self._wanted: dict[tuple[str, str], _Wanted] = {}  # those that came first are first
+        self._wanted: dict[tuple[str, str], _Wanted] = {}  # oldest first
         self._under_way: Counter[str] = Counter()  # by tenant
 
     async def addresses(self, tenant: str, host: str) -> Sequence[str]:
-        """All addresses of a name; NameFailed if there is none."""
+        """All addresses of a name; raises NameFailed if there is none."""
         known = self._known.get(host)
         if known is None or known.until <= time.monotonic():
             known = await self._learnt(tenant, host)
@@ -104,7 +103,7 @@ class Names:
                 self._wanted.pop((tenant, host), None)
 
     def _begin(self) -> None:
-        """Look up those whose turn it is: first who has the fewest under way."""
+        """Start waiting look-ups; tenants with the fewest in progress go first."""
         while self._under_way.total() < MOST_UNDER_WAY:
             free = [
                 wanted
@@ -116,7 +115,7 @@ class Names:
             wanted = min(free, key=lambda one: self._under_way[one.tenant])
             wanted.begun = True
             self._under_way[wanted.tenant] += 1
-            # A daemon, so that a name server which hangs does not keep the process from ending.
+            # A daemon thread, so that a hanging name server does not block process exit.
             threading.Thread(
                 target=self._run,
                 args=[wanted, asyncio.get_running_loop()],
@@ -129,9 +128,9 @@ class Names:
         failure = "it has no address"
         try:
             addresses = self._look_up(wanted.host)
-        except Exception as error:  # UnicodeError of a text that is no name, among others
+        except Exception as error:  # such as UnicodeError for an invalid host name
             failure = f"{type(error).__name__}: {error}"
-        # The loop may be closed by now: then nobody waits for this any more.
+        # The loop may be closed by now; then no caller is waiting any more.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._ended, wanted, addresses, failure)
 

@@ -1,7 +1,7 @@
-"""What a webhook sends: the job's own request with its secrets filled in, and what Hourbell says about itself.
+"""The request of a webhook: the job's own request with secrets filled in, plus Hourbell's headers.
 
-The execution id is the same over all attempts and goes along as an idempotency key, with the fence. Signatures follow
-Standard Webhooks; see `signing`.
+The execution id is the same for all attempts and is sent as the idempotency key, together with the
+fence. Signatures follow Standard Webhooks; see `signing`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hourbell.security.secrets import (
     signer_of,
 )
 
-MAX_FILLED_BYTES = 1024 * 1024  # of a body with its secrets
+MAX_FILLED_BYTES = 1024 * 1024  # of a body with its secrets filled in
 
 MISSING_SECRET, BAD_SECRET = "missing_secret", "bad_secret"  # kinds of failure
 
@@ -39,11 +39,11 @@ _TEXT = "text/plain; charset=utf-8"
 _OPENS = "{{secret:"
 _OPENS_BYTES = _OPENS.encode()
 _NO_SECRETS = Redactor(())
-_instant = lru_cache(maxsize=256)(format_instant)  # much is scheduled for the same moment
+_instant = lru_cache(maxsize=256)(format_instant)  # many executions share the same instant
 
 
 class CannotSend(Exception):
-    """A request cannot be made: a secret is missing, or is not what it is used as. Tells names, never values."""
+    """The request cannot be built: a secret is missing or unusable. Has names, never values."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
@@ -56,19 +56,19 @@ class Prepared(msgspec.Struct, frozen=True):
     url: str
     headers: CIMultiDict[str]
     body: bytes | None
-    redactor: Redactor  # for whatever is kept of what comes back
+    redactor: Redactor  # for whatever is stored of the response
 
 
 async def prepared(
     action: WebhookAction, run: Run, secrets: SecretSource, token: str, timestamp: int
 ) -> Prepared:
-    """The request of this attempt. `token` completes it later, if the target asks for that."""
+    """The request of this attempt. With `token` the target can complete it asynchronously."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
     fillable = None if action.literal else body
     names = names_of(action) if _may_have_secrets(url, headers, fillable) else set()
     if len(names) > MAX_OF_REQUEST:
-        raise CannotSend(f"It names more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
+        raise CannotSend(f"The request uses more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
     known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
     if names:
         values = {name: secret.value for name, secret in known.items()}
@@ -88,14 +88,15 @@ async def prepared(
     own |= signed_headers(own["Idempotency-Key"], timestamp, body or b"", _keys(action, known))
     request: CIMultiDict[str] = CIMultiDict(usual if headers else usual | own)
     if headers:
-        # Of one name, the last stands: a job may choose what is usual, not what the target trusts us to say.
+        # The last value wins: a job may override the defaults, but not the headers that targets
+        # trust to come from Hourbell.
         request.update(headers)
         request.update(own)
     return Prepared(url, request, body, _redactor(known))
 
 
 def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) -> bool:
-    """A quick look, for the many that have none."""
+    """A cheap check first, because most requests have no secrets."""
     if body is not None and _OPENS_BYTES in body:
         return True
     return _OPENS in url or (bool(headers) and any(_OPENS in value for value in headers.values()))
@@ -117,7 +118,7 @@ def _own_headers(run: Run, token: str) -> dict[str, str]:
 
 
 def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
-    """What to sign by: nothing if nothing is said about it, and the tenant has no usual secret for it."""
+    """The signing keys; none if the job names no secret and the tenant has no default one."""
     name = signer_of(action)
     secret = known.get(name)
     if secret is None:
@@ -127,7 +128,9 @@ def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:
     for value in secret.values:
         problem = secret_problem(value)
         if problem:
-            raise CannotSend(f"The secret {name!r} cannot sign anything: it {problem}.", BAD_SECRET)
+            raise CannotSend(
+                f"The secret {name!r} cannot be used to sign: it {problem}.", BAD_SECRET
+            )
     return secret.values
 
 
@@ -136,27 +139,27 @@ def _missing(name: str) -> CannotSend:
 
 
 def _check_secrets(known: Mapping[str, Secret]) -> None:
-    """What comes back has to be searched for all of them."""
+    """Bound the total size, because every response is searched for all secrets."""
     if sum(len(value.encode()) for one in known.values() for value in one.values) > (
         MAX_BYTES_OF_REQUEST
     ):
-        message = f"Its secrets have more than {MAX_BYTES_OF_REQUEST} bytes together."
+        message = f"The secrets of the request exceed {MAX_BYTES_OF_REQUEST} bytes in total."
         raise CannotSend(message, BAD_SECRET)
 
 
 def _check_size(body: bytes, values: Mapping[str, str]) -> None:
-    """Before anything is filled in: a short placeholder may stand for much, and often."""
+    """Bound the size before filling in: short placeholders may expand a lot, many times."""
     size = len(body) + sum(
         body.count(f"{_OPENS}{name}}}}}".encode()) * len(value.encode())
         for name, value in values.items()
     )
     if size > MAX_FILLED_BYTES:
-        message = f"With its secrets filled in, the body has more than {MAX_FILLED_BYTES} bytes."
+        message = f"With its secrets filled in, the body exceeds {MAX_FILLED_BYTES} bytes."
         raise CannotSend(message, BAD_SECRET)
 
 
 def _check_filled(url: str, headers: Mapping[str, str]) -> None:
-    """Once more after the secrets have come in: they may bring along whatever they like."""
+    """Validate again after filling in, because secrets may contain any text."""
     problem = url_problem(url)
     if problem:
         raise CannotSend(f"With its secrets filled in, the url {problem}.", BAD_SECRET)
@@ -180,8 +183,9 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
     return (_large if sum(map(len, values)) > _MOST_SMALL else _small)(values)
 
 
-# Most webhooks of a tenant have the same secrets, and a redactor takes long to make; a large one is not small in memory.
-# So the values of the last ones stay in memory: docs/security.md says so.
+# Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors
+# are cached; fewer large ones, because they take much memory. So recently used values stay in
+# memory, as docs/security.md says.
 _MOST_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)
 _large = lru_cache(maxsize=16)(Redactor)

@@ -1,7 +1,8 @@
-"""Signatures after Standard Webhooks: the target can tell that a request is ours, whole, and of now.
+"""Standard Webhooks signatures: the target can verify that a request is authentic and recent.
 
-What is signed is `id.timestamp.body`; the id is the execution's and stays the same over its attempts. A secret is `whsec_` and
-base64. While secrets are rotated a request carries a signature by each of them, with a space in between.
+The signed text is `id.timestamp.body`; the id is the execution id, the same for all attempts. A
+secret is `whsec_` followed by base64. While a secret is rotated, a request carries one signature
+per value, separated by a space.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FEWEST_BYTES, MOST_BYTES = 24, 64
 
 
 def secret_problem(text: str) -> str | None:
-    """Why a text is no signing secret, or None."""
+    """Why a text is not a signing secret, or None."""
     if not text.startswith(PREFIX):
         return f"must begin with {PREFIX}"
     try:
@@ -25,14 +26,14 @@ def secret_problem(text: str) -> str | None:
     except (binascii.Error, ValueError):
         return f"must be base64 after {PREFIX}"
     if not FEWEST_BYTES <= size <= MOST_BYTES:
-        return f"must be of {FEWEST_BYTES} to {MOST_BYTES} bytes"
+        return f"must have {FEWEST_BYTES} to {MOST_BYTES} bytes"
     return None
 
 
 def signed_headers(
     message_id: str, timestamp: int, body: bytes, keys: Sequence[str]
 ) -> dict[str, str]:
-    """The headers of a request that is signed by all of these secrets; without one, it is not."""
+    """The headers of a request signed with all of these secrets; unsigned if there are none."""
     headers = {"webhook-id": message_id, "webhook-timestamp": str(timestamp)}
     if keys:
         content = f"{message_id}.{timestamp}.".encode() + body

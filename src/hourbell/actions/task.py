@@ -1,8 +1,9 @@
 """TASK: a named handler of this process.
 
-A handler is an async function of (payload, context). A plain function is run in a thread, so that it may block; a thread
-cannot be stopped, so its timeout is recorded while it may still be running. The worker keeps its slot taken until it ends:
-so there are never more threads than slots, and a plain function never waits for one.
+A handler is an async function of (payload, context). A sync function runs in a thread, so that it
+may block. A thread cannot be stopped, so its timeout is recorded while it may still be running. Its
+slot stays occupied until the thread ends, so there are never more threads than slots, and a sync
+function never waits for a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hourbell.model.jobs import TaskAction
 
 
 class Context:
-    """What a handler may know about its run."""
+    """What a handler can learn about its run."""
 
     __slots__ = ("_claimed",)
 
@@ -34,7 +35,7 @@ class Context:
 
     @property
     def execution_id(self) -> str:
-        """The same over all attempts: an idempotency key."""
+        """The same for all attempts: usable as an idempotency key."""
         return execution_text(self._claimed.execution_id)
 
     @property
@@ -67,10 +68,10 @@ _Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
 
 
 class _Threads:
-    """Threads for plain functions: made when there is none to spare, kept for the next call.
+    """Threads for sync functions: created when none is idle, kept for the next call.
 
-    They are daemons, so that one which hangs does not keep the process from ending. Those of a ThreadPoolExecutor are
-    waited for at the exit of the interpreter, whatever its `shutdown` was told.
+    They are daemon threads, so that a hanging one does not block process exit. The interpreter
+    waits for the threads of a ThreadPoolExecutor at exit, whatever was passed to its `shutdown`.
     """
 
     def __init__(self) -> None:
@@ -78,14 +79,17 @@ class _Threads:
         self._closed = False
 
     def call(self, function: Callable[[], Any]) -> asyncio.Future[Outcome]:
-        """Start at once; the future is the outcome, and never an exception: there are some that futures refuse."""
+        """Start immediately. The future returns the outcome and never raises.
+
+        Futures reject some exceptions, such as StopIteration.
+        """
         loop = asyncio.get_running_loop()
         calls = self._spare.pop() if self._spare else self._new()
         ended: asyncio.Future[Outcome] = loop.create_future()
 
         def run() -> None:
             outcome = _outcome(function)
-            # The loop may be closed by now: then nobody waits for this any more.
+            # The loop may be closed by now; then no caller is waiting any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._ended, calls, ended, outcome)
 
@@ -93,7 +97,7 @@ class _Threads:
         return ended
 
     def close(self) -> None:
-        """End each thread as soon as it has nothing to do."""
+        """End each thread as soon as it is idle."""
         self._closed = True
         while self._spare:
             self._spare.pop().put(None)
@@ -114,7 +118,7 @@ class _Threads:
 def _run_calls(calls: _Calls) -> None:
     while (call := calls.get()) is not None:
         call()
-        del call  # nothing of it is kept while the thread has nothing to do
+        del call  # do not keep it alive while the thread is idle
 
 
 def _outcome(function: Callable[[], Any]) -> Outcome:
@@ -135,7 +139,7 @@ class TaskRunner:
         self._threads = _Threads()
 
     def close(self) -> None:
-        """Nothing more will be run. Does not wait for threads that hang."""
+        """Accept no more calls. Does not wait for hanging threads."""
         self._threads.close()
 
     async def run(self, action: TaskAction, run: Run) -> Outcome:
@@ -143,7 +147,7 @@ class TaskRunner:
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
             return Failed(
-                f"No handler {action.name!r} here; this worker knows {known}.", "unknown_task"
+                f"No handler {action.name!r} in this worker; it has {known}.", "unknown_task"
             )
         context = Context(run.claimed)
         if self._asynchronous[action.name]:

@@ -1,8 +1,10 @@
-"""WEBHOOK: an HTTP request. `requests` says what is sent, `answers` what the answer means, `Egress` where it may go at all.
+"""WEBHOOK: an HTTP request.
 
-Redirects are never followed, the client never sends anything twice by itself, nothing is decompressed, the answer is read up to
-a bound. A target that keeps failing gets fewer requests for a while; see `circuits`. What is kept of an answer or an error
-has no secret in it, and tells no more about our network than that a target could not be reached.
+`requests` builds the request, `answers` interprets the response, `Egress` decides which targets are
+allowed. Redirects are never followed, the client never repeats a request by itself, nothing is
+decompressed, and the response is read up to a bound. A target that keeps failing gets fewer
+requests for a while; see `circuits`. Stored responses and errors contain no secrets, and disclose
+no more about our network than that a target could not be reached.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ from hourbell.security.secrets import SecretSource
 
 log = structlog.get_logger()
 
-REFUSAL_SECONDS = 1.0  # how long we listen to why we are refused
-SILENT_SECONDS = 30.0  # between two warnings of the same
+REFUSAL_SECONDS = 1.0  # longest time to read the body of an error response
+SILENT_SECONDS = 30.0  # between two equal warnings
 _AWAY_SECONDS = 1.0
-_NAME_TOO_SLOW = "The target could not be reached: nobody told its address in time."
-# What was read is told as Python writes bytes, in which no secret would be found again.
+_NAME_TOO_SLOW = "The target could not be reached: its host name was not resolved in time."
+# Removes quoted input from messages: as a Python bytes literal, a secret would escape redaction.
 _SEEN = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
 LONGEST_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
-_MOST_INTERIM = 16  # answers such as `100 Continue` before the real one
+_MOST_INTERIM = 16  # interim responses such as `100 Continue` before the final one
 
 Now = Callable[[], float]
 
@@ -72,7 +74,7 @@ class WebhookRunner:
         self._hosts = Circuits()
         self._endpoints = Circuits(LONGEST_WAIT_SECONDS)
         self._calls = count()
-        self._silent_until = 0.0  # about keys that are not there; monotonic
+        self._silent_until = 0.0  # suppresses warnings about missing keys; monotonic
 
     @classmethod
     def open(
@@ -89,7 +91,7 @@ class WebhookRunner:
             resolver=resolver,
             socket_factory=resolver.make_socket,
             ssl=trust(ca_file),
-            use_dns_cache=False,  # each connection goes to an address that was looked at for it
+            use_dns_cache=False,  # the address is checked for each connection
         )
         connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
         connector._factory = connection
@@ -114,7 +116,7 @@ class WebhookRunner:
         except CannotSend as error:
             return Failed(str(error), error.kind)
         except StoreUnavailable:
-            return Released(_AWAY_SECONDS)  # no secrets here, and nothing was sent
+            return Released(_AWAY_SECONDS)  # secrets unavailable, and nothing was sent
         except NoSecretKeys as error:
             self._warn_of_keys(error, run, began)
             return Released(_AWAY_SECONDS, NO_SECRET_KEYS)
@@ -129,7 +131,7 @@ class WebhookRunner:
         try:
             outcome = await self._sent(action.method, url, request, run, token, began)
         except BaseException as error:
-            # Cancelled by the watchdog at its timeout, or for another reason; or an unforeseen error.
+            # Cancelled at its timeout, cancelled for another reason, or an unexpected error.
             now = time.monotonic()
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds
@@ -140,7 +142,7 @@ class WebhookRunner:
         return outcome
 
     def _delay_seconds(self, call: _Call, now: float) -> float | None:
-        """None: it may be sent now."""
+        """How long to postpone the request; None: send it now."""
         delay = self._hosts.delay_seconds(call.host, call.number, now)
         if delay is None:
             claimed = call.claimed
@@ -177,37 +179,40 @@ class WebhookRunner:
         except ForbiddenTarget as error:
             return Failed(str(error), "forbidden_target", final=True)
         except aiohttp.ClientPayloadError:
-            return Failed("The target broke off in the middle of its answer.", "connection")
+            return Failed("The target closed the connection during its response.", "connection")
         except aiohttp.ClientResponseError as error:
             wrong = " ".join(_SEEN.sub("", error.message).split())
-            return Failed(f"What the target answered is not HTTP: {wrong[:200]}", "bad_answer")
+            return Failed(f"The response is not valid HTTP: {wrong[:200]}", "bad_answer")
         except aiohttp.ClientConnectorCertificateError as error:
-            return Failed(f"The target cannot be trusted: {certificate_problem(error)}.", "tls")
+            return Failed(f"The certificate is not trusted: {certificate_problem(error)}.", "tls")
         except aiohttp.ClientConnectorSSLError as error:
-            return Failed(f"The target does not speak TLS as we do: {tls_problem(error)}.", "tls")
+            return Failed(f"The TLS handshake failed: {tls_problem(error)}.", "tls")
         except aiohttp.ClientConnectorError as error:
             slow = isinstance(error.os_error, NameTooSlow)
             return Failed(
                 _NAME_TOO_SLOW if slow else "The target could not be reached.", "connection"
             )
-        except ValueError:  # among them InvalidURL, and UnicodeError for a host's name
+        except ValueError:  # includes InvalidURL, and UnicodeError for a host name
             return Failed("No request can be sent to this url.", "connection")
         except aiohttp.ClientError:
-            return Failed("The target closed the connection without an answer.", "connection")
+            return Failed("The target closed the connection without a response.", "connection")
 
     def _warn_of_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
-        """It concerns each webhook of a tenant, again and again, until somebody gives this process its keys."""
+        """Rate-limited: it affects every webhook of a tenant until the keys are configured."""
         if now >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             log.warning(
-                "webhooks are given back: this process cannot open their secrets",
+                "webhook released: secrets cannot be decrypted",
                 tenant=run.claimed.tenant_id,
                 execution=execution_text(run.claimed.execution_id),
                 error=str(error),
             )
 
     def _note(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
-        """What a call says about its target; None: nothing. Without a connection it is the host that failed."""
+        """Update the circuits; `is_failure` None: no information about the target.
+
+        A failure without a connection counts against the host.
+        """
         now = time.monotonic()
         if connected:
             self._hosts.lives(call.host)
@@ -237,7 +242,7 @@ class WebhookRunner:
 
 
 class _Call:
-    """One request, as circuits know it."""
+    """One request, as the circuits identify it."""
 
     __slots__ = ("claimed", "endpoint", "host", "number")
 
@@ -245,19 +250,22 @@ class _Call:
         self.number = number
         self.claimed = claimed
         self.host = (claimed.tenant_id, url.raw_host or "", url.port or 0)
-        # As the job has it, so without the values of its secrets. Queries often differ from call to call.
+        # From the job, so without secret values. The query is omitted: it often differs per call.
         self.endpoint = (claimed.tenant_id, action.method, action.url.partition("?")[0])
 
 
 def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
-    """As the client would make it of bytes, without its looking for what they are."""
+    """The payload that the client would build from bytes, without guessing the content type."""
     if request.body is None:
         return None
     return aiohttp.BytesPayload(request.body, content_type=request.headers["Content-Type"])
 
 
 def _is_failure_of_target(outcome: Outcome) -> bool | None:
-    """Whether a target is down, or too busy; False: at most it rejected the request. None: it was not called."""
+    """Whether the target is down or overloaded.
+
+    False: it works, though it may have rejected the request. None: it was not called.
+    """
     if not isinstance(outcome, Failed):
         return False
     kind = outcome.kind
@@ -267,7 +275,7 @@ def _is_failure_of_target(outcome: Outcome) -> bool | None:
 
 
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
-    """What was answered, to its end or as far as a result could hold it; one read gives only what has arrived."""
+    """The response body, up to the size of a result; one read returns only what has arrived."""
     answer = b""
     while len(answer) < MOST_RESULT_BYTES:
         piece = await content.read(MOST_RESULT_BYTES - len(answer))
@@ -280,7 +288,7 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
 
 
 async def _reason(content: aiohttp.StreamReader) -> bytes:
-    """What a refusal says about itself, if it comes to the point; it is a refusal all the same."""
+    """The body of an error response, as far as it arrives within REFUSAL_SECONDS."""
     answer = b""
     try:
         async with asyncio.timeout(REFUSAL_SECONDS):
@@ -292,26 +300,26 @@ async def _reason(content: aiohttp.StreamReader) -> bytes:
 
 
 class _BrokeOff(aiohttp.ClientError):
-    """The connection ended before there was an answer."""
+    """The connection ended before a response."""
 
 
 async def _never_again(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """The client would send what it holds to be safe to repeat (GET, PUT, …) once more, by itself, if it knew these errors."""
+    """Hide errors on which the client would itself repeat an idempotent request (GET, PUT, …)."""
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
-        raise  # nothing was sent; it is not repeated
+        raise  # nothing was sent, and the client does not repeat it
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise _BrokeOff from error
 
 
-_NEVER_AGAIN = (_never_again,)  # a POST is never repeated as it is
+_NEVER_AGAIN = (_never_again,)  # not needed for POST, which the client never repeats
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Says whether a request got its connection."""
+    """Records whether a request got a connection."""
 
     async def connect(self, *args: Any, **options: Any) -> Connection:
         connection = await super().connect(*args, **options)
@@ -320,7 +328,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Connection(ResponseHandler):
-    """A connection that is not held for ever by answers that come before the answer."""
+    """A connection that bounds interim responses, which could block it indefinitely."""
 
     _interim = 0
 

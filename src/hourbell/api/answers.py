@@ -1,4 +1,4 @@
-"""Values of the engine as answers."""
+"""Render engine values as HTTP responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(
     headers: Mapping[str, str] | None = None,
     media_type: str = JSON,
 ) -> Response[bytes]:
-    """JSON that nobody may keep: the next look may find it changed."""
+    """A JSON response that must not be cached: the resource may change at any time."""
     return Response(
         msgspec.json.encode(content),
         status_code=status,
@@ -47,22 +47,22 @@ def answer(
 
 
 def render_page(page: Page, render: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """A part of a list, and how to ask for the next."""
+    """One page of a list, with the token of the next page."""
     return {"items": [render(item) for item in page.items], "next_page_token": page.next_token}
 
 
 def render_requested(requested: Requested) -> dict[str, Any]:
-    """The executions that a request made."""
+    """The ids of the executions that a request created."""
     return {"execution_ids": [execution_text(number) for number in requested.execution_ids]}
 
 
 def render_result(result: int | Refused) -> object:
-    """What became of an item of a batch."""
+    """The result of one batch item: its job id, or the error."""
     return {"job_id": job_text(result)} if isinstance(result, int) else result
 
 
 def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
-    """Runs to come, in the zone of the job."""
+    """Upcoming runs, in the time zone of the job."""
     zone = shown_in(job.schedule.timezone)
     return {
         "items": [
@@ -74,7 +74,7 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
 
 
 def render_audit(entry: Entry) -> dict[str, Any]:
-    """One change."""
+    """One entry of the audit trail."""
     return {
         "at": format_instant(entry.at),
         "tenant_id": entry.tenant_id,
@@ -103,7 +103,7 @@ def render_letter(letter: Letter) -> dict[str, Any]:
 
 
 def render_replayed(replayed: Replayed) -> dict[str, Any]:
-    """What became of a replay."""
+    """The result of a bulk replay."""
     last = replayed.last_run_at
     return {
         "replayed": replayed.replayed,
@@ -114,12 +114,12 @@ def render_replayed(replayed: Replayed) -> dict[str, Any]:
 
 
 def render_purged(purged: Purged) -> dict[str, Any]:
-    """What became of a purge."""
+    """The result of a purge."""
     return {"purged": purged.purged, "next_page_token": purged.next_token}
 
 
 def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
-    """How to show a tenant, a queue or a target: its name under this field."""
+    """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,
         **render_limits(named.settings),
@@ -128,7 +128,7 @@ def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
 
 
 def render_forecast(forecast: Forecast) -> dict[str, Any]:
-    """The load to come."""
+    """The forecast load."""
     return {
         "begins_at": format_instant(forecast.begins_at),
         "ends_at": format_instant(forecast.ends_at),
@@ -141,7 +141,7 @@ def render_forecast(forecast: Forecast) -> dict[str, Any]:
 
 
 def render_explanation(explanation: Explanation) -> dict[str, Any]:
-    """The one thing that is waited for."""
+    """The single condition that a job or execution is waiting for."""
     until, execution_id = explanation.until, explanation.execution_id
     holder = explanation.blocked_by
     return {

@@ -1,4 +1,4 @@
-"""The application: every route, what their handlers need, and what becomes of errors."""
+"""The application: all routes, the dependencies of their handlers, and error handling."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 def create_app(
     engine: Engine, health: Health, key_ring: KeyRing, remote: RemoteWorkers, local: bool
 ) -> Litestar:
-    """An application that serves this engine; `local`: to this machine only."""
+    """An application that serves this engine; `local` means only this machine can reach it."""
     doorkeeper = Doorkeeper(engine, local)
 
     async def engine_of(request: AnyRequest) -> Engine:
-        """The engine as the caller sees it: whoever may not call gets none, and no handler runs."""
+        """The engine scoped to the caller. Raises, so no handler runs, if access is denied."""
         route: Route = request.route_handler.opt["route"]
         if route.access is None:
-            return engine  # what the request says shows that it may
+            return engine  # the route is public, or the request carries its own token
         caller = await doorkeeper.admit(request, route)
         request.scope["state"]["caller"] = caller
         return engine.within(caller.tenant)
@@ -65,7 +65,7 @@ def create_app(
 
 
 def create_health_app(health: Health) -> Litestar:
-    """An application of a process that serves no API: only whether it is alive, and ready."""
+    """The application of a process without the API role: liveness and readiness only."""
     return _app(
         [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")], health, {}, {}
     )
@@ -79,7 +79,7 @@ def _app(
 ) -> Litestar:
     provided = {"health": health, **known}
     return Litestar(
-        # Options first: where there are none yet, the framework adds its own.
+        # OPTIONS handlers first: the framework adds its own to every path that has none yet.
         route_handlers=[
             *(_options_handler(path, routes) for path in {route.path for route in routes}),
             *map(_handler, routes),
@@ -94,7 +94,7 @@ def _app(
             Exception: on_exception,
         },
         before_request=refuse_two_hosts,
-        openapi_config=None,  # ours says more than the framework can know
+        openapi_config=None,  # we generate our own, which has more detail
         logging_config=None,
     )
 
@@ -116,7 +116,7 @@ def _handler(route: Route) -> HTTPRouteHandler:
 
 
 def _options_handler(path: str, routes: Sequence[Route]) -> HTTPRouteHandler:
-    """Tells all methods of a path; the framework's own tells those of the first of its handlers."""
+    """Lists all methods of a path; the framework's own lists only those of its first handler."""
     methods = sorted({"OPTIONS", *(route.method for route in routes if route.path == path)})
 
     async def options() -> Response[None]:

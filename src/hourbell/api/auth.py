@@ -1,9 +1,11 @@
-"""Who calls: an API key in `Authorization: Bearer hb_…`, looked up and remembered for a moment.
+"""Authentication: an API key in `Authorization: Bearer hb_…`, looked up and cached briefly.
 
-A server that only this machine can reach needs no key until the first one is created. While it is open it answers only requests
-whose Host header names this machine, so that a page in a browser cannot reach it under another name.
+A server that only this machine can reach needs no key until the first one is created. Until then it
+serves only requests whose Host header names this machine, so that a web page cannot reach it
+through DNS rebinding.
 
-The node that creates the first key closes before it answers. Every other node asks the database again after KEYLESS_SECONDS.
+The node that creates the first key starts to require keys before it responds. Every other node
+checks the database again after KEYLESS_SECONDS.
 """
 
 from __future__ import annotations
@@ -21,39 +23,42 @@ from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_k
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 from hourbell.security.access import ANYBODY, Caller, digest_of
 
-FRESH_SECONDS = 2.0  # how long a revoked key may still open a door
-MOST_FAILURES = 20  # at once, from one address,
-SECONDS_PER_FAILURE = 3  # and then one in so many seconds
+FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
+MOST_FAILURES = 20  # burst of failures allowed from one address,
+SECONDS_PER_FAILURE = 3  # then one in this many seconds
 _MOST_REMEMBERED = 10_000
 
 _SCHEME = "Bearer "
-_HOW = "Send it as `Authorization: Bearer hb_…`; an administrator makes keys with POST /api/v1/keys or `hourbell keys create`."
+_HOW = (
+    "Send it as `Authorization: Bearer hb_…`. An administrator creates keys with "
+    "POST /api/v1/keys or `hourbell keys create`."
+)
 
 _log = structlog.get_logger(__name__)
 
 
 class Doorkeeper:
-    """Tells who a request comes from, and whether he may."""
+    """Authenticates requests and checks the role of the caller."""
 
     def __init__(self, engine: Engine, local: bool) -> None:
         self._engine = engine
-        self._local = local  # only this machine can reach us, and no key is known
+        self._local = local  # only this machine can reach the server, and no key exists
         self._known: dict[bytes, tuple[Caller, float]] = {}
-        self._failures: dict[str, float] = {}  # address → when it will have none
+        self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
         self._keyless_until = 0.0
 
     async def admit(self, request: AnyRequest, route: Route) -> Caller:
-        """The caller of an operation; Unauthenticated or Forbidden if there is none who may call it."""
+        """The caller of an operation; raises Unauthenticated or Forbidden."""
         caller = await self._caller(request)
         if route.access is not None and caller.role not in route.access:
             allowed = ", ".join(sorted(route.access))
             raise Forbidden(
-                f"A key with the role {caller.role} may not do this; it takes one of: {allowed}."
+                f"A key with the role {caller.role} may not do this; allowed roles: {allowed}."
             )
         return caller
 
     def close(self) -> None:
-        """Require a key from now on: there is one."""
+        """Require a key from now on, because one exists."""
         self._local = False
 
     async def _caller(self, request: AnyRequest) -> Caller:
@@ -62,9 +67,9 @@ class Doorkeeper:
             if await self._is_open():
                 _refuse_strange_host(request)
                 return ANYBODY
-            raise Unauthenticated(f"This request came without a key. {_HOW}")
+            raise Unauthenticated(f"The request has no API key. {_HOW}")
         if len(headers) > 1 or not headers[0].startswith(_SCHEME):
-            raise Unauthenticated(f"The Authorization header is not a key. {_HOW}")
+            raise Unauthenticated(f"The Authorization header is not an API key. {_HOW}")
         digest = digest_of(headers[0].removeprefix(_SCHEME))
         known = None if digest is None else self._known.get(digest)
         if known is not None and known[1] > time.monotonic():
@@ -75,14 +80,14 @@ class Doorkeeper:
         if caller is None or digest is None:
             self._refuse_if_often(address)
             self._note_failure(address)
-            raise Unauthenticated(f"This key is not known, or was revoked. {_HOW}")
+            raise Unauthenticated(f"The API key is unknown or revoked. {_HOW}")
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
         self._known[digest] = (caller, at + FRESH_SECONDS)
         return caller
 
     async def _is_open(self) -> bool:
-        # The time before the query: a key that is created after the answer is seen at most KEYLESS_SECONDS later.
+        # Measured before the query, so that a key created after it is seen within KEYLESS_SECONDS.
         at = time.monotonic()
         if self._local and at >= self._keyless_until:
             if await is_keyless(self._engine):
@@ -107,7 +112,7 @@ class Doorkeeper:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Whether only this machine can reach a server that listens on this host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -117,7 +122,7 @@ def is_local(host: str) -> bool:
 
 
 def _refuse_strange_host(request: AnyRequest) -> None:
-    """A page of somebody else, in a browser here, may have made its own name lead to us."""
+    """Block DNS rebinding: a foreign page in a local browser can point its own name at us."""
     host = request.headers.get("Host", "")
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if not is_local(name.removeprefix("[").removesuffix("]")):

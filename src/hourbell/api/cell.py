@@ -1,4 +1,4 @@
-"""The cell: its tenants, queues and targets, its audit trail, and the load to come."""
+"""The cell: its tenants, queues and targets, its audit trail, and the load forecast."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ ROUTES = (
         path="/api/v1/tenants/{name}",
         handler=get_tenant,
         access=READ,
-        summary="Read the settings of a tenant, and what it has now",
+        summary="Read the settings and current counts of a tenant",
         answers={200: "Tenant"},
     ),
     Route(
@@ -116,7 +116,10 @@ ROUTES = (
         handler=set_tenant,
         access=ADMINISTER,
         summary="Set the weight, limits, quota and retention of a tenant",
-        description="The whole of them: what is left out is as usual again. They act at once.",
+        description=(
+            "Replaces all settings; omitted fields return to their defaults. "
+            "Takes effect immediately."
+        ),
         body="TenantSettings",
         media_types=(JSON,),
         answers={200: "Tenant"},
@@ -135,7 +138,7 @@ ROUTES = (
         path="/api/v1/queues/{name}",
         handler=get_queue,
         access=READ,
-        summary="Read the settings of a queue, and what it has now",
+        summary="Read the settings and current counts of a queue",
         answers={200: "Queue"},
     ),
     Route(
@@ -145,8 +148,8 @@ ROUTES = (
         access=ADMINISTER,
         summary="Set the limits and defaults of a queue",
         description=(
-            "The whole of them: what is left out is as usual again. Limits act at once, defaults on jobs that "
-            "are created from now on."
+            "Replaces all settings; omitted fields return to their defaults. Limits take effect "
+            "immediately; defaults apply to jobs created from now on."
         ),
         body="QueueSettings",
         media_types=(JSON,),
@@ -157,7 +160,7 @@ ROUTES = (
         path="/api/v1/targets",
         handler=list_targets,
         access=READ,
-        summary="List hosts that webhooks call, by name",
+        summary="List target hosts of webhooks by name",
         query=("page_size", "page_token"),
         answers={200: "TargetPage"},
     ),
@@ -166,7 +169,7 @@ ROUTES = (
         path="/api/v1/targets/{host}",
         handler=get_target,
         access=READ,
-        summary="Read the limits of a host, and what waits for them",
+        summary="Read the limits of a host and how many executions wait for them",
         answers={200: "Target"},
     ),
     Route(
@@ -175,7 +178,7 @@ ROUTES = (
         handler=set_target,
         access=ADMINISTER,
         summary="Set the limits of a host",
-        description="The whole of them: what is left out is not limited any more. They act at once.",
+        description="Replaces all limits; omitted limits are removed. Takes effect immediately.",
         body="TargetSettings",
         media_types=(JSON,),
         answers={200: "Target"},
@@ -185,7 +188,7 @@ ROUTES = (
         path="/api/v1/audit",
         handler=list_audit,
         access=OPERATE,
-        summary="Who changed what, the latest change first",
+        summary="List changes and their actors, latest first",
         query=("tenant_id", "page_size", "page_token"),
         answers={200: "AuditPage"},
     ),
@@ -194,11 +197,11 @@ ROUTES = (
         path="/api/v1/forecast",
         handler=get_forecast,
         access=READ,
-        summary="Executions that will fall due, by minute",
+        summary="Forecast the number of executions due per minute",
         description=(
-            "From the timetables, and from what already waits for its time. Pauses, starts_at and ends_at are "
-            "honoured; max_runs, overlaps and runs that somebody will ask for are not known. Up to "
-            "complete_until nothing is missing."
+            "Computed from schedules and from executions that are already planned. Pauses, "
+            "starts_at and ends_at are respected; max_runs, overlap policies and future manual "
+            "runs are not. The forecast is complete up to complete_until."
         ),
         query=("hours", "tenant_id"),
         answers={200: "Forecast"},

@@ -77,10 +77,11 @@ ROUTES = (
         path=LETTERS,
         handler=list_dead_letters,
         access=READ,
-        summary="List dead letters, the latest death first",
+        summary="List dead letters, latest first",
         description=(
-            "Without attempts and job. `from` and `to` are about died_at. A call looks at a bounded number of "
-            "dead letters, so a page may have fewer than page_size and be followed by others."
+            "Omits attempts and job. `from` and `to` filter by died_at. Each call examines a "
+            "bounded number of dead letters, so a page may have fewer than page_size items "
+            "although more pages follow."
         ),
         query=("tenant_id", "job_id", "reason", "from", "to", "page_size", "page_token"),
         answers={200: "DeadLetterPage"},
@@ -92,8 +93,9 @@ ROUTES = (
         access=OPERATE,
         summary="Replay many dead letters",
         description=(
-            "Those that the filter names, at most `limit` of them, the latest deaths; spread over time if a "
-            "rate is given. Go on with next_page_token, at a rate not before last_run_at."
+            "Replays the dead letters that match the filter, latest first, at most `limit` of "
+            "them; spread over time if a rate is given. Continue with next_page_token; with a "
+            "rate, not before last_run_at."
         ),
         body="Replay",
         media_types=(JSON,),
@@ -105,7 +107,10 @@ ROUTES = (
         handler=purge_dead_letters,
         access=OPERATE,
         summary="Remove many dead letters",
-        description="Those that the filter names, at most `limit` of them. Their history stays.",
+        description=(
+            "Removes the dead letters that match the filter, at most `limit` of them. "
+            "Their execution history is kept."
+        ),
         body="Purge",
         media_types=(JSON,),
         answers={200: "Purged"},
@@ -115,7 +120,7 @@ ROUTES = (
         path=LETTER,
         handler=get_dead_letter,
         access=READ,
-        summary="Read a dead letter with every attempt, and the job as it was",
+        summary="Read a dead letter with all attempts and the job definition at that time",
         answers={200: "DeadLetter"},
     ),
     Route(
@@ -125,8 +130,8 @@ ROUTES = (
         access=OPERATE,
         summary="Replay a dead letter",
         description=(
-            "It is due again under the same id, by the job as it is now. Attempts and fence go on counting, "
-            "its retries and deadlines begin anew."
+            "The execution becomes due again under the same id, with the current job definition. "
+            "Attempt and fence numbers continue; retries and deadlines start over."
         ),
         answers={202: "Execution"},
         conflicts=True,
@@ -137,7 +142,7 @@ ROUTES = (
         handler=purge_dead_letter,
         access=OPERATE,
         summary="Remove a dead letter",
-        description="Its history stays.",
+        description="Its execution history is kept.",
         answers={200: "Purged"},
     ),
 )

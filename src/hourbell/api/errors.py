@@ -1,14 +1,14 @@
-"""What can be wrong with a request before any operation sees it, and what nobody expected.
+"""Request errors found before an operation is called, and unexpected errors.
 
     HourbellError
-    ├── MalformedRequest       malformed_request        it is not HTTP as it should be, or it broke off
-    ├── MalformedJson          malformed_json           the body cannot be read
-    ├── BodyTooLarge           body_too_large           the body is over the limit
-    ├── UnsupportedMediaType   unsupported_media_type   the body is something else than JSON
-    ├── Misdirected            misdirected              an open server was called under another machine's name
-    ├── UnknownRoute           unknown_route            there is nothing at this path
-    ├── MethodNotAllowed       method_not_allowed       there is, but not for this method
-    └── Unexpected             internal_error           a mistake of ours
+    ├── MalformedRequest       malformed_request        invalid HTTP, or an incomplete request
+    ├── MalformedJson          malformed_json           the body is not valid JSON
+    ├── BodyTooLarge           body_too_large           the body exceeds the limit
+    ├── UnsupportedMediaType   unsupported_media_type   the body is not JSON
+    ├── Misdirected            misdirected              a keyless server got a foreign Host header
+    ├── UnknownRoute           unknown_route            no route has this path
+    ├── MethodNotAllowed       method_not_allowed       the path exists, but not for this method
+    └── Unexpected             internal_error           a bug in Hourbell
 
 The rest of the tree is in `hourbell.model.errors`.
 """
@@ -19,81 +19,81 @@ from hourbell.model.errors import HourbellError
 
 
 class MalformedRequest(HourbellError):
-    """The request cannot be read as one."""
+    """The request is not well-formed HTTP."""
 
     code = "malformed_request"
     title = "The request cannot be read"
 
 
 class MalformedJson(HourbellError):
-    """The body is no JSON, or JSON that means different things to different readers."""
+    """The body is not JSON, or is ambiguous JSON such as an object with a repeated key."""
 
     code = "malformed_json"
     title = "The body is not valid JSON"
 
 
 class BodyTooLarge(HourbellError):
-    """The body is over the limit."""
+    """The body exceeds the limit."""
 
     code = "body_too_large"
     title = "The body is too large"
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"The body of a request can have at most {limit_bytes} bytes. Send less.")
+        super().__init__(f"The request body may have at most {limit_bytes} bytes. Send less.")
 
 
 class UnsupportedMediaType(HourbellError):
-    """The body is said to be something that is not read here."""
+    """The Content-Type or Content-Encoding of the body is not accepted."""
 
     code = "unsupported_media_type"
-    title = "The type of the body is not supported"
+    title = "The media type is not supported"
 
     def __init__(self, accepted: Sequence[str]) -> None:
         super().__init__(
-            f"The body of this request must be sent with Content-Type: {' or '.join(accepted)}, "
-            f"in UTF-8 and without Content-Encoding."
+            f"The request body must have Content-Type: {' or '.join(accepted)}, "
+            f"be encoded in UTF-8 and have no Content-Encoding."
         )
 
 
 class Misdirected(HourbellError):
-    """The request was meant for somebody else, by the name that it was sent to."""
+    """The Host header names another server."""
 
     code = "misdirected"
-    title = "This is not the server that was meant"
+    title = "The Host header names another server"
 
     def __init__(self) -> None:
         super().__init__(
-            "This server asks for no key, so it answers only under the names of this machine: localhost, 127.0.0.1 "
-            "and [::1]. Use one of those, or make a key."
+            "This server requires no API key, so it serves only requests to localhost, 127.0.0.1 "
+            "and [::1]. Use one of those names, or create an API key."
         )
 
 
 class UnknownRoute(HourbellError):
-    """There is nothing at this path."""
+    """No route has this path."""
 
     code = "unknown_route"
-    title = "There is nothing here"
+    title = "Unknown path"
 
     def __init__(self) -> None:
-        super().__init__("There is nothing at this path. /schema/openapi.json lists what there is.")
+        super().__init__("No endpoint has this path. See /schema/openapi.json for all endpoints.")
 
 
 class MethodNotAllowed(HourbellError):
-    """The path is served, but not for this method."""
+    """The path exists, but not for this method."""
 
     code = "method_not_allowed"
-    title = "The method is not allowed here"
+    title = "Method not allowed"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__(f"This path does not take that method. It takes: {allowed}.")
+        super().__init__(f"This path does not support the method. Supported: {allowed}.")
         self.allowed = allowed
 
 
 class Unexpected(HourbellError):
-    """A mistake of ours; what it was stands in the log, not in the answer."""
+    """A bug in Hourbell. Details are in the log, not in the response."""
 
     code = "internal_error"
-    title = "Something went wrong here"
+    title = "Internal error"
 
     def __init__(self) -> None:
-        super().__init__("The request failed with an unexpected error; see the log of the server.")
+        super().__init__("The request failed with an unexpected error; see the server log.")

@@ -79,11 +79,12 @@ ROUTES = (
         path=EXECUTIONS,
         handler=search_executions,
         access=READ,
-        summary="List executions of all jobs, those that were created last first",
+        summary="List executions of all jobs, latest created first",
         description=(
-            "Live and recorded together, without what is only planned ahead. `from` and `to` are about "
-            "created_at. Of one job, the latest scheduled_for comes first. A call looks at a bounded number "
-            "of executions, so a page may have fewer than page_size and be followed by others."
+            "Includes live and ended executions, but not those that are only planned ahead. `from` "
+            "and `to` filter by created_at. With job_id, the latest scheduled_for comes first. "
+            "Each call examines a bounded number of executions, so a page may have fewer than "
+            "page_size items although more pages follow."
         ),
         query=(
             "tenant_id",
@@ -104,7 +105,7 @@ ROUTES = (
         path=EXECUTION,
         handler=get_execution,
         access=READ,
-        summary="Read an execution with every attempt",
+        summary="Read an execution with all attempts",
         answers={200: "Execution"},
     ),
     Route(
@@ -114,8 +115,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Cancel an execution",
         description=(
-            "200: it has ended. 202: it is queued or runs; whoever holds it next was asked to "
-            "stop it."
+            "200: the execution has ended. 202: it is queued or running; cancellation was "
+            "requested and its worker will stop it."
         ),
         answers={200: "Execution", 202: "Execution"},
         conflicts=True,
@@ -125,10 +126,10 @@ ROUTES = (
         path=EXECUTION + "/retry",
         handler=retry_execution,
         access=OPERATE,
-        summary="Try an execution again",
+        summary="Retry an execution",
         description=(
-            "One that is RETRYING is tried now. One that is DEAD is replayed: under the same id, with its "
-            "retries counted anew."
+            "A RETRYING execution is retried now. A DEAD execution is replayed under the same id, "
+            "and its retry count starts over."
         ),
         answers={202: "Execution"},
         conflicts=True,
@@ -139,10 +140,11 @@ ROUTES = (
         handler=complete_awaiting,
         access=None,
         keyed=False,
-        summary="Say how an execution ended that your webhook accepted",
+        summary="Complete an execution that your webhook accepted asynchronously",
         description=(
-            "The token of the request that you answered with 202 and Hourbell-Async: 1 is all that is "
-            "needed. A repetition gets the same answer. A failure is tried again by the job's policy."
+            "Authenticated only by the completion token of the request that the target answered "
+            "with 202 and Hourbell-Async: 1. Repeating the call returns the same response. A "
+            "failure is retried according to the job's retry policy."
         ),
         body="Completion",
         media_types=(JSON,),
@@ -154,7 +156,7 @@ ROUTES = (
         path=EXECUTION + "/explain",
         handler=explain_execution,
         access=READ,
-        summary="What an execution waits for",
+        summary="Explain what an execution is waiting for",
         answers={200: "Explanation"},
     ),
 )

@@ -1,4 +1,4 @@
-"""Whether the process is alive, whether it is ready, and where to look further."""
+"""Liveness, readiness, and an index of the API."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CHECK_SECONDS = 5.0
 
 
 class Health(Protocol):
-    """What the composition root knows about the parts of the process."""
+    """The health of the parts of the process, as the composition root knows it."""
 
     async def ready(self) -> dict[str, bool]:
-        """Each part by name, and whether it does its work."""
+        """Each part by name, and whether it is working."""
 
 
 async def livez() -> Response[bytes]:
@@ -49,7 +49,7 @@ async def index() -> Response[bytes]:
             "version": __version__,
             "jobs": "/api/v1/jobs",
             "openapi": OPENAPI,
-            "docs": "docs/ of the source, beginning with concepts.md",
+            "docs": "docs/ in the source tree, starting with concepts.md",
         }
     )
 
@@ -64,7 +64,7 @@ ROUTES = (
         path="/",
         handler=index,
         access=None,
-        summary="Where to look",
+        summary="Index of the API",
         answers={200: "Index"},
     ),
     Route(
@@ -80,7 +80,7 @@ ROUTES = (
         path="/readyz",
         handler=readyz,
         access=None,
-        summary="Whether every part of the process does its work",
+        summary="Whether every part of the process is working",
         answers={200: "Readiness", 503: "Readiness"},
     ),
     Route(

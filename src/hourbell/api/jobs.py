@@ -159,7 +159,7 @@ async def list_executions(
 
 
 def _job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    """A job with its version as ETag."""
+    """A job response, with the version as ETag."""
     return answer(render_job(job), status, {"ETag": f'"{job.version}"', **(headers or {})})
 
 
@@ -170,7 +170,9 @@ ROUTES = (
         handler=create_job,
         access=PRODUCE,
         summary="Create a job",
-        description="Once at an instant or after a delay, or again and again by a cron rule or an interval.",
+        description=(
+            "Runs once, at an instant or after a delay, or recurs by a cron rule or an interval."
+        ),
         body="NewJob",
         media_types=(JSON,),
         answers={201: "Job", 200: "Job"},
@@ -183,8 +185,9 @@ ROUTES = (
         access=PRODUCE,
         summary="Create many jobs",
         description=(
-            "An array of jobs, or a job in each line. The answer has a result for each, in order: its id, or "
-            "what is wrong with it; one that is wrong harms no other. One key for the whole batch."
+            "Takes an array of jobs, or one job per line. The response has one result per job, in "
+            "order: its id or its error. An invalid job does not affect the others. One "
+            "idempotency key covers the whole batch."
         ),
         body="NewJobs",
         media_types=(JSON, NDJSON),
@@ -196,11 +199,11 @@ ROUTES = (
         path=JOBS + "/by-name/{name}",
         handler=put_job,
         access=PRODUCE,
-        summary="Make or replace the job of a name",
+        summary="Create or replace a job by name",
         description=(
-            "Makes the job (201), or makes the one that was put under this name before what the document says "
-            "(200); what it leaves out goes back to its default. Concurrent requests for one name wait for each other, for "
-            "5 seconds at most."
+            "Creates the job (201), or updates the job previously put under this name to match the "
+            "document (200); omitted fields return to their defaults. Concurrent requests for the "
+            "same name wait for each other for at most 5 seconds."
         ),
         body="NamedJob",
         media_types=(JSON,),
@@ -214,9 +217,9 @@ ROUTES = (
         access=READ,
         summary="List jobs, newest first",
         description=(
-            "Jobs that were deleted (CANCELLED) are listed only with status=CANCELLED. "
-            "A call looks at a bounded number of jobs, so a page may have fewer than page_size and be "
-            "followed by others: the last one has no next_page_token."
+            "Deleted (CANCELLED) jobs are listed only with status=CANCELLED. Each call examines a "
+            "bounded number of jobs, so a page may have fewer than page_size items although more "
+            "pages follow; the last page has no next_page_token."
         ),
         query=(
             "tenant_id",
@@ -245,8 +248,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Change a job",
         description=(
-            "A merge patch (RFC 7396): what is given changes, null sets back to the default. The "
-            "next due run is never lost, and none is made for the past."
+            "A merge patch (RFC 7396): given fields change, null resets a field to its default. "
+            "The next due run is never lost, and no run is created for the past."
         ),
         body="JobPatch",
         media_types=(MERGE_PATCH, JSON),
@@ -259,12 +262,13 @@ ROUTES = (
         path=JOB,
         handler=delete_job,
         access=PRODUCE,
-        summary="End a job",
+        summary="Delete a job",
         description=(
-            "No further run begins. A run that has started finishes, or with running=cancel is asked to stop. Afterwards "
-            "GET still answers 200, with status CANCELLED and next_run_at null; executions and audit trail stay readable. "
-            "Lists of jobs leave the job out unless status=CANCELLED asks for it. A one-time job whose run has ended stays "
-            "COMPLETED; one whose run has started shows the outcome of that run."
+            "No further run starts. A running execution finishes, or is cancelled with "
+            "running=cancel. GET still returns 200, with status CANCELLED and next_run_at null; "
+            "executions and audit trail remain readable. Job lists omit the job unless "
+            "status=CANCELLED is given. A one-time job whose run has ended stays COMPLETED; one "
+            "whose run has started shows the outcome of that run."
         ),
         query=("running",),
         answers={200: "Job"},
@@ -277,7 +281,7 @@ ROUTES = (
         handler=pause_job,
         access=PRODUCE,
         summary="Pause a job",
-        description="No further run begins until the job is resumed.",
+        description="No further run starts until the job is resumed.",
         answers={200: "Job"},
         conditional=True,
         conflicts=True,
@@ -288,7 +292,7 @@ ROUTES = (
         handler=resume_job,
         access=PRODUCE,
         summary="Resume a paused job",
-        description="From now on: what the pause swallowed is not made up.",
+        description="Runs continue from now on; occurrences during the pause are not made up.",
         answers={200: "Job"},
         conditional=True,
         conflicts=True,
@@ -300,8 +304,8 @@ ROUTES = (
         access=PRODUCE,
         summary="Run a job now",
         description=(
-            "Beside its schedule; a one-time job runs earlier. A paused job can be run. This one run "
-            "may be sent another body or payload."
+            "An extra run of a recurring job; a one-time job runs earlier than scheduled. Works on "
+            "paused jobs. The body or payload can be overridden for this run."
         ),
         body="Run",
         body_required=False,
@@ -314,8 +318,8 @@ ROUTES = (
         path=JOB + "/backfill",
         handler=backfill_job,
         access=PRODUCE,
-        summary="Run a job for a stretch of the past",
-        description="For its occurrences later than `after` and up to `through`.",
+        summary="Run a job for past occurrences",
+        description="Runs the occurrences later than `after` and up to and including `through`.",
         body="Backfill",
         media_types=(JSON,),
         answers={202: "Requested"},
@@ -326,7 +330,7 @@ ROUTES = (
         path=JOB + "/explain",
         handler=explain_job,
         access=READ,
-        summary="What a job waits for",
+        summary="Explain what a job is waiting for",
         answers={200: "Explanation"},
     ),
     Route(
@@ -334,8 +338,8 @@ ROUTES = (
         path=JOB + "/next-runs",
         handler=next_runs,
         access=READ,
-        summary="The next runs of a job",
-        description="As far as they are known now: none of a job that is paused or has ended.",
+        summary="List the next runs of a job",
+        description="As currently known; empty for a job that is paused or has ended.",
         query=("count",),
         answers={200: "NextRuns"},
     ),
@@ -344,7 +348,7 @@ ROUTES = (
         path=JOB + "/audit",
         handler=list_job_audit,
         access=READ,
-        summary="Who changed a job, the latest change first",
+        summary="List changes of a job and their actors, latest first",
         query=("page_size", "page_token"),
         answers={200: "AuditPage"},
     ),
@@ -353,12 +357,13 @@ ROUTES = (
         path=JOB + "/executions",
         handler=list_executions,
         access=READ,
-        summary="List the executions of a job whose time has come, the latest first",
+        summary="List the due and past executions of a job, latest first",
         description=(
-            "`from` and `to` are about created_at. A call looks at a bounded number of executions, so a page "
-            "may have fewer than page_size and be followed by others. A stretch of missed occurrences is one entry: "
-            "`missed` says how many, `missed_through` up to when. With `expand=missed` each of them is an entry, "
-            "with the id of the stretch; a stretch by a schedule that was changed since stays one."
+            "`from` and `to` filter by created_at. Each call examines a bounded number of "
+            "executions, so a page may have fewer than page_size items although more pages follow. "
+            "Consecutive missed occurrences are one entry: `missed` is their number, "
+            "`missed_through` the last of them. With `expand=missed` each occurrence is an entry "
+            "with the same execution id, except where the schedule has changed since."
         ),
         query=(
             "executions.status",

@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke."""
+"""API keys: create, list, revoke."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ ROUTES = (
         path=KEYS,
         handler=create_key,
         access=ADMINISTER,
-        summary="Make an API key",
+        summary="Create an API key",
         description=(
-            "The key is in this answer and nowhere else; a repeated answer is without it. The first key must be an admin's "
-            "of all tenants. From then on every request needs a key: on this node before the answer is sent, on every other node "
-            "within 1 second."
+            "Only this response contains the key; the response to a repeated request omits it. The "
+            "first key must have the role admin and no tenant. From then on every request needs a "
+            "key: on this node before the response is sent, on every other node within 1 second."
         ),
         body="NewKey",
         media_types=(JSON,),
@@ -74,7 +74,7 @@ ROUTES = (
         handler=revoke_key,
         access=ADMINISTER,
         summary="Revoke an API key",
-        description="Within 5 seconds no node takes it any more.",
+        description="All nodes reject the key within 5 seconds.",
         answers={200: "Key"},
     ),
 )

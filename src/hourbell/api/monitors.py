@@ -1,4 +1,4 @@
-"""Monitors: dead-man switches of jobs."""
+"""Monitors: dead man's switches for jobs."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ ROUTES = (
         path=MONITORS,
         handler=create_monitor,
         access=OPERATE,
-        summary="Watch a recurring job",
+        summary="Monitor a recurring job",
         description=(
-            "An alert is sent when no success comes at or after an expected occurrence and within "
-            "the grace; one for each outage, and one when the job succeeds again."
+            "Sends an alert if the job does not succeed between an expected occurrence and the end "
+            "of the grace period. Each outage sends one alert, and one recovery notification when "
+            "the job succeeds again."
         ),
         body="NewMonitor",
         media_types=(JSON,),
@@ -91,7 +92,7 @@ ROUTES = (
         handler=delete_monitor,
         access=OPERATE,
         summary="Delete a monitor",
-        description="Nobody watches any more; an alert that is on its way still comes.",
+        description="The job is no longer monitored. Alerts already being sent still arrive.",
         answers={200: "Monitor"},
     ),
 )

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes: what is served is what is described."""
+"""The OpenAPI document, generated from the routes, so that it matches what is served."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 from hourbell.model.jobs import JobStatus, JobType
 
 _ABOUT = (
-    "Jobs that run once or again and again. Every write needs an Idempotency-Key; a repeat with "
-    "the same key and the same request gets the first answer. The calls of workers, below /internal, "
-    "need none: session, fence and claim number make them safe to repeat. Lists come in parts: ask for the "
-    "next with page_token. Errors are problems by RFC 9457 with a stable `code`."
+    "One-time and recurring jobs. Every write needs an Idempotency-Key; repeating the same request "
+    "with the same key returns the first response. Worker calls, below /internal, need none: "
+    "session, fence and claim number make them safe to repeat. Lists are paginated: request the "
+    "next page with page_token. Errors are RFC 9457 problem documents with a stable `code`."
 )
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
@@ -38,22 +38,24 @@ _QUERY: dict[str, dict[str, Any]] = {
         "type": "array",
         "items": {"enum": [status.value for status in ExecutionStatus]},
         "description": (
-            "Any of these; repeat the parameter for several, or separate them by commas. FAILED stands for RETRYING "
-            "and DEAD: the latest attempt failed."
+            "Any of these statuses; repeat the parameter or separate values by commas. FAILED "
+            "means RETRYING or DEAD: the latest attempt failed."
         ),
     },
     "executions.reason": {
         "enum": [reason.value for reason in Reason],
-        "description": "Why an execution has ended. The kind of failure of an attempt is not one of these.",
+        "description": (
+            "Why an execution has ended. The failure kind of an attempt is not one of these."
+        ),
     },
     "queue": {"type": "string"},
     "type": {"enum": [kind.value for kind in JobType]},
     "name_prefix": {"type": "string"},
-    "label": {"type": "string", "description": "As name:value, such as team:billing."},
+    "label": {"type": "string", "description": "A label as name:value, such as team:billing."},
     "job_id": {"type": "string"},
     "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
     "from": {"type": "string", "format": "date-time"},
-    "to": {"type": "string", "format": "date-time", "description": "Before this."},
+    "to": {"type": "string", "format": "date-time", "description": "Exclusive."},
     "running": {"enum": ["finish", "cancel"], "default": "finish"},
     "count": {
         "type": "integer",
@@ -75,7 +77,10 @@ _QUERY: dict[str, dict[str, Any]] = {
 _KEY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
-    "description": "An API key. A server that only its own machine can reach asks for none until there is one.",
+    "description": (
+        "An API key. A server that listens on loopback only requires none until the first key "
+        "exists."
+    ),
 }
 
 _OF_CALLERS = ("unauthenticated", "forbidden", "misdirected", "too_many_failures")
@@ -99,7 +104,7 @@ _OF_CONDITIONS = ("precondition_failed",)
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
-    """The document of these routes."""
+    """The OpenAPI document of these routes."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -133,21 +138,21 @@ def _parameters(route: Route) -> Iterable[dict[str, Any]]:
     for name in _IN_PATH.findall(route.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     for name in route.query:
-        # What means different things in different lists has the name of its list before a dot.
+        # A parameter whose meaning differs between lists is keyed as `list.parameter`.
         yield {"name": name.rpartition(".")[2], "in": "query", "schema": _QUERY[name]}
     if route.needs_key:
         yield {
             "name": KEY_HEADER,
             "in": "header",
             "required": True,
-            "description": "Any string of your own making; repeat it when you repeat the request.",
+            "description": "Any string chosen by the client; send the same one in a repeat.",
             "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY}}}$"},
         }
     if route.conditional:
         yield {
             "name": IF_MATCH,
             "in": "header",
-            "description": "Versions as ETag gives them: only if the job is at one of these.",
+            "description": "ETags; the write applies only if the job has one of these versions.",
             "schema": {"type": "string"},
         }
 
@@ -161,7 +166,7 @@ def _answers(route: Route) -> dict[str, Any]:
         }
         if status == 201:
             answers["201"]["headers"] = {
-                "Location": _header("string", "The path of what was created.")
+                "Location": _header("string", "The path of the created resource.")
             }
         if name == "Job":
             headers = answers[str(status)].setdefault("headers", {})

@@ -1,4 +1,4 @@
-"""Errors as answers: the table from code to status, and problem documents by RFC 9457."""
+"""Error responses: the table from code to status, and RFC 9457 problem documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 1
 _READING = ("GET", "HEAD", "OPTIONS")
 
-# Every error that a request may end in. One that is not here is a mistake of ours.
+# Every error code that a request may end in. A code missing here is a bug and becomes a 500.
 STATUSES = {
     "malformed_request": 400,
     "malformed_json": 400,
@@ -60,20 +60,20 @@ STATUSES = {
     "store_unavailable": 503,
 }
 
-_AWAY = "The database is unavailable at the moment."
+_AWAY = "The database is currently unavailable."
 
 _log = structlog.get_logger(__name__)
 
 
 def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> Response[bytes]:
-    """The answer to an error that was raised on purpose."""
+    """The response to an error that was raised on purpose."""
     if error.code not in STATUSES:
         return on_exception(request, error)
     detail, headers = error.message, {}
     if isinstance(error, Unexpected):
         detail = f"{error.message} {_what_to_do(request)}"
     elif isinstance(error, StoreUnavailable):
-        # Its message tells addresses of ours.
+        # Its message may contain internal addresses, so it goes to the log only.
         _log.warning("store_unavailable", path=_path(request), why=error.message)
         detail = f"{_AWAY} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
@@ -101,7 +101,7 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
 
 
 def on_framework_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """The answer to what the framework refuses before any handler of ours is reached."""
+    """The response to a request that the framework rejects before any handler runs."""
     if isinstance(error, MethodNotAllowedException):
         return on_hourbell_error(request, MethodNotAllowed((error.headers or {}).get("allow", "")))
     if error.status_code == 404:
@@ -112,21 +112,21 @@ def on_framework_error(request: Request[Any, Any, Any], error: HTTPException) ->
 
 
 def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The answer to what nobody expected; what it was goes to the log only."""
+    """The response to an unexpected exception, whose details go to the log only."""
     _log.error("unexpected_error", method=request.method, path=_path(request), exc_info=error)
     return on_hourbell_error(request, Unexpected())
 
 
 def _what_to_do(request: Request[Any, Any, Any]) -> str:
-    """After an error that may have come before or after the effect."""
+    """Advice after an error that may have occurred before or after the effect."""
     if request.method in _READING:
         return "Try again."
     route: Route | None = request.scope["route_handler"].opt.get("route")
     if route is not None and not route.needs_key:
-        return "Whether this call took effect is not known; repeat it as it is."
-    return "Whether this write took effect is not known; repeat it with the same Idempotency-Key."
+        return "This call may or may not have taken effect; repeat it unchanged."
+    return "This write may or may not have taken effect; repeat it with the same Idempotency-Key."
 
 
 def _path(request: Request[Any, Any, Any]) -> str:
-    """The path as it was sent: ASCII, whatever it means."""
+    """The raw request path, still percent-encoded."""
     return request.scope["raw_path"].decode("latin-1")

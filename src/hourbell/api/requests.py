@@ -1,6 +1,6 @@
-"""Requests, read in full or refused: idempotency keys, bodies, query parameters.
+"""Read requests in full or reject them: idempotency keys, bodies, query parameters.
 
-What comes from here is plain JSON values and a `Write`. Whether they make sense is for the operations to say.
+The results are plain JSON values and a `Write`; the operations validate their content.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MAX_KEY = 255
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 BATCH_SECONDS = 30  # for the body of a batch to arrive
 DEFAULT_PAGE_SIZE = 50
-MAX_LABEL = 200  # characters of a name that is looked for
+MAX_LABEL = 200  # characters of a label in a query
 
 _KEY = re.compile(rf"[ -~]{{1,{MAX_KEY}}}")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
-_VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak one (`W/"3"`) equals nothing
+_VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak ETag (`W/"3"`) never matches
 _NUMBERS = ("page_size", "count", "hours")
 _JOB_STATUSES = {status.value: status for status in JobStatus}
 _JOB_TYPES = {kind.value: kind for kind in JobType}
@@ -61,8 +61,8 @@ _EXECUTION_STATUSES[ExecutionStatus.FAILED] = frozenset(
 _REASONS = {reason.value: reason for reason in Reason}
 _RUNNING = {"finish": False, "cancel": True}
 
-_MOST_SEPARATORS = 1_000_000  # in a batch: each may end an item, and there is memory for so many
-_SLICE = 200  # items of a batch that are digested together, and encoded before other requests get their turn
+_MOST_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
+_SLICE = 200  # batch items digested together, and encoded before yielding to other requests
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
@@ -70,20 +70,20 @@ Raw = bytes | msgspec.Raw
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which part of a list."""
+    """Which page of a list."""
 
     page_size: int
     page_token: str | None
 
 
 async def refuse_two_hosts(request: AnyRequest) -> None:
-    """A request with two Host headers may mean different servers to a proxy and to us (RFC 9112, section 3.2)."""
+    """Reject two Host headers: a proxy may act on the other one (RFC 9112, section 3.2)."""
     if len(request.headers.getall("Host", [])) > 1:
         raise MalformedRequest("The request has more than one Host header. Send one.")
 
 
 async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Write]:
-    """The document of a write, and the write itself."""
+    """The decoded body of a write request, and its Write."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
@@ -92,7 +92,7 @@ async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Wr
 
 
 async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
-    """The document of a job that is to be created, and the write."""
+    """The document of a new job, and its Write."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
@@ -105,7 +105,7 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
 
 
 async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[Batch, Write]:
-    """A batch as it was sent, and the write; `take` is told of the bytes as they come."""
+    """A batch, not yet decoded, and its Write; `take` is called with the size of each chunk."""
     key = _key(request)
     refuse_query(request)
     try:
@@ -113,7 +113,7 @@ async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[
             body = await _body(request, take)
     except TimeoutError:
         raise MalformedRequest(
-            f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs at once."
+            f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs per batch."
         ) from None
     _check_type(request, (JSON, NDJSON))
     read = _lines if request.content_type[0].lower() == NDJSON else _items
@@ -131,16 +131,19 @@ async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[
 
 
 class Batch:
-    """The items of a batch. Reading them also finds their canonical text, for which a separate pass would be expensive."""
+    """The items of a batch.
+
+    Reading an item also yields its canonical text; a separate pass for that would be expensive.
+    """
 
     def __init__(self, items: Sequence[Raw]) -> None:
         self.items = items
         self._digest = hashlib.sha256()
-        self._texts: list[bytes] = []  # of items that are read and not yet digested
+        self._texts: list[bytes] = []  # of items read but not yet digested
         self._read = 0
 
     def read(self, item: Raw) -> object:
-        """The document of an item; MalformedJson if it has none. Items are read in their order."""
+        """The document of an item; raises MalformedJson. Items must be read in order."""
         text = bytes(item)
         plain = read_plain(text)
         if plain is not None:
@@ -155,8 +158,8 @@ class Batch:
         return document
 
     async def spelling(self) -> bytes:
-        """A digest of what the items say, however they are spelt."""
-        if self._read < len(self.items):  # before anything of it was prepared
+        """A digest of the values of the items, independent of their JSON formatting."""
+        if self._read < len(self.items):  # called before all items were read
             again = Batch(self.items)
             for first in range(0, len(self.items), _SLICE):
                 await asyncio.sleep(0)
@@ -168,7 +171,7 @@ class Batch:
         return self._digest.digest()
 
     def _note(self, text: bytes) -> None:
-        if self._read < len(self.items):  # else they are read a second time
+        if self._read < len(self.items):  # otherwise this is a second read
             self._read += 1
             self._texts.append(text)
             if len(self._texts) == _SLICE:
@@ -180,20 +183,20 @@ class Batch:
 
 
 async def read_call(request: AnyRequest) -> object:
-    """The document of a call that is safe to repeat by what it says itself."""
+    """The body of a call whose own content makes it safe to repeat, without an idempotency key."""
     refuse_query(request)
     return _document(request, await _body(request), (JSON,))
 
 
 async def read_bare_write(request: AnyRequest, *query: str) -> Write:
-    """A write that says all by its path and these query parameters; an empty object beside it does no harm."""
+    """A write fully described by its path and these query parameters; `{}` as body is accepted."""
     key = _key(request)
     refuse_query(request, *query)
     return await _bare_write(request, key)
 
 
 async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
-    """A deletion, and whether what runs is to be cancelled."""
+    """A deletion, and whether to cancel running executions."""
     key = _key(request)
     reader, problems = _query(request)
     cancel = reader.choice("running", _RUNNING, False)
@@ -203,7 +206,7 @@ async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
 
 
 async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write]:
-    """A write whose document may be left out."""
+    """A write whose body is optional."""
     key = _key(request)
     refuse_query(request)
     body = await _body(request)
@@ -214,12 +217,12 @@ async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
-    """The write, only while the job is at a version that If-Match names."""
+    """The write, made conditional on the job versions in If-Match."""
     text = ",".join(request.headers.getall(IF_MATCH, [])).strip()
     if not text or text == "*":
         return write
     if not _ETAGS.fullmatch(text):
-        message = 'must be * or versions as ETag gives them, such as "3"'
+        message = 'must be * or a list of ETags, such as "3"'
         raise InvalidInput([FieldError(IF_MATCH, "bad_format", message)])
     versions = frozenset(int(number) for number in _VERSION.findall(text))
     return msgspec.structs.replace(write, if_versions=versions)
@@ -256,7 +259,7 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
 
 
 def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, Part]:
-    """The query parameters of the list of a job's executions, and whether missed stretches are expanded."""
+    """The query parameters of a job's execution list, and whether to expand missed occurrences."""
     reader, problems = _query(request, several="status")
     expand_missed = bool(reader.choice("expand", {"missed": True}, False))
     wanted = ExecutionFilter(
@@ -276,7 +279,7 @@ def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:
 
 
 def read_count(request: AnyRequest, most: int, default: int) -> int:
-    """How many are wanted."""
+    """The query parameter `count`."""
     reader, problems = _query(request)
     count = reader.whole("count", 1, most, default)
     reader.finish()
@@ -285,7 +288,7 @@ def read_count(request: AnyRequest, most: int, default: int) -> int:
 
 
 def read_hours(request: AnyRequest, most: int, default: int) -> tuple[int, str | None]:
-    """How far to look ahead, and for whom."""
+    """How many hours to look ahead, and for which tenant."""
     reader, problems = _query(request)
     hours = reader.whole("hours", 1, most, default)
     tenant = reader.label("tenant_id")
@@ -300,14 +303,14 @@ def read_part(request: AnyRequest) -> Part:
 
 
 def read_tenant_part(request: AnyRequest) -> tuple[str | None, Part]:
-    """The query parameters of a list that is one tenant's."""
+    """The query parameters of a list that can be filtered by tenant."""
     reader, problems = _query(request)
     tenant = reader.label("tenant_id")
     return tenant, _part(reader, problems)
 
 
 def read_tenant(request: AnyRequest) -> str | None:
-    """The query parameter that says whose something is."""
+    """The query parameter `tenant_id`."""
     reader, problems = _query(request)
     tenant = reader.label("tenant_id")
     reader.finish()
@@ -316,7 +319,7 @@ def read_tenant(request: AnyRequest) -> str | None:
 
 
 def refuse_query(request: AnyRequest, *but: str) -> None:
-    """Refuse query parameters where there are none: one that is ignored would mislead."""
+    """Reject all query parameters except these: silently ignoring one would mislead the caller."""
     reader, problems = _query(request)
     for name in but:
         reader.given(name)
@@ -359,7 +362,7 @@ def _key(request: AnyRequest) -> str:
 
 
 def _write(request: AnyRequest, key: str, value: bytes) -> Write:
-    """The write of a request; `value` is what its body says, however it was spelt."""
+    """The Write of a request; `value` is the canonical text of its body."""
     operation = f"{request.method} {request.scope['path_template']}"
     target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
     condition = "".join(f"\n{text}" for text in request.headers.getall(IF_MATCH, []))
@@ -380,9 +383,9 @@ async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) 
     except HTTPException as error:
         if error.status_code == 413:
             limit = request.route_handler.resolve_request_max_body_size()
-            assert limit is not None  # of every route
+            assert limit is not None  # every route has one
             raise BodyTooLarge(limit) from None
-        raise MalformedRequest("The body of the request broke off.") from error
+        raise MalformedRequest("The request body is incomplete.") from error
 
 
 def _document(request: AnyRequest, body: bytes, media_types: tuple[str, ...]) -> object:
@@ -398,20 +401,20 @@ def _check_type(request: AnyRequest, media_types: tuple[str, ...]) -> None:
 
 def _decode(body: bytes) -> object:
     if not body:
-        raise MalformedJson("The request needs a body, and it came without one.")
+        raise MalformedJson("The request needs a body, but has none.")
     try:
         document: object = msgspec.json.decode(body)
         json.loads(body, object_pairs_hook=_refuse_repeated_keys)
     except RecursionError:
         raise MalformedJson("The body is nested too deeply.") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        # Both say where it broke, and neither repeats what it read.
+        # Both messages give the position of the error, and neither quotes the body.
         raise MalformedJson(f"The body cannot be read as JSON in UTF-8: {error}.") from None
     return document
 
 
 def _spelt(document: object) -> bytes:
-    """A JSON value in the one spelling that idempotency compares: keys in order, no space, numbers and text as we write them."""
+    """The canonical JSON text of a value, compared by idempotency: sorted keys, no whitespace."""
     try:
         return msgspec.json.encode(document, order="sorted")
     except RecursionError:
@@ -419,13 +422,13 @@ def _spelt(document: object) -> bytes:
 
 
 def _lines(body: bytes) -> Sequence[Raw]:
-    """The lines that say something."""
+    """The lines that are not blank."""
     _check_count(body, b"\n")
     return [line for line in body.split(b"\n") if line.strip()]
 
 
 def _items(body: bytes) -> Sequence[Raw]:
-    """The items of an array, not yet looked at."""
+    """The items of an array, not yet decoded."""
     _check_count(body, b",")
     try:
         return _array.decode(body)
@@ -438,37 +441,37 @@ def _items(body: bytes) -> Sequence[Raw]:
 
 
 def _check_count(body: bytes, separator: bytes) -> None:
-    """Refuse a body that may have far too many items before memory is taken for them."""
+    """Reject a body that may have far too many items before allocating memory for them."""
     if body.count(separator) > _MOST_SEPARATORS:
         raise InvalidInput([FieldError("", "too_long", "has too many values; send fewer at once")])
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
-    """Two readers of an object with a repeated key may see different things; so nobody gets to."""
+    """Reject repeated keys: two parsers may read such an object differently."""
     keys = {key for key, _ in pairs}
     if len(keys) == len(pairs):
         return
     for key, _ in pairs:
         if key not in keys:
-            raise MalformedJson(f"The key {shown_key(key)} is there twice in one object.")
+            raise MalformedJson(f"The key {shown_key(key)} appears twice in one object.")
         keys.remove(key)
 
 
 def _label(reader: ObjectReader) -> str | None:
     label = _text(reader, "label", MAX_LABEL)
     if label is not None and ":" not in label:
-        reader.wrong("label", "bad_format", "must be name:value, as team:billing")
+        reader.wrong("label", "bad_format", "must be name:value, such as team:billing")
     return label
 
 
 def _statuses(reader: ObjectReader) -> frozenset[ExecutionStatus] | None:
-    """The union of the statuses that several words stand for."""
+    """The union of the statuses that the given words mean."""
     found = reader.words("status", _EXECUTION_STATUSES)
     return None if found is None else frozenset().union(*found)
 
 
 def _query(request: AnyRequest, several: str | None = None) -> tuple[ObjectReader, Problems]:
-    """The query parameters. `several`: one that may be repeated, or have several values separated by commas."""
+    """The query parameters. The one named `several` may be repeated or comma-separated."""
     problems = Problems()
     fields: dict[str, object] = {}
     for name, text in request.query_params.multi_items():

@@ -1,4 +1,4 @@
-"""What a route is: said once, served by `app` and described by `openapi`."""
+"""The Route struct: defined once, served by `app` and described by `openapi`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourbell.engine.core import Engine
 from hourbell.security.access import Access
 from hourbell.security.sealing import KeyRing
 
-# What handlers ask for by name.
+# Dependencies that handlers request by parameter name.
 TheEngine = NamedDependency[SkipValidation[Engine]]
 TheKeyRing = NamedDependency[SkipValidation[KeyRing]]
 TheWorkers = NamedDependency[SkipValidation[RemoteWorkers]]
@@ -28,9 +28,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str  # with {parameters}
     handler: Callable[..., Awaitable[Response[bytes]]]
-    access: Access | None  # who may; None: anybody, without a key of his own
+    access: Access | None  # allowed roles; None: no API key needed
     summary: str
-    answers: Mapping[int, str]  # status → name of the schema, the usual one first
+    answers: Mapping[int, str]  # status → name of the schema, the most common first
     description: str = ""
     body: str | None = None  # name of the schema
     media_types: tuple[str, ...] = ()  # of the body
@@ -38,14 +38,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     query: tuple[str, ...] = ()  # names of parameters
     body_required: bool = True
     conditional: bool = False  # takes If-Match
-    names_others: bool = False  # the body names something by its id
-    conflicts: bool = False  # may stand against the present state
-    seals: bool = False  # needs the keys of secrets
-    creates: bool = False  # makes jobs, which may have unique keys
-    keyed: bool = (
-        True  # if it writes, it needs an Idempotency-Key; else what it says makes it safe to repeat
-    )
-    refusals: tuple[str, ...] = ()  # codes that only a few routes have
+    names_others: bool = False  # the body refers to another resource by id
+    conflicts: bool = False  # may conflict with the current state
+    seals: bool = False  # needs the keys that encrypt secrets
+    creates: bool = False  # creates jobs, which may have unique keys
+    # A write needs an Idempotency-Key; False if its own content makes it safe to repeat.
+    keyed: bool = True
+    refusals: tuple[str, ...] = ()  # error codes that only a few routes have
 
     @property
     def writes(self) -> bool:

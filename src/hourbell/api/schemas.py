@@ -1,7 +1,7 @@
-"""The documents of the API in the words of JSON Schema.
+"""The JSON Schemas of the API's documents.
 
-The bounds come from the model, so that they cannot say something else than what is checked. What is sent may leave out or
-set to null whatever has a default; what is answered has every field.
+Bounds come from the model, so that the schemas cannot differ from what is validated. Requests may
+omit a field that has a default, or set it to null; responses contain every field.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ def schemas() -> dict[str, Schema]:
         "Run": _sent(
             {},
             {
-                "body": {"description": "In place of the job's own; of a WEBHOOK."},
-                "payload": {"description": "In place of the job's own; of a TASK."},
+                "body": {"description": "Overrides the job's body; WEBHOOK only."},
+                "payload": {"description": "Overrides the job's payload; TASK only."},
             },
         ),
         "Replay": _sent(
             {},
             _letter_filter()
-            | {"rate_per_second": _whole(1, MOST_PER_SECOND, "So many fall due in a second.")},
+            | {"rate_per_second": _whole(1, MOST_PER_SECOND, "Executions due per second.")},
         ),
         "Purge": _sent({}, _letter_filter()),
         "TenantSettings": _sent({}, _limits() | _tenant_settings()),
@@ -154,8 +154,8 @@ def schemas() -> dict[str, Schema]:
                 "items": _array(
                     _answered(
                         {
-                            "scheduled_for": _instant("In the zone of the job."),
-                            "note": _or_null(_text("What a change of the clocks does to it.")),
+                            "scheduled_for": _instant("In the time zone of the job."),
+                            "note": _or_null(_text("The effect of a DST change on this run.")),
                         }
                     )
                 ),
@@ -173,9 +173,11 @@ def schemas() -> dict[str, Schema]:
                 "replayed": _whole(0),
                 "left": _whole(
                     0,
-                    description="Could not be: the job was deleted, or the same occurrence lives.",
+                    description=(
+                        "Not replayed: the job was deleted, or the same occurrence is live again."
+                    ),
                 ),
-                "last_run_at": _or_null(_instant("When the last of them falls due.")),
+                "last_run_at": _or_null(_instant("When the last of them is due.")),
                 "next_page_token": _next_token(),
             }
         ),
@@ -211,16 +213,16 @@ def schemas() -> dict[str, Schema]:
         "Completion": _sent(
             {
                 "token": {
-                    **_text("What came as Hourbell-Completion-Token."),
+                    **_text("The value of the header Hourbell-Completion-Token."),
                     "pattern": "^[A-Za-z0-9_-]{1,128}$",
                 },
                 "status": _words("SUCCEEDED", "FAILED"),
             },
             {
                 "result": {
-                    "description": f"Of a success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
+                    "description": f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
                 },
-                "error": {**_text("Of a failure."), "maxLength": MOST_ERROR_CHARACTERS},
+                "error": {**_text("On failure."), "maxLength": MOST_ERROR_CHARACTERS},
             },
         ),
         "CompletionNoted": _answered(
@@ -230,14 +232,14 @@ def schemas() -> dict[str, Schema]:
             {"name": _name(MAX_KEY_NAME), "role": _choice(KeyRole)}, {"tenant_id": _label()}
         ),
         "Key": _answered(_key()),
-        "MadeKey": _answered({**_key(), "key": _or_null(_text("Shown this once."))}),
+        "MadeKey": _answered({**_key(), "key": _or_null(_text("Returned only once."))}),
         "KeyPage": _page("Key"),
         "NewSecret": _new_secret(),
         "Secret": _answered(_secret()),
         "SetSecret": _answered(
             {
                 **_secret(),
-                "value": _or_null(_text("Of a secret that was made here; shown this once.")),
+                "value": _or_null(_text("The generated value; returned only once.")),
             }
         ),
         "SecretPage": _page("Secret"),
@@ -257,7 +259,7 @@ def schemas() -> dict[str, Schema]:
     }
 
 
-# Jobs, as they are sent.
+# Jobs in requests.
 
 
 def _new_job(kind: JobType) -> Schema:
@@ -275,15 +277,15 @@ def _new_job(kind: JobType) -> Schema:
 
 
 def _item() -> Schema:
-    """Of a batch: the call takes whatever is sent, and says of each what is wrong with it."""
-    return {"anyOf": [_ref("NewJob"), {"description": "Anything else is refused in its place."}]}
+    """A batch item: the call accepts any value, and reports what is wrong with each item."""
+    return {"anyOf": [_ref("NewJob"), {"description": "Anything else gets an error result."}]}
 
 
 def _named_job(kind: JobType) -> Schema:
-    """As a new job; the name stands in the path, and is its unique key."""
+    """Like a new job, but the name comes from the path and is the unique key."""
     schema = _new_job(kind)
     fields = {k: v for k, v in schema["properties"].items() if k not in _OF_UNIQUE_KEYS}
-    fields["name"] = _or_null({**_name(), "description": "The name in the path, or left out."})
+    fields["name"] = _or_null({**_name(), "description": "Omitted, or equal to the path."})
     required = [name for name in schema["required"] if name != "name"]
     return schema | {"properties": fields, "required": required}
 
@@ -315,38 +317,45 @@ def _options() -> dict[str, Schema]:
         "priority": {"enum": [priority.name for priority in Priority], "default": "MEDIUM"},
         "retry_policy": _ref("RetryPolicy"),
         "timeout_seconds": {
-            **_whole(1, MAX_TIMEOUT_SECONDS, "Of one attempt."),
+            **_whole(1, MAX_TIMEOUT_SECONDS, "Per attempt."),
             "default": DEFAULT_TIMEOUT_SECONDS,
         },
         "delivery": {**_choice(Delivery), "default": Delivery.AT_LEAST_ONCE.value},
         "start_deadline_seconds": _whole(
-            1, MAX_START_DEADLINE_SECONDS, "After scheduled_for; what starts later is SKIPPED."
+            1,
+            MAX_START_DEADLINE_SECONDS,
+            "After scheduled_for; an execution that cannot start by then is SKIPPED.",
         ),
         "deadline_seconds": _whole(
-            1, MAX_DEADLINE_SECONDS, "After scheduled_for, over all attempts; then DEAD."
+            1,
+            MAX_DEADLINE_SECONDS,
+            "After scheduled_for, over all attempts; the execution is then DEAD.",
         ),
         "concurrency_key": {
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_CONCURRENCY_KEY,
-            "description": "Executions of the tenant that share it go one after the other, in order of their time.",
+            "description": (
+                "Executions of the tenant that share this key run one at a time, in order of their "
+                "scheduled time."
+            ),
         },
         "concurrency_limit": {
-            **_whole(1, MAX_CONCURRENCY_LIMIT, "How many that share the key may go at once."),
+            **_whole(1, MAX_CONCURRENCY_LIMIT, "How many executions with the key may run at once."),
             "default": 1,
         },
         "unique_key": {
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_UNIQUE_KEY,
-            "description": "One job of the tenant that has not ended can have it. Cannot be changed.",
+            "description": "Unique among the tenant's jobs that have not ended. Cannot be changed.",
         },
         "on_duplicate": {**_choice(OnDuplicate), "default": OnDuplicate.REJECT.value},
         "labels": _labels(),
         "notifications": {
             **_array(_ref("Notification")),
             "maxItems": MAX_NOTIFICATIONS,
-            "description": "Whom to tell what became of each run.",
+            "description": "Webhooks called with the outcome of each run.",
         },
     }
 
@@ -355,11 +364,11 @@ def _recurring_options() -> dict[str, Schema]:
     return {
         "misfire_policy": {**_choice(Misfire), "default": Misfire.LATEST.value},
         "catch_up_window_seconds": {
-            **_whole(1, MAX_CATCH_UP_WINDOW_SECONDS, "Of the misfire policy `all`."),
+            **_whole(1, MAX_CATCH_UP_WINDOW_SECONDS, "For the misfire policy `all`."),
             "default": DEFAULT_CATCH_UP_WINDOW_SECONDS,
         },
         "catch_up_limit": {
-            **_whole(1, MAX_CATCH_UP_LIMIT, "Of the misfire policy `all`."),
+            **_whole(1, MAX_CATCH_UP_LIMIT, "For the misfire policy `all`."),
             "default": DEFAULT_CATCH_UP_LIMIT,
         },
         "overlap_policy": {**_choice(Overlap), "default": Overlap.ALLOW.value},
@@ -369,7 +378,7 @@ def _recurring_options() -> dict[str, Schema]:
 def _labels() -> Schema:
     return {
         "type": "object",
-        "description": "To find jobs by.",
+        "description": "For searching jobs.",
         "maxProperties": MAX_LABELS,
         "propertyNames": {"pattern": _LABEL},
         "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL_VALUE},
@@ -385,11 +394,11 @@ def _cron() -> Schema:
 
 
 def _every() -> Schema:
-    return _whole(1, MAX_EVERY_SECONDS, "Elapsed time from starts_at, or else from the creation.")
+    return _whole(1, MAX_EVERY_SECONDS, "Elapsed time since starts_at, or since creation.")
 
 
 def _at() -> Schema:
-    return _instant("An instant that has passed means at once.")
+    return _instant("An instant in the past means now.")
 
 
 def _delay() -> Schema:
@@ -411,7 +420,7 @@ def _window() -> dict[str, Schema]:
     return {
         "starts_at": _instant("The first instant at which it may run."),
         "ends_at": _instant("The last instant at which it may run."),
-        "max_runs": _whole(1, MAX_RUNS, "Runs started; then the job is COMPLETED."),
+        "max_runs": _whole(1, MAX_RUNS, "After this many started runs the job is COMPLETED."),
     }
 
 
@@ -426,8 +435,8 @@ def _url() -> Schema:
 def _webhook_options() -> dict[str, Schema]:
     body = {
         "description": (
-            "A string is sent as it is, anything else as JSON, null not at all. {{secret:name}} is filled in; any other {{ is refused "
-            "unless literal is true."
+            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} "
+            "is filled in; any other {{ is rejected unless literal is true."
         )
     }
     return {
@@ -435,13 +444,13 @@ def _webhook_options() -> dict[str, Schema]:
         "headers": _headers(),
         "body": body,
         "signing_secret": {
-            **_text("The name of a secret; in place of `webhook-signing`."),
+            **_text("The name of a secret, used instead of `webhook-signing`."),
             "pattern": f"^{SECRET_NAME.pattern}$",
         },
         "literal": {
             "type": "boolean",
             "default": False,
-            "description": "The body is sent as it is, with {{ in it; no secret is filled into it.",
+            "description": "The body is sent verbatim, including any {{; no secret is filled in.",
         },
         "secrets": _secrets_check(),
     }
@@ -451,13 +460,13 @@ def _secrets_check() -> Schema:
     return {
         **_choice(SecretsCheck),
         "default": SecretsCheck.REQUIRED.value,
-        "description": "lazy: the secrets that are named here need not exist until the request is sent.",
+        "description": "lazy: the named secrets need not exist until the request is sent.",
     }
 
 
 def _shown_headers() -> Schema:
     described = (
-        f"A literal credential is shown as `{MASKED}`; sent back, that keeps the stored value."
+        f"A literal credential is shown as `{MASKED}`; sending that back keeps the stored value."
     )
     return {"type": "object", "additionalProperties": _text(), "description": described}
 
@@ -490,28 +499,30 @@ def _retry_policy() -> Schema:
             "max_delay_seconds": {**delay, "default": usual.max_delay_seconds},
             "delays_seconds": {
                 **_array(delay),
-                "description": "One delay for each retry; in place of the four above.",
+                "description": "One delay per retry; replaces the four fields above.",
                 "minItems": 1,
                 "maxItems": MAX_RETRIES,
             },
             "non_retryable": {
-                **_array(_text("A kind of failure, such as http_404 or ValueError.")),
+                **_array(_text("A failure kind, such as http_404 or ValueError.")),
                 "maxItems": MAX_NON_RETRYABLE,
             },
             "retryable": {
-                **_array(_text("A kind that is tried again although it is final, as http_404.")),
+                **_array(_text("A final failure kind to retry anyway, such as http_404.")),
                 "maxItems": MAX_NON_RETRYABLE,
             },
             "max_crashes": {
                 **_whole(1, MAX_CRASHES),
-                "description": "After how many deaths of its worker in a row, while it ran alone in its process, an "
-                "execution is DEAD(crashed); without it, the system's setting.",
+                "description": (
+                    "An execution is DEAD(crashed) after this many consecutive crashes of its "
+                    "worker while it ran alone in the process. Default: the system's setting."
+                ),
             },
         },
     )
 
 
-# What is answered.
+# Responses.
 
 
 def _retries() -> Schema:
@@ -537,7 +548,9 @@ def _job() -> Schema:
         "job_id": _job_id(),
         "status": _choice(JobStatus),
         "version": _whole(1),
-        "next_run_at": _or_null(_instant("In the zone of the job; null when paused or ended.")),
+        "next_run_at": _or_null(
+            _instant("In the time zone of the job; null when paused or ended.")
+        ),
         "tenant_id": _text(),
         "name": _text(),
         "type": _choice(JobType),
@@ -582,13 +595,13 @@ def _job() -> Schema:
 
 def _warnings() -> Schema:
     warning = {
-        "path": _text("The field in question."),
+        "path": _text("The field concerned."),
         "code": {"enum": ["seconds_first"]},
         "message": _text(),
     }
     return {
         **_array(_answered(warning)),
-        "description": "What was accepted but probably not intended.",
+        "description": "Input that was accepted but is probably not intended.",
     }
 
 
@@ -619,11 +632,11 @@ def _attempts() -> Schema:
         "started_at": _instant(),
         "finished_at": _or_null(_instant()),
         "error": _or_null(_text()),
-        "kind": _or_null(_text("Of its failure: timeout, http_503, the name of an exception.")),
+        "kind": _or_null(_text("The failure kind: timeout, http_503, an exception name.")),
         "fence_token": _or_null(_whole(0, MAX_ID)),
         "worker_id": _or_null(_text()),
     }
-    return {**_array(_answered(attempt)), "description": "Oldest first; left empty in lists."}
+    return {**_array(_answered(attempt)), "description": "Oldest first; empty in lists."}
 
 
 def _execution() -> Schema:
@@ -631,54 +644,58 @@ def _execution() -> Schema:
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
-            "job_name": _or_null(_text("Null if the job is no longer known.")),
+            "job_name": _or_null(_text("Null if the job no longer exists.")),
             "tenant_id": _text(),
             "queue": _or_null(_text()),
             "origin": {
                 **_choice(Origin),
                 "description": (
-                    "Why it exists. A replayed execution says replay, whatever its origin was before."
+                    "Why it exists. Once replayed, an execution has the origin replay, whatever it "
+                    "was before."
                 ),
             },
             "created_at": _instant(
-                "When it was planned, asked for or, of a one-time job, created."
+                "When it was planned or requested; for a one-time job, when the job was created."
             ),
             "status": {
                 **_choice(ExecutionStatus),
                 "description": (
-                    "SCHEDULED: its time has not come, or its job is paused. QUEUED: its time has come, and it "
-                    "waits for a limit or a worker. RETRYING: the time of its next attempt has not come. No "
-                    "execution is FAILED, only an attempt."
+                    "SCHEDULED: not yet due, or its job is paused. QUEUED: due, and waiting for a "
+                    "limit or a worker. RETRYING: its next attempt is not yet due. Only attempts "
+                    "are FAILED, never executions."
                 ),
             },
             "reason": _or_null(_choice(Reason)),
             "scheduled_for": _instant("The nominal time."),
-            "started_at": _or_null(_instant("Of the latest attempt.")),
+            "started_at": _or_null(_instant("Start of the latest attempt.")),
             "finished_at": _or_null(_instant()),
             "duration_ms": _or_null(
-                _whole(description="Of the latest attempt, once it has ended.")
+                _whole(description="Duration of the latest attempt, once it has ended.")
             ),
             "attempt": _whole(0, description="0 until it first runs."),
-            "fence_token": _or_null(_whole(0, MAX_ID, "Of the latest claim.")),
+            "fence_token": _or_null(_whole(0, MAX_ID, "Fence of the latest claim.")),
             "worker_id": _or_null(
-                _text("Of the latest attempt. Null: none yet, or its name is no longer kept.")
+                _text("Worker of the latest attempt. Null: none yet, or no longer stored.")
             ),
             "lateness_ms": _or_null(
                 _whole(
                     description=(
-                        "From scheduled_for to the start of the first attempt; of a backfill, from the request."
+                        "From scheduled_for to the start of the first attempt; for a backfill, "
+                        "from the request."
                     )
                 )
             ),
             "missed": _or_null(
-                _whole(1, description="SKIPPED(misfire): how many occurrences this entry is for.")
+                _whole(
+                    1, description="SKIPPED(misfire): how many occurrences this entry represents."
+                )
             ),
             "missed_through": _or_null(
                 _instant("SKIPPED(misfire): the last of them; `scheduled_for` is the first.")
             ),
             "error": _or_null(_text()),
             "result": {},
-            "progress": {"description": "What its worker last said, while it runs."},
+            "progress": {"description": "The latest progress report, while it runs."},
             "attempts": _attempts(),
         }
     )
@@ -694,11 +711,11 @@ def _dead_letter() -> Schema:
             "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
             "error": _or_null(_text()),
             "scheduled_for": _instant("The nominal time."),
-            "attempt": _whole(0, description="How many there were."),
+            "attempt": _whole(0, description="The number of attempts."),
             "attempts": _attempts(),
             "job": {
                 "anyOf": [{"type": "object"}, {"type": "null"}],
-                "description": "The document of the job as it was; left out of lists.",
+                "description": "The job definition at that time; omitted in lists.",
             },
         }
     )
@@ -715,9 +732,9 @@ def _monitor() -> Schema:
             "headers": _shown_headers(),
             "status": _words("UP", "DOWN"),
             "expected_at": _or_null(
-                _instant("A success must come at or after this, and within the grace.")
+                _instant("The job must succeed at or after this, within the grace period.")
             ),
-            "last_success_at": _or_null(_instant("That the monitor has seen.")),
+            "last_success_at": _or_null(_instant("The latest success seen by the monitor.")),
             "down_since": _or_null(_instant()),
             "created_at": _instant(),
         }
@@ -729,22 +746,25 @@ def _letter_filter() -> dict[str, Schema]:
         "tenant_id": _text(),
         "job_id": _text(),
         "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
-        "from": _instant("Of died_at."),
-        "to": _instant("Of died_at; before this."),
+        "from": _instant("Lower bound of died_at, inclusive."),
+        "to": _instant("Upper bound of died_at, exclusive."),
         "limit": {**_whole(1, MOST_AT_ONCE), "default": USUAL_AT_ONCE},
-        "page_token": _text("The next_page_token of the call before."),
+        "page_token": _text("The next_page_token of the previous call."),
     }
 
 
 def _audit_entry() -> Schema:
-    document = "The document of the job, with its status where that may change; or what was asked for. Null: there is none."
+    document = (
+        "The document of the job, with its status where that may change, or the request. "
+        "Null: none exists."
+    )
     return _answered(
         {
             "at": _instant(),
             "tenant_id": _text(),
             "job_id": _or_null(_job_id()),
-            "actor": _text("Who."),
-            "operation": _text("What."),
+            "actor": _text("Who made the change."),
+            "operation": _text("What was done."),
             "from": {"description": document},
             "to": {"description": document},
         }
@@ -756,7 +776,7 @@ def _limits() -> dict[str, Schema]:
         {"per_second": _number(MIN_RATE, MAX_RATE)},
         {
             "burst": _whole(
-                1, MAX_BURST, "Default: the tokens that come in 50 ms, rounded up; at least 1."
+                1, MAX_BURST, "Default: the tokens that accrue in 50 ms, rounded up; at least 1."
             )
         },
     )
@@ -786,7 +806,10 @@ def _named(name: str, settings: dict[str, Schema], *counts: str) -> Schema:
     counted = {each: _whole(0, MOST_COUNTED) for each in counts}
     more = {
         **_array({"enum": list(counts)}),
-        "description": f"Counts that may be more: {MOST_COUNTED} were counted, or as many looked at that run.",
+        "description": (
+            f"Counts that are lower bounds: counting stopped at {MOST_COUNTED} items, or after "
+            f"examining that many running executions."
+        ),
     }
     return _answered(
         {
@@ -794,96 +817,100 @@ def _named(name: str, settings: dict[str, Schema], *counts: str) -> Schema:
             **{field: _or_null(schema) for field, schema in (limits | settings).items()},
             "counts": {
                 **_or_null(_answered(counted | {"at_least": more})),
-                "description": "Of now. Null in lists.",
+                "description": "Current counts. Null in lists.",
             },
         }
     )
 
 
 def _forecast() -> Schema:
-    minute = {"at": _instant("The beginning of the minute."), "executions": _whole(1)}
+    minute = {"at": _instant("The start of the minute."), "executions": _whole(1)}
     return _answered(
         {
             "begins_at": _instant(),
             "ends_at": _instant(),
-            "complete_until": _instant("Up to here nothing is missing."),
+            "complete_until": _instant("The forecast is complete up to this instant."),
             "estimated": {
                 "type": "boolean",
-                "description": "Some jobs were too many to be counted: as many as ran last.",
+                "description": (
+                    "Some jobs were too numerous to count; their number at the last run was used."
+                ),
             },
             "minutes": {
                 **_array(_answered(minute)),
-                "description": "Those in which something falls due.",
+                "description": "Only minutes in which executions are due.",
             },
         }
     )
 
 
 def _worker_calls() -> dict[str, Schema]:
-    """What workers over HTTP send, and what they get."""
+    """Requests and responses of HTTP workers."""
     session = {"session_token": _session_token()}
-    fence = {"fence_token": _whole(0, MAX_ID, "The one that came with the execution.")}
+    fence = {"fence_token": _whole(0, MAX_ID, "The fence token from the claim.")}
     lease = {
         "lease_seconds": _number(
-            description="Without a heartbeat for so long, the session is lost."
+            description="The session is lost after this long without a heartbeat."
         )
     }
     ending = fence | {
         "status": _words("SUCCEEDED", "FAILED"),
-        "duration_ms": _whole(0, MAX_DURATION_MS, "Of the attempt."),
+        "duration_ms": _whole(0, MAX_DURATION_MS, "Duration of the attempt."),
     }
     said = {
         "result": {
-            "description": f"Of a success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
+            "description": f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes."
         },
-        "error": _text("Of a failure: for people."),
+        "error": _text("On failure: a human-readable message."),
         "error_kind": {
-            **_text("Of a failure: for the job's `non_retryable`."),
+            **_text("On failure: the kind, matched against the job's `non_retryable`."),
             "minLength": 1,
             "maxLength": MAX_ERROR_KIND,
             "default": DEFAULT_ERROR_KIND,
         },
         "retry_after_seconds": _whole(
-            0, MAX_RETRY_DELAY_SECONDS, "Of a failure: what the target asked for."
+            0, MAX_RETRY_DELAY_SECONDS, "On failure: the delay that the target requested."
         ),
     }
     worker_id = {"type": "string", "minLength": 1, "maxLength": MAX_WORKER_ID}
     whose = {
         "worker_id": {
             **worker_id,
-            "description": "Optional. If given, it must be the worker_id of the claim that began the session.",
+            "description": "Optional; must be the worker_id of the claim that opened the session.",
         }
     }
     execution = {
         "execution_id": _execution_id(),
         "job_id": _job_id(),
         "tenant_id": _text(),
-        "name": _text("Of the job."),
+        "name": _text("Name of the job."),
         "attempt": _whole(1),
         **fence,
         "scheduled_for": _instant("The nominal time."),
-        "timeout_seconds": _whole(1, description="Stop it after this, and tell FAILED."),
+        "timeout_seconds": _whole(1, description="Stop it after this, and report FAILED."),
         "deadline_in_seconds": _or_null(
-            _number(description="From the claim; it is of no use after this.")
+            _number(description="Seconds from the claim; stop the work after this.")
         ),
         "action": _shown_action(_headers()),
     }
     return {
         "Claim": _sent(
             {
-                "worker_id": {**worker_id, "description": "A name of your own."},
-                "capacity": _whole(1, MAX_CAPACITY, "How many you can take; you may get fewer."),
+                "worker_id": {**worker_id, "description": "A name chosen by the worker."},
+                "capacity": _whole(1, MAX_CAPACITY, "Most executions to claim; may return fewer."),
             },
             {
                 "queues": {
                     **_array(_label()),
-                    "description": "Of the session; the queue `default` if nothing is said.",
+                    "description": "Queues of the session; `default` if omitted.",
                     "minItems": 1,
                     "maxItems": MAX_QUEUES,
                 },
                 "tasks": {
                     **_array({"type": "string", "pattern": f"^({TASK})$"}),
-                    "description": "The tasks that the session serves, `@webhook` for webhooks; all if omitted.",
+                    "description": (
+                        "Tasks that the session serves, `@webhook` for webhooks; all if omitted."
+                    ),
                     "minItems": 1,
                     "maxItems": MAX_TASKS,
                 },
@@ -892,7 +919,7 @@ def _worker_calls() -> dict[str, Schema]:
                 "claim_number": _whole(
                     1,
                     MAX_CLAIM_NUMBER,
-                    "One higher for each claim of a session; the same to repeat it.",
+                    "Increases by one with each claim of a session; unchanged to repeat a claim.",
                 ),
             },
         ),
@@ -900,7 +927,7 @@ def _worker_calls() -> dict[str, Schema]:
             {
                 "session_token": {
                     **_or_null(_session_token()),
-                    "description": "Null: nothing was given, and no session begun.",
+                    "description": "Null: nothing was claimed and no session was opened.",
                 },
                 **lease,
                 "executions": _array(_answered(execution)),
@@ -911,27 +938,27 @@ def _worker_calls() -> dict[str, Schema]:
             | {
                 "execution_ids": {
                     **_array(_execution_id()),
-                    "description": "All that you hold.",
+                    "description": "All executions that the worker holds.",
                     "maxItems": MAX_HELD,
                 }
             },
             {
                 "worker_id": {
                     **worker_id,
-                    "description": "Not needed: the session says whose it is.",
+                    "description": "Optional: the session identifies the worker.",
                 },
                 "claim_number": _whole(
-                    0, MAX_CLAIM_NUMBER, "Your claims up to this one have been answered."
+                    0, MAX_CLAIM_NUMBER, "The worker has the responses of all claims up to this."
                 ),
             },
         ),
         "Heard": _answered(
             {
-                "held": {**_array(_execution_id()), "description": "Still yours."},
-                "lost": {**_array(_execution_id()), "description": "Not yours any more."},
+                "held": {**_array(_execution_id()), "description": "Still held."},
+                "lost": {**_array(_execution_id()), "description": "No longer held."},
                 "cancelled": {
                     **_array(_execution_id()),
-                    "description": "Somebody wishes that they end.",
+                    "description": "Cancellation was requested.",
                 },
                 **lease,
             }
@@ -967,14 +994,14 @@ def _explanation() -> Schema:
         {
             "code": _text("Stable, for programs."),
             "message": _text(),
-            "until": _or_null(_instant("When that changes by itself.")),
+            "until": _or_null(_instant("When the condition ends by itself.")),
             "execution_id": _or_null(
-                {**_execution_id(), "description": "The execution that is explained."}
+                {**_execution_id(), "description": "The execution being explained."}
             ),
             "blocked_by": _or_null(
                 {
                     **_answered({"execution_id": _execution_id(), "job_id": _job_id()}),
-                    "description": "An execution that holds what this one waits for.",
+                    "description": "The execution that this one is waiting for.",
                 }
             ),
         }
@@ -986,14 +1013,14 @@ def _key() -> dict[str, Schema]:
         "key_id": {"type": "string", "pattern": f"^key_{_ID}$"},
         "name": _text(),
         "role": _choice(KeyRole),
-        "tenant_id": _or_null(_text("Null: of all tenants.")),
+        "tenant_id": _or_null(_text("Null: all tenants.")),
         "created_at": _instant(),
         "revoked_at": _or_null(_instant()),
     }
 
 
 def _new_secret() -> Schema:
-    keep = "Signatures are made by the value before it too, for so long."
+    keep = "How long requests are also signed with the previous value."
     return _sent(
         {},
         {
@@ -1004,7 +1031,7 @@ def _new_secret() -> Schema:
             },
             "generate": {
                 "enum": ["signing"],
-                "description": "In place of a value: make one for signatures.",
+                "description": "Instead of a value: generate one for signatures.",
             },
             "keep_previous_seconds": {**_whole(0, MAX_KEEP_SECONDS, keep), "default": 0},
             "tenant_id": _label(),
@@ -1018,13 +1045,13 @@ def _secret() -> dict[str, Schema]:
         "tenant_id": _text(),
         "created_at": _instant(),
         "updated_at": _instant(),
-        "previous_until": _or_null(_instant("The value before this counts until then.")),
+        "previous_until": _or_null(_instant("The previous value is valid until then.")),
     }
 
 
 def _batch_result() -> Schema:
     refused = {
-        "code": _text("As of a problem."),
+        "code": _text("The `code` of a problem document."),
         "detail": _text(),
         "errors": _array(_field_error()),
     }
@@ -1034,7 +1061,7 @@ def _batch_result() -> Schema:
 def _field_error() -> Schema:
     return _answered(
         {
-            "path": _text("As `schedule.timezone`; empty for the document itself."),
+            "path": _text("Such as `schedule.timezone`; empty for the document itself."),
             "code": {"enum": list(get_args(FieldCode))},
             "message": _text(),
         }
@@ -1053,19 +1080,19 @@ def _problem() -> Schema:
                 "instance": _text("The path of the request."),
                 "errors": {
                     **_array(_field_error()),
-                    "description": "Every wrong field, if that is the problem.",
+                    "description": "Every invalid field, if the code is invalid_input.",
                 },
             }
         ),
-        "description": "A problem by RFC 9457.",
+        "description": "An RFC 9457 problem document.",
     }
 
 
-# The words.
+# Schema building blocks.
 
 
 def _sent(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
-    """An object of a request: nothing unknown; null means not given."""
+    """An object in a request: unknown fields are rejected; null means omitted."""
     nullable = {name: _or_null(schema) for name, schema in optional.items()}
     schema = {
         "type": "object",
@@ -1076,7 +1103,7 @@ def _sent(required: dict[str, Schema], optional: dict[str, Schema]) -> Schema:
 
 
 def _answered(fields: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:
-    """An object of an answer."""
+    """An object in a response."""
     return {
         "type": "object",
         "properties": fields,
@@ -1090,7 +1117,7 @@ def _page(item: str) -> Schema:
 
 
 def _next_token() -> Schema:
-    return _or_null(_text("Ask for the next part with it; null at the end."))
+    return _or_null(_text("Send as page_token to get the next page; null at the end."))
 
 
 def _either(by: str, **kinds: str) -> Schema:

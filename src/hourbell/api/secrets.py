@@ -1,4 +1,4 @@
-"""Secrets: set, list, delete. Their values only come in."""
+"""Secrets: set, list, delete. Their values can be written but not read."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ ROUTES = (
         access=OPERATE,
         summary="Set a secret",
         description=(
-            "Jobs of the tenant name it as {{secret:name}} in url, headers and body of a webhook. No answer ever shows its "
-            "value, but for one that is made here, once. With keep_previous_seconds signatures are made by the value before "
-            "it too, for that long."
+            "Jobs of the tenant use it as {{secret:name}} in the url, headers and body of a "
+            "webhook. No response contains its value, except that a generated one is returned "
+            "once. With keep_previous_seconds, requests are also signed with the previous value "
+            "for that long."
         ),
         body="NewSecret",
         media_types=(JSON,),

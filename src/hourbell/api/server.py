@@ -1,7 +1,7 @@
-"""The application on a port, in the loop of the process that holds it.
+"""Serve the application on a port, in the event loop of the process.
 
-uvicorn is used by its parts: signals belong to the composition root, and the port is bound before anything else starts, so
-that a port that is taken is told as what it is.
+Only parts of uvicorn are used: the composition root handles signals, and the port is bound before
+anything else starts, so that a port in use is reported as such.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hourbell.model.errors import ConfigurationError
 
 BACKLOG = 2048
 DRAIN_SECONDS = 10
-IDLE_SECONDS = 30  # a connection without a request is closed after this
+IDLE_SECONDS = 30  # an idle connection is closed after this
 
 
 class ApiServer:
@@ -46,12 +46,12 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The port that is served, also when 0 was asked for."""
+        """The actual port, also if port 0 was requested."""
         number: int = self._sockets[0].getsockname()[1]
         return number
 
     async def start(self) -> None:
-        """Serve from now on; ConfigurationError if the address cannot be had."""
+        """Start serving; raises ConfigurationError if the address cannot be bound."""
         self._sockets = await _bind(self._host, self._port)
         config = self._server.config
         config.load()
@@ -60,7 +60,7 @@ class ApiServer:
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Take no more connections, let open requests finish for DRAIN_SECONDS, then cut them."""
+        """Accept no more connections, drain open requests for DRAIN_SECONDS, then abort them."""
         if self._ticking is None:
             return
         self._ticking.cancel()
@@ -68,7 +68,7 @@ class ApiServer:
         await self._server.shutdown(sockets=self._sockets)
 
     async def _tick(self) -> None:
-        """Keep the Date header right."""
+        """Keep the Date header up to date."""
         while True:
             await self._server.on_tick(0)
             await asyncio.sleep(1)
@@ -84,7 +84,7 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-                # asyncio turns Nagle's delays off only for sockets that say their protocol.
+                # asyncio disables Nagle's algorithm only for sockets with an explicit protocol.
                 made = on_failure.enter_context(
                     socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
                 )
@@ -105,15 +105,15 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
 def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"Port {port} of {host} is used by another program, so the API cannot be served "
+            f"Port {port} on {host} is in use by another program, so the API cannot listen "
             f"there. Stop that program, or choose another port with HOURBELL_PORT."
         )
     if error.errno == errno.EACCES:
         return (
-            f"This user may not open port {port} of {host}. Choose a port above 1023 with "
+            f"This user may not bind port {port} on {host}. Choose a port above 1023 with "
             f"HOURBELL_PORT."
         )
     return (
-        f"The API cannot be served at {host}, port {port}: {error.strerror or error}. "
+        f"The API cannot listen on {host}, port {port}: {error.strerror or error}. "
         f"Set HOURBELL_HOST to an address of this machine, such as 127.0.0.1."
     )

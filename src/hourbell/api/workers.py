@@ -1,4 +1,4 @@
-"""Workers over HTTP: claim, heartbeat, complete (R43). What stands behind it is in `hourbell.dispatch.remote`."""
+"""Workers over HTTP: claim, heartbeat, complete (R43). `hourbell.dispatch.remote` implements it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ MAX_QUEUES = 50
 MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
-MAX_HELD = 20_000  # named by one heartbeat
-MAX_OUTCOMES = 1_000  # of one call
+MAX_HELD = 20_000  # executions named in one heartbeat
+MAX_OUTCOMES = 1_000  # in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
 MAX_PROGRESS_BYTES = 4096
 DEFAULT_ERROR_KIND = "failed"
 
-# Not of session 0, which holds what waits for its target and belongs to nobody.
+# Never session 0: it owns AWAITING executions and belongs to no worker.
 SESSION_TOKEN = r"ses_[1-9][0-9]{0,17}_[0-9a-f]{32}"
 _SESSION_TOKEN = re.compile(SESSION_TOKEN)
 TASK = r"@webhook|[A-Za-z0-9._:-]{1,200}"
@@ -127,7 +127,7 @@ async def complete_executions(
         for one in reader.inners("outcomes", MAX_OUTCOMES):
             number = _read_id(one)
             if number in ended:
-                one.wrong("execution_id", "conflict", "is there twice")
+                one.wrong("execution_id", "conflict", "appears twice")
             ended[number] = _read_ended(one, number)
     reader.finish()
     problems.raise_if_any()
@@ -196,8 +196,8 @@ async def close_session(
 def _require_all_tenants(engine: Engine) -> None:
     if engine.scope is not None:
         raise Forbidden(
-            "The key of this request belongs to a tenant, and a worker serves queues, in which is the work "
-            "of all tenants. Use a key with the role worker and without a tenant."
+            "The API key belongs to a tenant, but workers serve queues that hold the work of all "
+            "tenants. Use a key with the role worker and without a tenant."
         )
 
 
@@ -210,12 +210,10 @@ def _read_wish(document: object) -> Wish:
     capacity = reader.whole("capacity", 1, MAX_CAPACITY, 0)
     queues = reader.texts("queues", LABEL, LABEL_IS, MAX_QUEUES)
     if reader.given("queues") and not queues and not problems.touch("queues"):
-        reader.wrong(
-            "queues", "out_of_range", "must name at least one; leave it out for the default"
-        )
+        reader.wrong("queues", "out_of_range", "must name at least one; omit it for the default")
     tasks = reader.texts("tasks", _TASK, _TASK_IS, MAX_TASKS)
     if reader.given("tasks") and not tasks and not problems.touch("tasks"):
-        reader.wrong("tasks", "out_of_range", "must name at least one; leave it out for all")
+        reader.wrong("tasks", "out_of_range", "must name at least one; omit it for all")
     wait_seconds = reader.whole("wait_seconds", 0, MAX_WAIT_SECONDS, 0)
     session = _read_session(reader, required=False)
     number = reader.whole("claim_number", 1, MAX_CLAIM_NUMBER, None)
@@ -234,7 +232,7 @@ def _read_wish(document: object) -> Wish:
 
 
 def _read_ended(reader: ObjectReader, number: int) -> Ended:
-    """The rest of what is said about one that has ended; of no use if a problem was noted."""
+    """The remaining fields of an outcome; the result is invalid if a problem was recorded."""
     fence = _read_fence(reader)
     reader.require("status", "is required: SUCCEEDED or FAILED")
     succeeded = reader.choice("status", _STATUSES, None)
@@ -242,13 +240,13 @@ def _read_ended(reader: ObjectReader, number: int) -> Ended:
     took_ms = reader.whole("duration_ms", 0, MAX_DURATION_MS, 0)
     outcome: Succeeded | Failed
     if succeeded is False:
-        reader.forbid("result", "is kept of a success only; say it in error")
+        reader.forbid("result", "is stored for a success only; use error")
         after = reader.whole("retry_after_seconds", 0, MAX_RETRY_DELAY_SECONDS, None)
         kind = reader.printable("error_kind", MAX_ERROR_KIND) or DEFAULT_ERROR_KIND
         outcome = Failed(reader.string("error") or "The worker gave no reason.", kind, after)
     else:
         for name in ("error", "error_kind", "retry_after_seconds"):
-            reader.forbid(name, "goes with the status FAILED")
+            reader.forbid(name, "is allowed only with the status FAILED")
         outcome = Succeeded(reader.json("result", MOST_RESULT_BYTES))
     reader.finish()
     return Ended(number, fence, outcome, took_ms)
@@ -256,8 +254,8 @@ def _read_ended(reader: ObjectReader, number: int) -> Ended:
 
 def _read_session(reader: ObjectReader, required: bool) -> Session | None:
     if required:
-        reader.require("session_token", "is required: the one that your claim was answered with")
-    text = reader.text("session_token", _SESSION_TOKEN, "one that a claim was answered with", None)
+        reader.require("session_token", "is required: the one that the claim returned")
+    text = reader.text("session_token", _SESSION_TOKEN, "one that a claim returned", None)
     if text is None:
         return None
     _, number, token = text.split("_")
@@ -269,9 +267,14 @@ def _read_worker(reader: ObjectReader) -> str | None:
 
 
 async def _check_worker(remote: RemoteWorkers, session: Session, worker: str | None) -> None:
-    """InvalidInput if a worker is named and the session belongs to another. An ended session is found by the call itself."""
+    """Raise InvalidInput if the session belongs to another worker than the one given.
+
+    An ended session passes; the call itself detects it.
+    """
     if worker is not None and await remote.worker_of(session) not in (worker, None):
-        message = "is not the worker_id of the claim that began this session; send that one, or leave it out"
+        message = (
+            "is not the worker_id of the claim that opened this session; send that one or omit it"
+        )
         raise InvalidInput([FieldError("worker_id", "conflict", message)])
 
 
@@ -291,7 +294,7 @@ def _read_id(reader: ObjectReader) -> int:
 
 
 def _read_ids(reader: ObjectReader, problems: Problems) -> list[int]:
-    reader.require("execution_ids", "is required; an empty array if you hold none")
+    reader.require("execution_ids", "is required; send an empty array if you hold none")
     ids = []
     texts = reader.texts("execution_ids", _ANY_TEXT, "the id of an execution", MAX_HELD)
     for index, text in enumerate(texts):
@@ -305,7 +308,7 @@ def _read_ids(reader: ObjectReader, problems: Problems) -> list[int]:
 
 @asynccontextmanager
 async def _watched(request: AnyRequest) -> AsyncIterator[asyncio.Future[None]]:
-    """Something that is done when the caller has left and nobody waits for the answer."""
+    """A future that completes when the client disconnects."""
 
     async def left() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -320,7 +323,7 @@ async def _watched(request: AnyRequest) -> AsyncIterator[asyncio.Future[None]]:
             await watching
 
 
-# Answering.
+# Responses.
 
 
 def _token(session: Session) -> str:
@@ -356,10 +359,11 @@ ROUTES = (
         handler=claim_executions,
         summary="Claim executions to run",
         description=(
-            "Waits up to `wait_seconds` for something to come. The first answer that gives something begins a "
-            "session: send its `session_token` with all further calls, and heartbeats at a third of "
-            "`lease_seconds` while you hold anything. A claim with a `claim_number` can be repeated under it "
-            "when its answer was lost: it then gives the same executions. Secrets in actions are not filled in."
+            "Waits up to `wait_seconds` for an execution. The first response with executions opens "
+            "a session: send its `session_token` with all further calls, and a heartbeat every "
+            "third of `lease_seconds` while you hold executions. If the response was lost, repeat "
+            "the claim with the same `claim_number` to get the same executions. Secret "
+            "placeholders in actions are not filled in."
         ),
         body="Claim",
         answers={200: "Claimed"},
@@ -369,11 +373,12 @@ ROUTES = (
     Route(
         path=EXECUTIONS + "/heartbeat",
         handler=heartbeat_executions,
-        summary="Keep what is held, and learn what to stop",
+        summary="Renew the lease and learn which executions to stop",
         description=(
-            "Stop what is `lost`: its outcome would be refused. Stop what is `cancelled` and release it. What "
-            "you hold and do not name goes back: with a `claim_number` at once, if it came with that claim or "
-            "an earlier one; without, when its claim is a lease old."
+            "Stop `lost` executions: their outcome would be rejected. Stop and release `cancelled` "
+            "ones. Executions that you hold but do not list are released: with a `claim_number`, "
+            "immediately if they came with that claim or an earlier one; without, once their claim "
+            "is one lease old."
         ),
         body="Heartbeat",
         answers={200: "Heard"},
@@ -383,8 +388,11 @@ ROUTES = (
     Route(
         path=EXECUTIONS + "/complete",
         handler=complete_executions,
-        summary="Tell how executions have ended, many at once",
-        description="Each as if it had been told alone; `refused` has those that were no longer yours.",
+        summary="Report the outcomes of many executions",
+        description=(
+            "Each outcome is handled as if reported alone; `refused` lists the executions that the "
+            "session no longer holds."
+        ),
         body="Outcomes",
         answers={200: "Completed"},
         **_OF_ALL,
@@ -392,10 +400,11 @@ ROUTES = (
     Route(
         path=EXECUTION + "/complete",
         handler=complete_execution,
-        summary="Tell how an execution has ended",
+        summary="Report the outcome of an execution",
         description=(
-            "After FAILED the retry policy of the job decides what follows. 409: it is no longer yours, and "
-            "nothing was changed. Repeated after a lost answer, it gets the same answer."
+            "After FAILED, the retry policy of the job decides what follows. 409: the session no "
+            "longer holds the execution, and nothing was changed. Repeating the call after a lost "
+            "response returns the same response."
         ),
         body="Outcome",
         answers={200: "ExecutionRef"},
@@ -405,8 +414,8 @@ ROUTES = (
     Route(
         path=EXECUTION + "/progress",
         handler=report_progress,
-        summary="Tell how far an execution has come",
-        description="Shown with the execution while it runs, and not kept afterwards.",
+        summary="Report the progress of an execution",
+        description="Shown with the execution while it runs, and discarded afterwards.",
         body="Progress",
         answers={200: "ExecutionRef"},
         refusals=("stale_fence",),
@@ -415,8 +424,8 @@ ROUTES = (
     Route(
         path=EXECUTION + "/release",
         handler=release_execution,
-        summary="Give an execution back",
-        description="It was not begun, and is given to somebody else; no attempt is counted.",
+        summary="Release an execution",
+        description="It was not started; another worker can claim it, and no attempt is counted.",
         body="Release",
         answers={200: "ExecutionRef"},
         refusals=("stale_fence",),
@@ -425,8 +434,8 @@ ROUTES = (
     Route(
         path=SESSIONS + "/close",
         handler=close_session,
-        summary="End a session",
-        description="What it still holds goes back at once, as if released.",
+        summary="Close a session",
+        description="Executions that it still holds are released immediately.",
         body="Close",
         answers={200: "Closed"},
         **_OF_ALL,

@@ -1,4 +1,4 @@
-"""`hourbell keys`: API keys, created and revoked directly in the database. A user that can reach it needs no key."""
+"""`hourbell keys`: create, list and revoke API keys directly in the database. Needs no API key."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _BY_CLI = Write(actor="hourbell keys")
 
 @click.group("keys")
 def keys_command() -> None:
-    """Make, list and revoke the keys of the API."""
+    """Create, list and revoke API keys."""
 
 
 @keys_command.command("create")
 @click.option("--role", type=click.Choice([role.value for role in KeyRole]), required=True)
-@click.option("--name", required=True, help="What it is for, or whose; shown in the audit trail.")
-@click.option("--tenant", help="The one tenant that it is for. [all]")
+@click.option("--name", required=True, help="Its owner or purpose; shown in the audit trail.")
+@click.option("--tenant", help="Restrict the key to this tenant. [all]")
 def create_command(role: str, name: str, tenant: str | None) -> None:
-    """Make a key and print it: this once, and alone on its line."""
+    """Create an API key and print it, alone on its line. It is shown only once."""
     document = {"role": role, "name": name, "tenant_id": tenant}
 
     async def create(engine: Engine) -> None:
@@ -47,9 +47,9 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
         is_first = await is_keyless(engine)
         made = await create_key(engine, new, _BY_CLI)
         if is_first:
-            # Nodes that were open require a key by then: before the key is shown.
+            # After this, all nodes require a key, before the new one is shown.
             await asyncio.sleep(KEYLESS_SECONDS)
-        click.echo(f"{key_text(made.made.key_id)} is made; it is shown only now:", err=True)
+        click.echo(f"Created {key_text(made.made.key_id)}. The key is shown only once:", err=True)
         click.echo(made.key)
 
     at_database(create)
@@ -102,7 +102,7 @@ def _cells(key: ApiKey) -> tuple[str, ...]:
 @keys_command.command("revoke")
 @click.argument("key_id")
 def revoke_command(key_id: str) -> None:
-    """Revoke a key; running nodes refuse it within 5 seconds."""
+    """Revoke an API key. Running nodes reject it within 5 seconds."""
 
     async def revoke(engine: Engine) -> None:
         await revoke_key(engine, parse_key_id(key_id), _BY_CLI)

@@ -1,7 +1,7 @@
 """The command `hourbell`: parse, call one operation, render.
 
-Each command lives in a module of its own that is imported when it is called, so that `hourbell
-next` does not wait for a web server to load.
+Each command has its own module, which is imported when the command is called, so that `hourbell
+next` does not have to load a web server.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`hourbell migrate`: bring the database to the version of this program."""
+"""`hourbell migrate`: upgrade the database to this version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourbell.store.migrations import migrate
 
 @click.command("migrate")
 def migrate_command() -> None:
-    """Bring the database of HOURBELL_DATABASE_URL to this version; forward only, and safe to repeat."""
+    """Upgrade the database of HOURBELL_DATABASE_URL to this version. Safe to repeat."""
     try:
         asyncio.run(_migrate(shared_database(from_environment(os.environ))))
     except HourbellError as error:

@@ -1,4 +1,4 @@
-"""`hourbell next`: when would this rule run? Needs no server and no job."""
+"""`hourbell next`: show when a rule would run. Needs no server and no job."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
 from hourbell.timing.intervals import is_interval
 
-_EXAMPLE_JOB = 0  # whose values replace H if no job is named
+_EXAMPLE_JOB = 0  # its values replace H if no job is given
 
 
 class _Instant(click.ParamType[datetime]):
@@ -47,28 +47,30 @@ class _JobId(click.ParamType[int]):
 
 
 def _now() -> datetime:
-    # A person at a terminal means the clock of this terminal, and nothing is decided by it.
+    # At a terminal "now" means the local clock, and no scheduling decision depends on it.
     return datetime.now(UTC)  # noqa: TID251
 
 
 @click.command("next")
 @click.argument("rule")
-@click.option("--timezone", default="UTC", show_default=True, help="IANA name of a zone.")
-@click.option("--from", "from_", type=_Instant(), help="RFC 3339, as 2027-03-13T12:00:00Z. [now]")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA time zone name.")
+@click.option(
+    "--from", "from_", type=_Instant(), help="RFC 3339, such as 2027-03-13T12:00:00Z. [now]"
+)
 @click.option("--count", type=click.IntRange(1, MAX_COUNT), default=5, show_default=True)
 @click.option(
     "--dst-gap",
     type=click.Choice(["run_after", "skip"]),
     default="run_after",
     show_default=True,
-    help="A fixed time that clocks jump over: run after it, or skip it.",
+    help="A fixed time in a DST gap: run after the gap, or skip it.",
 )
 @click.option(
     "--dst-overlap",
     type=click.Choice(["once", "twice"]),
     default="once",
     show_default=True,
-    help="A fixed time that comes twice: run once, at the first, or twice.",
+    help="A fixed time that occurs twice: run once, at the first, or twice.",
 )
 @click.option(
     "--job",
@@ -94,7 +96,7 @@ def next_command(
     except TimingError as error:
         raise click.UsageError(str(error)) from None
     if resolved != rule and job_id is None:
-        click.echo(f"H depends on the job; for this example the rule is {resolved}", err=True)
+        click.echo(f"H depends on the job; in this example the rule is {resolved}", err=True)
     caution = caution_about(rule)
     if caution is not None:
         click.echo(f"Warning: {caution}", err=True)

@@ -1,4 +1,4 @@
-"""What commands have in common: settings, logs, errors; and of those that run until they are told to stop, signals and the last words."""
+"""Shared code of the commands: settings, logs and errors; for servers also signals and shutdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hourbell.observe.logs import configure_logs
 from hourbell.settings import Settings, from_environment
 from hourbell.store.embedded import stop_at_once
 
-# It does not answer, it is not there, or we may not use it.
+# The database does not respond, does not exist, or denies access.
 NO_DATABASE = (
     StoreUnavailable,
     asyncpg.InvalidCatalogNameError,
@@ -33,7 +33,7 @@ def run_process(
     compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
     greet: Callable[[Settings, Running], str],
 ) -> None:
-    """Run what is composed until a signal, drain, and end; a second signal ends at once."""
+    """Run the composed parts until a signal, then drain; a second signal exits immediately."""
     try:
         settings = from_environment(os.environ)
         configure_logs(settings.log_level)
@@ -60,13 +60,13 @@ async def _run(
         collect_rarely()
         click.echo(greet(settings, parts))
         await stop.wait()
-        click.echo("Draining; Ctrl-C again stops at once what runs, and it will run again.")
+        click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
         _on_signals(partial(_stop_now, settings))
     click.echo("Stopped.")
 
 
 def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
-    """Do something with an engine on the database of the settings, and end."""
+    """Run `act` with an engine on the configured database."""
 
     async def run(settings: Settings) -> None:
         try:
@@ -90,7 +90,7 @@ def _on_signals(act: Callable[[], None]) -> None:
 
 
 def _stop_now(settings: Settings) -> None:
-    """End here, whatever still runs; only the server, which is a process of its own, has to be told."""
+    """Exit now, whatever is running. Only the embedded server, a separate process, is stopped."""
     try:
         if settings.database_url is None:
             stop_at_once(settings.data_dir)
@@ -100,10 +100,10 @@ def _stop_now(settings: Settings) -> None:
 
 
 def why_no_database(error: Exception) -> str:
-    # What the database or the network said; our own words around it are about writes.
+    # The underlying error; the text that StoreUnavailable adds is about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__
     return (
-        f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Correct the setting or "
-        f"what it names, or unset it to use the embedded PostgreSQL."
+        f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Fix the setting or the "
+        f"database, or unset it to use the embedded PostgreSQL."
     )

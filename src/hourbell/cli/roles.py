@@ -1,4 +1,4 @@
-"""`hourbell api`, `hourbell scheduler`, `hourbell worker`: one role in this process, on a database that others share."""
+"""`hourbell api`, `hourbell scheduler`, `hourbell worker`: one role, on a shared database."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hourbell.settings import Settings
 
 @click.command("api")
 def api_command() -> None:
-    """Serve the API, on the database of HOURBELL_DATABASE_URL."""
+    """Serve the API, using the database of HOURBELL_DATABASE_URL."""
     _run(Role.API)
 
 
 @click.command("scheduler")
 def scheduler_command() -> None:
-    """Plan and keep house, or stand by; on the database of HOURBELL_DATABASE_URL."""
+    """Run the scheduler, as leader or standby, using the database of HOURBELL_DATABASE_URL."""
     _run(Role.SCHEDULER)
 
 
 @click.command("worker")
 def worker_command() -> None:
-    """Run executions, on the database of HOURBELL_DATABASE_URL."""
+    """Run executions, using the database of HOURBELL_DATABASE_URL."""
     _run(Role.WORKER)
 
 
@@ -39,7 +39,10 @@ def _run(which: Role) -> None:
 
 def _greeting(which: Role, settings: Settings, parts: Running) -> str:
     where = f"http://{settings.host}:{settings.port}"
-    said = f"hourbell {which} is up; whether it is ready: {where}/readyz"
+    said = f"hourbell {which} is up; readiness: {where}/readyz"
     if which is Role.API and not parts.asks_for_keys:
-        said += "\nIt listens on this machine only, and asks for no key until there is one: hourbell keys create"
+        said += (
+            "\nIt listens on this machine only and requires no API key until you create one: "
+            "hourbell keys create"
+        )
     return said

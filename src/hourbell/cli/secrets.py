@@ -1,4 +1,4 @@
-"""`hourbell secrets`: the keys that secrets are sealed with."""
+"""`hourbell secrets`: manage the keys that encrypt secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hourbell.settings import from_environment
 
 @click.group("secrets")
 def secrets_command() -> None:
-    """Look after the keys that secrets are sealed with."""
+    """Manage the keys that encrypt secrets."""
 
 
 @secrets_command.command("new-key")
@@ -27,13 +27,14 @@ def new_key_command() -> None:
 
 @secrets_command.command("rotate")
 def rotate_command() -> None:
-    """Seal all secrets by the first key of HOURBELL_SECRET_KEYS; then the others can be dropped."""
+    """Re-encrypt all secrets with the first key of HOURBELL_SECRET_KEYS.
+
+    Afterwards the other keys can be removed.
+    """
 
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))
         count = await reseal(engine, ring)
-        click.echo(
-            f"{count} secrets were sealed anew; all are sealed by the key {ring.sealing} now."
-        )
+        click.echo(f"{count} secrets were re-encrypted; all now use the key {ring.sealing}.")
 
     at_database(rotate)

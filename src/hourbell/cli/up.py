@@ -17,14 +17,14 @@ _GREETING = """
     OpenAPI  http://{host}:{port}/schema/openapi.json
     Data     {data}
 
-  {access} Webhooks may go to the internet and to this machine; for
-  others in your network set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
+  {access} Webhooks may call the internet and this machine; for
+  other hosts in your network set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
 
     curl -s http://{host}:{port}/api/v1/jobs{header} -H 'Idempotency-Key: first' -H 'Content-Type: application/json' -d '{{
       "name": "hello", "type": "ONE_TIME", "schedule": {{"delay_seconds": 5}},
       "action": {{"type": "WEBHOOK", "url": "http://{host}:{port}/livez", "method": "GET"}}}}'
 
-  Then look at what became of it, with the job_id of the answer:
+  Then read its executions, with the job_id from the response:
 
     curl -s http://{host}:{port}/api/v1/jobs/JOB_ID/executions{header}
 
@@ -34,15 +34,16 @@ _GREETING = """
 
 @click.command("up")
 def up_command() -> None:
-    """Run API, scheduler and worker in this process, with an embedded PostgreSQL unless one is named."""
+    """Run API, scheduler and worker in one process, with an embedded PostgreSQL by default."""
     run_process(partial(everything, handlers={}), _greeting)
 
 
 def _greeting(settings: Settings, parts: Running) -> str:
     data = "HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir
-    access, header = "It listens on this machine only and asks for no key.", ""
+    access, header = "It listens on this machine only and requires no API key.", ""
     if parts.asks_for_keys:
-        access, header = "Every request needs a key.", ' -H "Authorization: Bearer $HOURBELL_KEY"'
+        access = "Every request needs an API key."
+        header = ' -H "Authorization: Bearer $HOURBELL_KEY"'
     return _GREETING.format(
         host=settings.host, port=settings.port, data=data, access=access, header=header
     )

@@ -33,17 +33,17 @@ _EVENTS = {event.value: event for event in Event}
 _METHODS = {method: method for method in METHODS}
 _SECRETS_CHECKS = {choice.value: choice for choice in SecretsCheck}
 _IS_MASK = (
-    "is the mask that is shown in place of a credential, and no such header is stored here; "
+    "is the mask shown in place of a credential, but no value is stored for this header; "
     "send the value itself, or {{secret:name}}"
 )
-_LITERAL_BODY = 'To send the body as it is, with {{ in it, set "literal": true beside it.'
+_LITERAL_BODY = 'To send the body verbatim, including {{, set "literal": true next to it.'
 
 
 def read_action(reader: ObjectReader) -> Action | None:
     reader.require("type", "is required: WEBHOOK or TASK")
     kind = reader.choice("type", {"WEBHOOK": _read_webhook, "TASK": _read_task}, None)
     if kind is None:
-        return None  # which fields there should be is not known
+        return None  # the expected fields are unknown
     action = kind(reader)
     reader.finish()
     return action
@@ -74,14 +74,14 @@ def _read_webhook(reader: ObjectReader) -> Action | None:
 
 
 def read_url(reader: ObjectReader) -> str | None:
-    """Where a webhook goes."""
+    """The URL of a webhook."""
     reader.require("url")
     url = reader.string("url")
     reason = None if url is None else url_problem(url)
     if reason:
         reader.wrong("url", "bad_format", reason)
     elif url is not None:
-        _check_template(reader, "url", url, "Percent-encode { as %7B to send it as it is.")
+        _check_template(reader, "url", url, "Percent-encode { as %7B to send it verbatim.")
     return url
 
 
@@ -109,25 +109,25 @@ def read_headers(action: ObjectReader) -> dict[str, str]:
             _check_template(reader, name, value, "A header value cannot contain a literal {{.")
     repeated = repeated_header(headers)
     if repeated is not None:
-        reader.wrong(repeated, "conflict", "is there twice, in another spelling")
+        reader.wrong(repeated, "conflict", "appears twice, in another spelling")
     return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def read_secrets_check(reader: ObjectReader) -> SecretsCheck:
-    """Whether the secrets that a webhook names must exist already."""
+    """Whether the secrets of a webhook must already exist."""
     return reader.choice("secrets", _SECRETS_CHECKS, SecretsCheck.REQUIRED)
 
 
 def check_number_of_secrets(reader: ObjectReader, *parts: object) -> None:
-    """Note a webhook that names more secrets than can be sent with one request."""
+    """Record a problem if a webhook uses more secrets than one request may."""
     if len(names_in(list(parts))) > MAX_OF_REQUEST:
         reader.wrong(
-            "url", "too_long", f"and what is sent with it name more than {MAX_OF_REQUEST} secrets"
+            "url", "too_long", f"and headers and body use more than {MAX_OF_REQUEST} secrets"
         )
 
 
 def check_templates(reader: ObjectReader, key: str, body: object) -> None:
-    """Of all texts in a body, keys included."""
+    """Check the templates in all texts of a body, including keys."""
     for text in texts_in(body):
         _check_template(reader, key, text, _LITERAL_BODY)
 

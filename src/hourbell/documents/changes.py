@@ -1,4 +1,4 @@
-"""Updates: a patch, a whole new document or an override of one run, laid over a job as it is."""
+"""Updates: a patch, a full new document or an override of one run, applied to an existing job."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ _Object = dict[str, Any]
 
 
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
-    """What an update makes of a job, or InvalidInput with every wrong field."""
+    """The result of a patch on a job; raises InvalidInput with every invalid field."""
     problems = Problems()
     patch = unmasked(read_object(document, problems).fields, job)
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
@@ -46,7 +46,7 @@ def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
 
 
 def replacing(job: Job, new: NewJob) -> JobChanges:
-    """What a whole new document makes of a job; InvalidInput if it would be of another type."""
+    """The result of a full new document on a job; raises InvalidInput if its type differs."""
     if new.type is not job.type:
         message = "cannot be changed; delete the job first"
         raise InvalidInput([FieldError("type", "immutable", message)])
@@ -56,12 +56,12 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
 
 
 def parse_override(document: object, job: Job) -> NewJob | None:
-    """The definition that one run uses instead of the job's own; None: the request gives none."""
+    """The definition that one run uses instead of the job's own; None: no override was given."""
     problems = Problems()
     reader = read_object(document, problems)
     webhook = isinstance(job.action, WebhookAction)
     field, other = ("body", "payload") if webhook else ("payload", "body")
-    reader.forbid(other, f"has no meaning for this job, which has a {field}")
+    reader.forbid(other, f"does not apply to this job, which has a {field}")
     value = reader.json(field, MAX_BODY_BYTES)
     if isinstance(job.action, WebhookAction) and not job.action.literal:
         check_templates(reader, field, value)
@@ -74,9 +74,10 @@ def parse_override(document: object, job: Job) -> NewJob | None:
 
 
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:
-    """A document for a job that exists, with the credentials that it stores in the places of their masks.
+    """A document for an existing job, with masks replaced by the stored credentials.
 
-    So what was read can be changed and sent back. A mask for which no value is stored is left, and refused by the reader.
+    So a document that was read can be edited and sent back. A mask without a stored value is left
+    in place, and the reader rejects it.
     """
     document = dict(document)
     action = document.get("action")
@@ -109,7 +110,7 @@ def _with_credentials(webhook: _Object, stored: Sequence[WebhookAction | Notific
 
 
 def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
-    """The document of a job with a patch laid over it; what is no object is left to the reader."""
+    """The document of a job with a patch applied; the reader rejects parts that are not objects."""
     present = definition(job)
     merged: dict[str, object] = {**present, **patch}
     present["retry_policy"] = _said_about_retries(job)
@@ -160,7 +161,7 @@ def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
 
 
 def _said_about_retries(spec: JobSpec) -> _Object:
-    """The retry policy without what is default or follows from the rest: that may follow anew."""
+    """The retry policy without default and derived values, so that they can be derived again."""
     policy, default = spec.retry_policy, RetryPolicy()
     said = render_retry_policy(policy)
     if policy.max_delay_seconds == max(default.max_delay_seconds, policy.initial_delay_seconds):
@@ -171,7 +172,7 @@ def _said_about_retries(spec: JobSpec) -> _Object:
 
 
 def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
-    """Let an interval that was not changed go on from where it stands."""
+    """Keep the anchor of an interval that was not changed."""
     before, after = old.schedule, new.schedule
     if not isinstance(before, Every) or not isinstance(after, Every):
         return new
@@ -181,7 +182,7 @@ def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
 
 
 def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
-    # As JSON, because to Python 1 and true are equal, and to the target of a webhook they are not.
+    # Compared as JSON: in Python 1 equals true, but to the target of a webhook they differ.
     def said(job: NewJob, field: str) -> bytes:
         return msgspec.json.encode(getattr(job, field))
 

@@ -1,12 +1,12 @@
-"""The usual document of a one-time job, read fast.
+"""Fast path for simple documents of one-time jobs.
 
-`documents` reads field by field, so that it can name everything that is wrong. Most documents have nothing wrong and say
-little; for these one pass of a strict decoder is enough. Whatever is out of the ordinary is left to the full reader, which
-alone says what is wrong: `read_plain` answers None, and so does `PlainJob.new_job`. A property test holds that whatever
-both read, they read alike.
+`documents` reads field by field, so that it can report every error. Most documents are valid and
+short; for these one pass of a strict decoder is enough. Anything else is left to the full reader,
+which alone reports errors: `read_plain` and `PlainJob.new_job` then return None. A property test
+checks that both readers give the same result for every document that both accept.
 
-That a key is there twice in one object is seen by counting: what was decoded, encoded again, has as many quotation marks
-as the text, unless the decoder has dropped something (there are no escapes in a plain text).
+Repeated keys in an object are detected by counting: the decoded value, encoded again, has as many
+quotation marks as the text, unless the decoder has dropped a key (a plain text has no escapes).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from hourbell.model.limits import QueueSettings
 from hourbell.model.policies import Priority, RetryPolicy
 from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
 
-MOST_BYTES = 16_384  # a payload that fits in here is not too large, however its numbers are written
-MOST_NESTED = 30  # as many brackets cannot be nested too deeply
+MOST_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
+MOST_NESTED = 30  # this many brackets cannot be nested too deeply
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
@@ -79,18 +79,18 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class PlainJob(msgspec.Struct, frozen=True):
-    """A document that says the usual, and its text."""
+    """A simple document, and its text."""
 
     said: _Said
     text: bytes
-    spelt: bytes  # the same value with its keys in order and without space
-    tenant: str | None  # None: not said
+    spelt: bytes  # the canonical text: sorted keys, no whitespace
+    tenant: str | None  # None: not given
     queue: str | None
 
     def new_job(
         self, now: datetime, queue: QueueSettings | None, home: str = DEFAULT_TENANT
     ) -> NewJob | None:
-        """The job that it describes; None: something is out of the ordinary."""
+        """The job that it describes; None: use the full reader."""
         said = self.said
         at = _instant(said.schedule, now)
         action = _action(said.action)
@@ -114,13 +114,13 @@ class PlainJob(msgspec.Struct, frozen=True):
         )
 
     def document(self) -> dict[str, Any]:
-        """The same for the full reader."""
+        """The decoded document, for the full reader."""
         document: dict[str, Any] = msgspec.json.decode(self.text)
         return document
 
 
 def read_plain(text: bytes) -> PlainJob | None:
-    """A document that says the usual; None: leave it to the full reader."""
+    """A simple document; None: use the full reader."""
     if len(text) > MOST_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
         return None
     if b"{{" in text:  # a template, which has to be checked

@@ -1,4 +1,4 @@
-"""The document of a job: what a create or a PUT sends → NewJob, with every wrong field at once."""
+"""The document of a job in a create or a PUT → NewJob, or all of its errors at once."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -56,11 +56,12 @@ def parse_new_job(
     queue: QueueSettings | None = None,
     tenant: str = DEFAULT_TENANT,
 ) -> NewJob:
-    """The job that a document describes, or InvalidInput with every wrong field.
+    """The job that a document describes; raises InvalidInput with every invalid field.
 
-    A document that names no tenant is this one's. What it does not say about timeout and retries is the default of its queue, if that has one.
+    `tenant` is used if the document names none. Omitted timeouts and retry policies come from the
+    queue's defaults, if it has any.
 
-    `job_id` is the id that the job will get: it is what `H` in a cron rule stands for, so it
+    `job_id` is the id that the job will get: it determines the value of `H` in a cron rule, so it
     decides when, and in rare cases whether, the job ever runs.
     """
     problems = Problems()
@@ -83,7 +84,7 @@ def read_job(
     problems: Problems,
     now: datetime,
     job_id: int,
-    timing: Timing | None = None,  # given: keep it, whatever its document would come to now
+    timing: Timing | None = None,  # if given, kept instead of reading the schedule again
     tenant: str = DEFAULT_TENANT,
 ) -> NewJob:
     reader.require("name")
@@ -132,7 +133,7 @@ def read_job(
         deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
         _check_deadlines(reader, timing[0].at, deadlines, now if fresh else None)
     problems.raise_if_any()
-    # Nothing was noted, so everything that is required was given.
+    # No problem was recorded, so all required fields were given.
     assert name is not None
     assert job_type is not None
     assert timing is not None
@@ -174,7 +175,7 @@ def _read_labels(job: ObjectReader) -> dict[str, str]:
     labels: dict[str, str] = {}
     for name in reader.fields:
         if not LABEL.fullmatch(name):
-            reader.wrong(name, "bad_format", f"must be named by {LABEL_IS}")
+            reader.wrong(name, "bad_format", f"must have a name of {LABEL_IS}")
         elif reader.require(name, "must be a string, not null"):
             value = reader.printable(name, MAX_LABEL_VALUE)
             labels |= {name: value} if value is not None else {}
@@ -184,11 +185,11 @@ def _read_labels(job: ObjectReader) -> dict[str, str]:
 def _check_deadlines(
     reader: ObjectReader, at: datetime, deadlines: dict[str, int | None], now: datetime | None
 ) -> None:
-    """Deadlines are instants of the calendar, and if `now` is given have not passed yet."""
+    """Deadlines must end before year 10000 and, if `now` is given, must not have passed."""
     for key, seconds in deadlines.items():
         if seconds is None:
             continue
         if _LAST - at < timedelta(seconds=seconds):
             reader.wrong(key, "out_of_range", "ends after the year 9999")
         elif now is not None and now - at >= timedelta(seconds=seconds):
-            reader.wrong(key, "never_runs", "has passed already, so the job would never run")
+            reader.wrong(key, "never_runs", "has already passed, so the job would never run")

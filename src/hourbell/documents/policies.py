@@ -16,7 +16,7 @@ from hourbell.model.policies import (
 )
 
 _KIND = re.compile(r"[!-~]{1,200}")
-_KIND_IS = "the name of a kind of failure, such as http_404 or ValueError"
+_KIND_IS = "a failure kind, such as http_404 or ValueError"
 _BACKOFFS = {choice.value: choice for choice in Backoff}
 
 
@@ -29,7 +29,7 @@ def read_retry_policy(
     non_retryable = reader.texts("non_retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
     retryable = reader.texts("retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
     if not set(retryable).isdisjoint(non_retryable):
-        reader.wrong("retryable", "conflict", "names a kind that non_retryable names too")
+        reader.wrong("retryable", "conflict", "has a kind that is also in non_retryable")
     if reader.given("delays_seconds") or backoff is Backoff.LIST:
         policy = _read_list(reader, backoff, problems)
     else:
@@ -41,7 +41,7 @@ def read_retry_policy(
         return policy
     if policy.max_retries > 0:
         for key in ("max_retries", "delays_seconds"):
-            reader.forbid(key, "cannot stand beside at_most_once, which never retries")
+            reader.forbid(key, "cannot be combined with at_most_once, which never retries")
     return replace(policy, max_retries=0)
 
 
@@ -49,13 +49,13 @@ def _read_list(reader: ObjectReader, backoff: Backoff | None, problems: Problems
     reader.require("delays_seconds", "is required with backoff LIST")
     delays = reader.wholes("delays_seconds", 0, MAX_RETRY_DELAY_SECONDS, MAX_RETRIES) or ()
     if backoff not in (None, Backoff.LIST):
-        reader.wrong("backoff", "conflict", "must be LIST, or left out, beside delays_seconds")
+        reader.wrong("backoff", "conflict", "must be LIST or omitted with delays_seconds")
     for key in ("initial_delay_seconds", "max_delay_seconds"):
-        reader.forbid(key, "has no meaning beside delays_seconds")
+        reader.forbid(key, "has no effect with delays_seconds")
     retries = reader.whole("max_retries", 0, MAX_RETRIES, None)
     sound = not problems.touch(reader.path("delays_seconds"))
     if retries is not None and sound and retries != len(delays):
-        reader.wrong("max_retries", "conflict", "must be the number of delays_seconds, or left out")
+        reader.wrong("max_retries", "conflict", "must be the number of delays_seconds or omitted")
     return RetryPolicy(max_retries=len(delays), backoff=Backoff.LIST, delays_seconds=delays)
 
 

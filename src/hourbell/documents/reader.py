@@ -1,12 +1,13 @@
-"""Reading a decoded JSON object field by field, so that a bad document is answered once, in full.
+"""Read a decoded JSON object field by field, so that all its errors are reported at once.
 
-A reader hands out the fields it is asked for. Whatever is wrong it notes, with the path, and hands
-out the default instead, so that reading goes on to the next field; `Problems.raise_if_any` at the
-end raises them all together. What was never asked for is an unknown field: the code that reads a
-document is also the list of what a document may say. `null` means "not given" everywhere.
+A reader returns the requested fields. For an invalid field it records a problem with the path and
+returns the default, so that reading continues with the next field; at the end,
+`Problems.raise_if_any` raises all problems together. A field that was never requested is unknown:
+the code that reads a document also defines which fields it may have. `null` means "not given"
+everywhere.
 
-Nothing in here echoes a value of unknown size, and a key appears in a path only in a form that any
-log, terminal and JSON encoder can take.
+No message echoes a value of unknown size, and a key appears in a path only in a form that is safe
+for every log, terminal and JSON encoder.
 """
 
 import difflib
@@ -22,12 +23,12 @@ import msgspec
 from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.instants import InvalidInstant, parse_instant
 
-MAX_PROBLEMS = 100  # the answer to a document of a million wrong fields stays small
-MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is dear
+MAX_PROBLEMS = 100  # keeps the response to a document with a million invalid fields small
+MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is expensive
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
-MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: what a double can span
+MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double
 
-_ALIKE = 0.65  # of two words: one in three letters may differ
+_ALIKE = 0.65  # similarity of two words: one in three letters may differ
 
 LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 LABEL_IS = "1 to 64 letters, digits or . _ : -"
@@ -37,18 +38,18 @@ D = TypeVar("D")
 
 
 class Problems:
-    """The wrong fields found so far."""
+    """The invalid fields found so far."""
 
     def __init__(self) -> None:
         self._errors: list[FieldError] = []
 
     def add(self, path: str, code: FieldCode, message: str) -> None:
-        """Note what is wrong with a field: the first thing only, of the first MAX_PROBLEMS."""
+        """Record a problem: only the first one per field, and at most MAX_PROBLEMS."""
         if len(self._errors) < MAX_PROBLEMS and all(path != known.path for known in self._errors):
             self._errors.append(FieldError(path, code, message))
 
     def touch(self, *paths: str) -> bool:
-        """Whether one of these fields, or a part of it, is already known to be wrong."""
+        """Whether one of these fields, or a part of it, has a recorded problem."""
         return any(
             error.path == path or error.path.startswith((path + ".", path + "["))
             for error in self._errors
@@ -56,13 +57,13 @@ class Problems:
         )
 
     def raise_if_any(self) -> None:
-        """Raise InvalidInput with everything noted, if anything was."""
+        """Raise InvalidInput with all recorded problems, if there are any."""
         if self._errors:
             raise InvalidInput(self._errors)
 
 
 class ObjectReader:
-    """One JSON object being read. Every method notes what is wrong and returns the default."""
+    """Reads one JSON object. For an invalid field, methods record a problem, return the default."""
 
     def __init__(self, fields: Mapping[str, object], path: str, problems: Problems) -> None:
         self.fields = fields
@@ -75,23 +76,23 @@ class ObjectReader:
         return f"{self._path}.{shown_key(key)}" if self._path else shown_key(key)
 
     def wrong(self, key: str, code: FieldCode, message: str) -> None:
-        """Note that a field is wrong."""
+        """Record a problem with a field."""
         self._problems.add(self.path(key), code, message)
 
     def given(self, key: str) -> bool:
-        """Whether the field is there and not null."""
+        """Whether the field is present and not null."""
         self._known.add(key)
         return self.fields.get(key) is not None
 
     def require(self, key: str, message: str = "is required") -> bool:
-        """Note the field as missing if it is not given."""
+        """Record a problem if the field is missing."""
         if self.given(key):
             return True
         self.wrong(key, "required", message)
         return False
 
     def forbid(self, key: str, message: str) -> None:
-        """Note a field that makes no sense beside the others."""
+        """Record a problem if the field is given, because it conflicts with others."""
         if self.given(key):
             self.wrong(key, "conflict", message)
 
@@ -111,7 +112,7 @@ class ObjectReader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._wrong_type(self.path(key), "a number", value)
             return default
-        if not low <= value <= high:  # also of what is infinite
+        if not low <= value <= high:  # also excludes infinity
             self.wrong(key, "out_of_range", f"must be from {low:g} to {high:g}")
             return default
         return float(value)
@@ -151,7 +152,7 @@ class ObjectReader:
         return value
 
     def string(self, key: str) -> str | None:
-        """A string of any shape; the caller looks at it further."""
+        """Any string; the caller validates its content."""
         value = self._take(key)
         if value is None or isinstance(value, str):
             return value
@@ -163,7 +164,7 @@ class ObjectReader:
         return self.text(key, LABEL, LABEL_IS, None)
 
     def printable(self, key: str, longest: int) -> str | None:
-        """A text for people: something that can be seen, in one line."""
+        """A line of printable text that is not blank."""
         text = self.string(key)
         if text is None:
             return None
@@ -180,26 +181,26 @@ class ObjectReader:
         return value is True
 
     def choice(self, key: str, choices: Mapping[str, T], default: D) -> T | D:
-        """One of a few words, and what it stands for."""
+        """One of several words, mapped to its value."""
         value = self.string(key)
         if value is None:
             return default
         if value not in choices:
-            hint = _suggestion(value, choices) or f"; it is one of {', '.join(choices)}"
-            self.wrong(key, "not_a_choice", f"is not a choice here{hint}")
+            hint = _suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
+            self.wrong(key, "not_a_choice", f"is not an allowed value{hint}")
             return default
         return choices[value]
 
     def words(self, key: str, choices: Mapping[str, T]) -> list[T] | None:
-        """Some of a few words, separated by commas, and what they stand for."""
+        """A comma-separated list of words, mapped to their values."""
         value = self.string(key)
         if value is None:
             return None
         words = set(value.split(","))
         for word in words:
             if word not in choices:
-                hint = _suggestion(word, choices) or f"; it is one of {', '.join(choices)}"
-                self.wrong(key, "not_a_choice", f"has a value that is not a choice here{hint}")
+                hint = _suggestion(word, choices) or f"; it must be one of {', '.join(choices)}"
+                self.wrong(key, "not_a_choice", f"has a value that is not allowed{hint}")
                 return None
         return [choices[word] for word in words]
 
@@ -226,19 +227,19 @@ class ObjectReader:
         return readers
 
     def choices(self, key: str, choices: Mapping[str, T]) -> tuple[T, ...]:
-        """An array of at least one of a few words, none twice."""
+        """An array of one or more of several words, without repetition."""
         path = self.path(key)
         found: dict[str, T] = {}
         for index, value in enumerate(self._array(key, 1, len(choices)) or ()):
             if not isinstance(value, str):
                 self._wrong_type(f"{path}[{index}]", "a string", value)
             elif value not in choices:
-                hint = _suggestion(value, choices) or f"; it is one of {', '.join(choices)}"
+                hint = _suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
                 self._problems.add(
-                    f"{path}[{index}]", "not_a_choice", f"is not a choice here{hint}"
+                    f"{path}[{index}]", "not_a_choice", f"is not an allowed value{hint}"
                 )
             elif value in found:
-                self._problems.add(f"{path}[{index}]", "conflict", "is there twice")
+                self._problems.add(f"{path}[{index}]", "conflict", "appears twice")
             else:
                 found[value] = choices[value]
         return tuple(found.values())
@@ -278,11 +279,11 @@ class ObjectReader:
         return value
 
     def finish(self) -> None:
-        """Note the fields that were never asked for, as many as can be told."""
+        """Record unknown fields, up to MAX_PROBLEMS of them."""
         unknown = (key for key in self.fields if key not in self._known)
         for index, key in enumerate(islice(unknown, MAX_PROBLEMS)):
             hint = _suggestion(key, self._known) if index < MAX_SUGGESTIONS else ""
-            self.wrong(key, "unknown_field", f"is not a field here{hint}")
+            self.wrong(key, "unknown_field", f"is not a known field{hint}")
 
     def _take(self, key: str) -> object:
         self._known.add(key)
@@ -314,7 +315,7 @@ class ObjectReader:
 
 
 def read_object(document: object, problems: Problems) -> ObjectReader:
-    """A reader of a whole document; raises InvalidInput if it is no object at all."""
+    """A reader of a whole document; raises InvalidInput if it is not an object."""
     if not isinstance(document, dict):
         message = f"must be an object, not {json_type(document)}"
         raise InvalidInput([FieldError("", "wrong_type", message)])
@@ -322,7 +323,7 @@ def read_object(document: object, problems: Problems) -> ObjectReader:
 
 
 def json_type(value: object) -> str:
-    """What JSON calls a value, with its article."""
+    """The JSON type of a value, with its article."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -337,25 +338,25 @@ def json_type(value: object) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key as part of a path: itself if short and printable, else cut and escaped."""
+    """A key as part of a path: verbatim if short and printable, else truncated and escaped."""
     if len(key) <= 64 and key.isprintable():
         return key
     return ascii(key[:61] + "..." if len(key) > 64 else key)[1:-1]
 
 
 def text_problem(text: str) -> str | None:
-    """Why a text cannot be stored, or None: PostgreSQL has no NUL, UTF-8 no lone surrogates."""
+    """Why a text cannot be stored, or None: PostgreSQL rejects NUL, UTF-8 lone surrogates."""
     if "\0" in text:
         return "must not contain the NUL character"
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "must not contain half of a surrogate pair"
+        return "must not contain an unpaired surrogate"
     return None
 
 
 def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:
-    """The first thing in a JSON value that could not be stored and read back, with its path."""
+    """The first part of a JSON value that cannot be stored and read back, with its path."""
     if isinstance(value, str):
         reason = text_problem(value)
         return (path, "bad_format", reason) if reason else None
@@ -384,7 +385,7 @@ def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode,
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
-    # Comparing is quadratic in the length; no name of ours is this long.
+    # Comparing is quadratic in the length, and no field name is this long.
     if len(word) > 64:
         return ""
     by_folded = {name.casefold(): name for name in sorted(known)}
@@ -395,7 +396,10 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def _own_parts_are_alike(one: str, other: str) -> bool:
-    """Whether two names are alike apart from the words that both begin or end with: `jitter_seconds` is not `every_seconds`."""
+    """Whether two names are similar without their common first and last words.
+
+    `jitter_seconds` is not similar to `every_seconds`.
+    """
     ones, others = one.split("_"), other.split("_")
     while ones and others and ones[-1] == others[-1]:
         ones.pop()
@@ -404,6 +408,6 @@ def _own_parts_are_alike(one: str, other: str) -> bool:
         ones.pop(0)
         others.pop(0)
     if not ones or not others:
-        return True  # the one is part of the other, as `timeout` of `timeout_seconds`
+        return True  # one is part of the other, as `timeout` of `timeout_seconds`
     matcher = difflib.SequenceMatcher(None, "_".join(ones), "_".join(others))
     return matcher.ratio() >= _ALIKE

@@ -1,4 +1,4 @@
-"""Documents that users get: jobs, executions, settings. They can be sent back."""
+"""Render jobs, executions and settings as documents. Clients can edit them and send them back."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,7 +25,7 @@ from hourbell.timing.zones import shown_in
 
 
 def render_job(job: Job) -> dict[str, Any]:
-    """A job as users see it: the document that would create it, and what became of it."""
+    """A job as shown to users: the document that would create it, and its state."""
     zone = shown_in(job.schedule.timezone)
     return {
         "job_id": job_text(job.job_id),
@@ -40,7 +40,7 @@ def render_job(job: Job) -> dict[str, Any]:
 
 
 def render_warnings(job: NewJob) -> list[dict[str, str]]:
-    """What a job says that was probably not meant; nothing is refused for it."""
+    """Warnings about input that is valid but probably not intended."""
     caution = caution_about(job.schedule.cron) if isinstance(job.schedule, Cron) else None
     if caution is None:
         return []
@@ -48,7 +48,7 @@ def render_warnings(job: NewJob) -> list[dict[str, str]]:
 
 
 def render_execution(execution: Execution) -> dict[str, Any]:
-    """An execution as users see it."""
+    """An execution as shown to users."""
     return {
         "execution_id": execution_text(execution.execution_id),
         "job_id": job_text(execution.job_id),
@@ -104,7 +104,7 @@ def render_limits(limits: Limits) -> dict[str, Any]:
 
 
 def render_attempt(attempt: Attempt) -> dict[str, Any]:
-    """One try as users see it."""
+    """One attempt as shown to users."""
     return {
         "attempt": attempt.attempt,
         "status": attempt.status.value,
@@ -118,12 +118,12 @@ def render_attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 def shown_definition(job: NewJob) -> dict[str, Any]:
-    """The document of a job as users see it: literal credentials in headers are masked."""
+    """The document of a job as shown to users: literal credentials in headers are masked."""
     return without_credentials(definition(job))
 
 
 def without_credentials(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of a job with masks in the places of literal credentials."""
+    """The document of a job with literal credentials masked."""
     webhooks = [document.get("action"), *(document.get("notifications") or ())]
     for webhook in webhooks:
         if isinstance(webhook, dict) and webhook.get("headers"):
@@ -132,12 +132,12 @@ def without_credentials(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a webhook as users see them."""
+    """The headers of a webhook as shown to users."""
     return {name: masked(name, value) for name, value in headers.items()}
 
 
 def definition(job: NewJob) -> dict[str, Any]:
-    """The document that would create this job, with every default spelled out and nothing masked."""
+    """The document that would create this job, with all defaults spelled out and nothing masked."""
     document: dict[str, Any] = {
         "tenant_id": job.tenant_id,
         "name": job.name,
@@ -205,7 +205,7 @@ def _render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
 
 
 def render_action(action: Action) -> dict[str, Any]:
-    """An action as its worker gets it; secrets stay the names that they are."""
+    """An action as sent to a worker; secret placeholders are not filled in."""
     match action:
         case WebhookAction():
             shown = {

@@ -22,13 +22,13 @@ from hourbell.model.policies import Delivery, RetryPolicy
 
 
 def check_label(name: object, path: str) -> None:
-    """InvalidInput if this cannot be the name of a tenant or a queue."""
+    """Raise InvalidInput if this is not a valid name of a tenant or a queue."""
     if not isinstance(name, str) or not LABEL.fullmatch(name):
         raise InvalidInput([FieldError(path, "bad_format", f"must be {LABEL_IS}")])
 
 
 def check_retry_policy(policy: RetryPolicy, path: str) -> None:
-    """InvalidInput with everything that is wrong about a policy, under a path."""
+    """Raise InvalidInput with all errors of a policy, under a path."""
     problems = Problems()
     reader = read_object({path: render_retry_policy(policy)}, problems)
     read_retry_policy(reader.inner(path), Delivery.AT_LEAST_ONCE, problems)
@@ -36,7 +36,7 @@ def check_retry_policy(policy: RetryPolicy, path: str) -> None:
 
 
 def parse_tenant_settings(document: object) -> TenantSettings:
-    """The whole settings of a tenant; what is left out is as usual."""
+    """The complete settings of a tenant; omitted fields have their defaults."""
     problems = Problems()
     reader = read_object(document, problems)
     concurrency, rate = _read_limits(reader)
@@ -55,7 +55,7 @@ def parse_tenant_settings(document: object) -> TenantSettings:
 
 
 def parse_queue_settings(document: object) -> QueueSettings:
-    """The whole settings of a queue; what is left out is as usual."""
+    """The complete settings of a queue; omitted fields have their defaults."""
     problems = Problems()
     reader = read_object(document, problems)
     concurrency, rate = _read_limits(reader)
@@ -75,7 +75,7 @@ def parse_queue_settings(document: object) -> QueueSettings:
 
 
 def parse_limits(document: object) -> Limits:
-    """The whole limits of a target."""
+    """The complete limits of a target."""
     problems = Problems()
     reader = read_object(document, problems)
     concurrency, rate = _read_limits(reader)

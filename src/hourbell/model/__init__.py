@@ -1,23 +1,22 @@
-"""The values that everything else speaks in, and the rules that hold between them.
+"""The value types that all other packages use, and the rules between them.
 
 Nothing here reads a clock, a socket, a file or a database, and nothing here knows how a time
 zone or a cron rule works: `model` is the root of the import order (model ← timing ← store,
-engine, actions ← worker, api, cli), so whatever stands here can be used everywhere.
+engine, actions ← worker, api, cli), so it can be imported everywhere.
 
-    ids.py          the numbers of jobs and executions, and the text that users see
-    errors.py       the tree of everything that can go wrong, drawn at its top
+    ids.py          ids of jobs and executions: numbers inside, text for users
+    errors.py       the error hierarchy, drawn at the top of the file
     instants.py     RFC 3339 text ↔ an aware datetime in UTC
     schedules.py    when a job runs: once, by a cron rule, or every N seconds
-    policies.py     what happens when a run fails, is missed, or meets an earlier one
-    jobs.py         what a job is: its action, what of it is stored, the job as read
-    executions.py   one occurrence on its way to its fate: states, reasons, outcomes
+    policies.py     what happens when a run fails, is missed, or overlaps an earlier one
+    jobs.py         jobs: the action, the stored definition, the job as read
+    executions.py   executions of a job: states, reasons, outcomes
 
-Two habits. *Values are frozen*: a struct that crossed a boundary is what it was when it left.
-*Defaults are a promise*: a stored job leaves out what was left to its default, so a default in
+Two conventions. *Values are frozen*: a struct never changes after it has crossed a boundary.
+*Defaults are permanent*: a stored job omits fields that have their default, so a default in
 `NewJob` and the structs inside it can never change; add a field instead.
 
-The documents that users send are turned into these values in one place,
-`hourbell.documents`, which may ask `timing` whether a zone and a rule exist. A value made
-by it has been checked; the structs do not check themselves again, because a worker decodes
-tens of thousands of them a second.
+User documents are turned into these values in one place, `hourbell.documents`, which may ask
+`timing` whether a zone and a rule exist. It has validated every value it makes; the structs do
+not validate themselves again, because a worker decodes tens of thousands of them per second.
 """

@@ -1,11 +1,11 @@
-"""The ids of jobs, executions, keys and monitors: 63-bit numbers inside, short fixed-width text outside.
+"""Ids of jobs, executions, keys and monitors: 63-bit numbers inside, fixed-width text outside.
 
-`job_`, `exe_`, `key_` or `mon_`, then 13 characters of Crockford's base 32 in lower case (no i, l, o, u, so that
-ids survive being read aloud). Fixed width makes text order the order of the numbers. A one-time
-job *is* its execution: both texts then carry the same number.
+The text is `job_`, `exe_`, `key_` or `mon_`, then 13 characters of Crockford's base 32 in lower
+case (no i, l, o, u, so that ids survive being read aloud). Because of the fixed width, text order
+is number order. A one-time job *is* its execution: both ids then have the same number.
 
-Parsing is strict. There is exactly one text for every number; anything else names nothing, and
-`UnknownId` (a `NotFound`) says so.
+Parsing is strict: every number has exactly one text, and any other text raises `UnknownId`
+(a `NotFound`).
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from hourbell.model.errors import UnknownId
 
 MAX_ID = 2**63 - 1  # what a PostgreSQL bigint holds
 
-# The upper 41 bits are milliseconds since 2024, the lower 22 a sequence (store/migrations/0001_core.sql).
+# Upper 41 bits: milliseconds since 2024. Lower 22: a sequence (store/migrations/0001_core.sql).
 _SEQUENCE_BITS = 22
 _BEGINNING = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -25,27 +25,27 @@ _MONITOR = "mon_"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _WIDTH = 13
-# Two characters at a time; the first of the thirteen stands alone.
+# Encoded two characters at a time; only the first of the thirteen is encoded alone.
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def job_text(job_id: int) -> str:
-    """The text of a job's id, as `job_0000000000016`."""
+    """The text of a job id, such as `job_0000000000016`."""
     return _JOB + _encode(job_id)
 
 
 def execution_text(execution_id: int) -> str:
-    """The text of an execution's id, as `exe_0000000000016`."""
+    """The text of an execution id, such as `exe_0000000000016`."""
     return _EXECUTION + _encode(execution_id)
 
 
 def key_text(key_id: int) -> str:
-    """The text of the id of an API key, as `key_0000000000016`."""
+    """The text of an API key's id, such as `key_0000000000016`."""
     return _KEY + _encode(key_id)
 
 
 def monitor_text(monitor_id: int) -> str:
-    """The text of a monitor's id, as `mon_0000000000016`."""
+    """The text of a monitor id, such as `mon_0000000000016`."""
     return _MONITOR + _encode(monitor_id)
 
 
@@ -70,12 +70,12 @@ def parse_monitor_id(text: str) -> int:
 
 
 def created_at(number: int) -> datetime:
-    """The moment that is in every id, in whole milliseconds."""
+    """The creation time encoded in an id, in whole milliseconds."""
     return _BEGINNING + timedelta(milliseconds=number >> _SEQUENCE_BITS)
 
 
 def first_id_at(moment: datetime) -> int:
-    """The smallest id that can have been made at a moment or after it."""
+    """The smallest id that can have been created at or after a moment."""
     passed = -((_BEGINNING - moment) // timedelta(milliseconds=1))
     return min(max(passed, 0) << _SEQUENCE_BITS, MAX_ID)
 
@@ -83,7 +83,7 @@ def first_id_at(moment: datetime) -> int:
 def _encode(number: int) -> str:
     if not 0 <= number <= MAX_ID:
         raise ValueError("an id is a number from 0 to 2**63 - 1")
-    pairs = _PAIRS  # written out: the answer to a batch has thousands
+    pairs = _PAIRS  # unrolled for speed: a batch response has thousands of ids
     return (
         f"{_ALPHABET[number >> 60]}{pairs[number >> 50 & 1023]}{pairs[number >> 40 & 1023]}{pairs[number >> 30 & 1023]}"
         f"{pairs[number >> 20 & 1023]}{pairs[number >> 10 & 1023]}{pairs[number & 1023]}"

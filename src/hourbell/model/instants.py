@@ -1,6 +1,6 @@
 """RFC 3339 text on the outside, aware datetimes in UTC on the inside.
 
-A date without an offset is refused: it would mean another moment on another machine. The range
+A date without an offset is rejected: it would mean another moment on another machine. The range
 ends a day before the end of year 9999, so that an instant can always be shown in any zone.
 """
 
@@ -18,7 +18,7 @@ _RFC_3339 = re.compile(
 
 
 class InvalidInstant(ValueError):
-    """The text is no instant; the message says why. `in_range` is False for a real but far date."""
+    """The text is not an instant; the message says why. `in_range`: False for an extreme date."""
 
     def __init__(self, reason: str, *, in_range: bool = True) -> None:
         super().__init__(reason)
@@ -26,7 +26,7 @@ class InvalidInstant(ValueError):
 
 
 def parse_instant(text: str) -> datetime:
-    """The instant that an RFC 3339 text means, in UTC; digits beyond the microsecond are cut."""
+    """The instant of an RFC 3339 text, in UTC; digits beyond microseconds are dropped."""
     match = _RFC_3339.fullmatch(text)
     if match is None:
         raise InvalidInstant("must be a date and time like 2026-04-07T09:00:00Z")
@@ -35,7 +35,7 @@ def parse_instant(text: str) -> datetime:
     try:
         local = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise InvalidInstant("is not a date and time that exists") from None
+        raise InvalidInstant("is not an existing date and time") from None
     try:
         instant = local.astimezone(UTC)
     except OverflowError:
@@ -61,4 +61,4 @@ def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:
     return text + suffix
 
 
-_RANGE = "must lie between 1970-01-01T00:00:00Z and 9999-12-31T00:00:00Z"
+_RANGE = "must be between 1970-01-01T00:00:00Z and 9999-12-31T00:00:00Z"

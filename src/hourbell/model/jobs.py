@@ -1,12 +1,13 @@
-"""What a job is, in three widths.
+"""Jobs, at three levels of detail.
 
-    JobSpec   what a worker needs to run it and to decide what follows a failure
-    NewJob    all that its owner says about it
-    Job       the same, and what became of it
+    JobSpec   what a worker needs to run the job and to decide what follows a failure
+    NewJob    the complete definition by its owner
+    Job       the definition and the current state
 
-Each holds the one before. A `NewJob` is stored as JSON beside the job's row (or, for a one-time
-job, beside its execution's), and travels to the worker with a claim; the worker decodes only the
-`JobSpec` in it, and what the claim adds (`SentSpec`). What planning, the gate and the reaper look at is in columns besides.
+Each extends the one before. A `NewJob` is stored as JSON with the job's row (or, for a one-time
+job, with its execution's row) and is sent to the worker with a claim. The worker decodes only the
+`JobSpec` in it, and the fields that the claim adds (`SentSpec`). Values that planning, the gate and
+the reaper need are also stored in columns.
 """
 
 import re
@@ -33,8 +34,8 @@ from hourbell.model.schedules import Schedule, Window
 DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 NOTIFICATION_QUEUE = "notifications"
-WEBHOOK_TASK = "@webhook"  # stands for every webhook among the tasks that a worker serves
-TASK_MARK = "@"  # before the name of a task where hosts are named too
+WEBHOOK_TASK = "@webhook"  # means all webhooks in the list of tasks that a worker serves
+TASK_MARK = "@"  # prefix of a task name where it could be confused with a host name
 DEFAULT_TIMEOUT_SECONDS = 300
 MAX_TIMEOUT_SECONDS = 86_400
 MAX_START_DEADLINE_SECONDS = 30 * 86_400
@@ -44,7 +45,7 @@ MAX_BODY_BYTES = 256 * 1024  # of a webhook's body and of a task's payload, as J
 MAX_URL = 2048
 MAX_CONCURRENCY_KEY = 200
 MAX_CONCURRENCY_LIMIT = 10_000
-MAX_HOST_LABEL = 63  # what a name server can be asked for
+MAX_HOST_LABEL = 63  # limit of DNS
 MAX_HEADERS = 50
 MAX_HEADER_VALUE = 4096
 MAX_UNIQUE_KEY = 200
@@ -54,14 +55,14 @@ MAX_NOTIFICATIONS = 5
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 
-_URL_CHARACTERS = re.compile(r"[!-\[\]-~]+")  # visible ASCII; a backslash is read in two ways
+_URL_CHARACTERS = re.compile(r"[!-\[\]-~]+")  # visible ASCII; parsers disagree on backslashes
 _AUTHORITY = re.compile(
     r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9.])?|\[[0-9A-Fa-f:.]{2,45}\])"
     r"(?::(?P<port>[0-9]{1,5}))?"
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\t -~]*")
-# The HTTP client writes these itself; a second copy would let one request pass for two.
+# The HTTP client sets these itself; a second copy would allow request smuggling.
 _OWN_HEADERS = frozenset(
     {
         "connection",
@@ -89,14 +90,14 @@ _CREDENTIAL_HEADER = re.compile(
 
 
 class JobType(StrEnum):
-    """Once, or again and again."""
+    """One-time or recurring."""
 
     ONE_TIME = "ONE_TIME"
     RECURRING = "RECURRING"
 
 
 class JobStatus(StrEnum):
-    """Where a job is (R20)."""
+    """The state of a job (R20)."""
 
     SCHEDULED = "SCHEDULED"
     PAUSED = "PAUSED"
@@ -105,11 +106,11 @@ class JobStatus(StrEnum):
 
 
 class OnDuplicate(StrEnum):
-    """What becomes of a new job when another that has not ended has its unique key (R10)."""
+    """What to do when another job that has not ended has the same unique key (R10)."""
 
     REJECT = "reject"
-    KEEP = "keep"  # the answer is the other
-    REPLACE = "replace"  # the other is taken back, unless it is queued or runs
+    KEEP = "keep"  # return the existing job
+    REPLACE = "replace"  # cancel the existing job, unless it is queued or running
 
 
 class SecretsCheck(StrEnum):
@@ -127,9 +128,9 @@ class WebhookAction(
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
-    body: Any = None  # a string is sent as it is, anything else as JSON, None not at all
-    signing_secret: str | None = None  # its name; None: the tenant's usual one, if there is one
-    literal: bool = False  # the body is sent as it is: no secret is filled into it
+    body: Any = None  # a string is sent verbatim, anything else as JSON; None: no body
+    signing_secret: str | None = None  # its name; None: the tenant's default, if it has one
+    literal: bool = False  # the body is sent verbatim, without filling in secrets
     secrets: SecretsCheck = SecretsCheck.REQUIRED
 
 
@@ -146,7 +147,7 @@ Action = WebhookAction | TaskAction
 
 
 class Event(StrEnum):
-    """What somebody may wish to be told about an execution."""
+    """The events of an execution that a notification can report."""
 
     SUCCESS = "success"
     FAILURE = "failure"  # an attempt failed, and will be retried
@@ -154,7 +155,10 @@ class Event(StrEnum):
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whom to tell what; delivered as an execution of its own, which notifies nobody."""
+    """A webhook that reports events of an execution.
+
+    It is delivered as an execution of its own, which itself sends no notifications.
+    """
 
     on: tuple[Event, ...]
     url: str
@@ -173,13 +177,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
-    """The same as it comes with a claim."""
+    """A JobSpec as sent with a claim."""
 
-    attempts_before: int = 0  # of a replayed execution: these do not count for its retries
+    attempts_before: int = 0  # attempts before a replay; they do not count as retries
 
 
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
-    """All that its owner says about a job; made from a document, and checked."""
+    """The complete definition of a job by its owner; parsed from a document and validated."""
 
     tenant_id: str = DEFAULT_TENANT
     type: JobType
@@ -187,32 +191,30 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     window: Window = Window()  # always empty for ONE_TIME
     queue: str = DEFAULT_QUEUE
     priority: Priority = Priority.MEDIUM
-    # The next four mean something for RECURRING only.
+    # The next four apply to RECURRING only.
     misfire_policy: Misfire = Misfire.LATEST
-    catch_up_window_seconds: int = DEFAULT_CATCH_UP_WINDOW_SECONDS  # of `all`
-    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT  # of `all`
+    catch_up_window_seconds: int = DEFAULT_CATCH_UP_WINDOW_SECONDS  # for `all`
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT  # for `all`
     overlap_policy: Overlap = Overlap.ALLOW
-    start_deadline_seconds: int | None = None  # after scheduled_for; later it is SKIPPED
+    start_deadline_seconds: int | None = None  # after scheduled_for; SKIPPED if it starts later
     deadline_seconds: int | None = None  # after scheduled_for, over all attempts; then DEAD
-    concurrency_key: str | None = (
-        None  # of the tenant; executions that share it go one after the other
-    )
-    concurrency_limit: int = 1  # or so many at once
-    unique_key: str | None = None  # of the tenant; one job that has not ended can have it
+    concurrency_key: str | None = None  # per tenant; its executions run one at a time,
+    concurrency_limit: int = 1  # or this many at once
+    unique_key: str | None = None  # unique among the tenant's jobs that have not ended
     on_duplicate: OnDuplicate = OnDuplicate.REJECT
-    labels: dict[str, str] = {}  # to find jobs by; they decide nothing
+    labels: dict[str, str] = {}  # for searching; they do not affect execution
     notifications: tuple[Notification, ...] = ()
 
     @property
     def target(self) -> str:
-        """What it runs on: the host that its webhook calls, or its task as `@name`."""
+        """The target: the host that its webhook calls, or its task as `@name`."""
         if isinstance(self.action, TaskAction):
             return TASK_MARK + self.action.name
         return host_of(self.action.url) or TASK_MARK + WEBHOOK_TASK
 
 
 class Job(NewJob, frozen=True, kw_only=True):
-    """A job as read: all that its owner said, and what became of it."""
+    """A job as read: its definition and its current state."""
 
     job_id: int
     status: JobStatus
@@ -223,39 +225,39 @@ class Job(NewJob, frozen=True, kw_only=True):
 
 
 class JobChanges(msgspec.Struct, frozen=True):
-    """A checked update: the job as it shall be, and what is different about it.
+    """A validated update: the new definition, and which fields differ.
 
-    It was worked out against one version of the job. Apply it only while that is still the
-    version; if it is not, read the job and work it out again.
+    It was computed against one version of the job. Apply it only while the job still has that
+    version; otherwise read the job and compute the update again.
     """
 
     base_version: int
     job: NewJob
-    changed: frozenset[str]  # names of fields of NewJob; empty: there is nothing to do
+    changed: frozenset[str]  # names of fields of NewJob; empty: nothing to do
 
     @property
     def reschedules(self) -> bool:
-        """Whether the job has to leave its timetable and join again."""
+        """Whether the job must leave its timetable and join one again."""
         return not self.changed.isdisjoint({"schedule", "window"})
 
 
 def encode_job(job: NewJob) -> bytes:
-    """A job as JSON, for storing. What was left to its default is left out."""
+    """A job as JSON, for storing. Fields that have their default are omitted."""
     return _encoder.encode(job)
 
 
 def decode_job(stored: bytes | str) -> NewJob:
-    """A job from its stored JSON. Fields of a newer version are passed over."""
+    """A job from its stored JSON. Fields of a newer version are ignored."""
     return _job_decoder.decode(stored)
 
 
 def decode_spec(sent: bytes | str) -> SentSpec:
-    """The worker's part of a job from the JSON that comes with a claim."""
+    """The worker's part of a job, from the JSON sent with a claim."""
     return _spec_decoder.decode(sent)
 
 
 def host_of(url: str) -> str | None:
-    """The host in a URL that has no problem, as limits know it."""
+    """The host of a valid URL, in the form that limits use."""
     return (urlsplit(url).hostname or "").rstrip(".") or None
 
 
@@ -268,26 +270,26 @@ def url_problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "is not a URL that can be read"
+        return "is not a valid URL"
     if parts.scheme not in ("http", "https"):
         return "must begin with http:// or https://"
     if "@" in parts.netloc:
         return "must not carry a user name or password; use a header"
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
-        return "must name a host, and after it no more than a port"
+        return "must have a host, optionally with a port"
     if authority["port"] is not None and not 1 <= int(authority["port"]) <= 65_535:
         return "must have a port from 1 to 65535"
     return _host_problem(authority["host"])
 
 
 def _host_problem(host: str) -> str | None:
-    """Why nobody can ever look this host up, or None."""
+    """Why this host can never be resolved, or None."""
     if host.startswith("[") or host.replace(".", "").isdigit():
         try:
             ip_address(host.removeprefix("[").removesuffix("]"))
         except ValueError:
-            return "must name a host; what stands in its place is not a whole IP address"
+            return "must name a host; this is not a complete IP address"
     elif not all(1 <= len(label) <= MAX_HOST_LABEL for label in host.removesuffix(".").split(".")):
         return f"must name a host with 1 to {MAX_HOST_LABEL} characters between its dots"
     return None
@@ -299,9 +301,12 @@ def header_problem(name: str, value: str) -> str | None:
         return "is not a header name: up to 128 letters, digits and hyphens"
     lower = name.lower()
     if lower in _OWN_HEADERS:
-        return "is set by the HTTP client itself; leave it out"
+        return "is set by the HTTP client itself; omit it"
     if lower in _OVERWRITTEN_HEADERS or lower.startswith(_OVERWRITTEN_PREFIXES):
-        return "is set by Hourbell for each attempt and would be overwritten; leave it out, or use another name"
+        return (
+            "is set by Hourbell for each attempt and would be overwritten; omit it or use "
+            "another name"
+        )
     return header_value_problem(value)
 
 
@@ -320,7 +325,7 @@ def holds_credentials(name: str) -> bool:
 
 
 def repeated_header(headers: Mapping[str, object]) -> str | None:
-    """A header that is there twice, in different spellings, or None."""
+    """A header that appears twice, in different spellings, or None."""
     seen: set[str] = set()
     for name in headers:
         if name.lower() in seen:

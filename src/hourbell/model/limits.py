@@ -1,8 +1,8 @@
-"""What may be limited, and how (R50 to R52).
+"""Limits and settings of queues, tenants and targets (R50 to R52).
 
-Limits           of a queue, a tenant, or a target host
-QueueSettings    besides: what holds for its jobs that say nothing about it
-TenantSettings   besides: its weight among the others, how many jobs it may have, how long its history is kept
+Limits           concurrency and rate limits of a queue, a tenant or a target host
+QueueSettings    plus defaults for jobs that do not set a timeout or a retry policy
+TenantSettings   plus weight, job quota and retention
 """
 
 import math
@@ -20,7 +20,7 @@ MAX_RATE = 1_000_000.0
 MAX_BURST = 1_000_000
 MAX_WEIGHT = 1_000.0
 MAX_JOBS = 1_000_000_000
-MAX_DAYS = 3_650  # that history is kept
+MAX_DAYS = 3_650  # of retention
 _BURST_SECONDS = 0.05
 
 
@@ -38,18 +38,18 @@ class RateLimit(msgspec.Struct, frozen=True):
 def default_burst(per_second: float) -> int:
     """The smallest burst with which a remote worker that claims every 50 ms reaches the rate."""
     if not isinstance(per_second, (int, float)) or not MIN_RATE <= per_second <= MAX_RATE:
-        return 1  # it is refused anyway
+        return 1  # the rate itself is rejected later
     return max(1, math.ceil(per_second * _BURST_SECONDS))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """None: no such limit."""
+    """Concurrency and rate limits; None means unlimited."""
 
-    max_concurrency: int | None = None  # ready or running at once; 0 stops it
+    max_concurrency: int | None = None  # ready or running at once; 0 stops all work
     rate_limit: RateLimit | None = None
 
     def check(self) -> None:
-        """InvalidInput with everything that is out of its bounds."""
+        """Raise InvalidInput with every value that is out of bounds."""
         problems = self.problems()
         if problems:
             raise InvalidInput(problems)
@@ -65,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueSettings(Limits, frozen=True, kw_only=True):
-    """The defaults are filled in when a job is created; jobs that exist keep what they have."""
+    """Settings of a queue. Defaults apply when a job is created, never to existing jobs."""
 
     default_timeout_seconds: int | None = None
     default_retry_policy: RetryPolicy | None = None
@@ -78,10 +78,10 @@ class QueueSettings(Limits, frozen=True, kw_only=True):
 
 
 class TenantSettings(Limits, frozen=True, kw_only=True):
-    weight: float = 1.0  # of its share; twice the weight is twice the share
+    weight: float = 1.0  # relative share; twice the weight is twice the share
     max_jobs: int | None = None  # scheduled, paused, waiting or running
-    # How long its history is kept; None: as long as the cell says.
-    ledger_days: int | None = None  # ended executions; no longer than the cell keeps them
+    # Retention; None: the setting of the cell.
+    ledger_days: int | None = None  # ended executions; at most the setting of the cell
     dead_letter_days: int | None = None
     audit_days: int | None = None
 
@@ -96,7 +96,7 @@ class TenantSettings(Limits, frozen=True, kw_only=True):
 def _wrong(
     path: str, value: float | None, low: float, high: float, kind: type[float] | type[int] = int
 ) -> list[FieldError]:
-    """What is wrong with a number, if something is; a float may be written as an int."""
+    """The error of a number, if any; an int is accepted as a float."""
     if value is None:
         return []
     if isinstance(value, bool) or not isinstance(value, (kind, int)):

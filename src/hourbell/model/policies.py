@@ -1,7 +1,7 @@
-"""What happens when a run fails, is missed, meets an earlier one, or loses its worker.
+"""What happens when a run fails, is missed, overlaps an earlier one, or loses its worker.
 
-All of it is decided here, purely: given a policy and what happened, the same answer always, in a
-test, in the simulation and in production.
+All decisions are pure functions: the same policy and events give the same result in a test, in the
+simulation and in production.
 """
 
 from enum import IntEnum, StrEnum
@@ -14,7 +14,7 @@ from hourbell.model.executions import Failed, Reason
 MAX_RETRIES = 100
 MAX_CRASHES = 100
 MAX_RETRY_DELAY_SECONDS = 7 * 86_400
-MAX_NON_RETRYABLE = 50  # and as many retryable
+MAX_NON_RETRYABLE = 50  # the same limit applies to `retryable`
 
 DEFAULT_CATCH_UP_WINDOW_SECONDS = 86_400
 MAX_CATCH_UP_WINDOW_SECONDS = 30 * 86_400
@@ -23,7 +23,7 @@ MAX_CATCH_UP_LIMIT = 1_000
 
 
 class Priority(IntEnum):
-    """Which work goes first; the smaller number does."""
+    """Claim order: smaller numbers go first."""
 
     CRITICAL = 0
     HIGH = 1
@@ -32,7 +32,7 @@ class Priority(IntEnum):
 
 
 class Misfire(StrEnum):
-    """What becomes of occurrences that were missed while nothing ran."""
+    """What to do with occurrences that were missed while no scheduler ran."""
 
     SKIP = "skip"  # none is made up
     LATEST = "latest"  # one run, for the latest missed occurrence
@@ -40,7 +40,7 @@ class Misfire(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What becomes of an occurrence that falls due while an earlier one is live, retries included."""
+    """What to do when an occurrence is due while an earlier one is live, retries included."""
 
     ALLOW = "allow"  # both run
     FORBID = "forbid"  # the new one is skipped
@@ -49,7 +49,7 @@ class Overlap(StrEnum):
 
 
 class Delivery(StrEnum):
-    """What is promised about a run whose worker is lost."""
+    """The guarantee for a run whose worker is lost."""
 
     AT_LEAST_ONCE = "at_least_once"  # it runs again
     AT_MOST_ONCE = "at_most_once"  # it never does; there are no retries of any kind
@@ -66,7 +66,7 @@ class Backoff(StrEnum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often and how patiently a failed attempt is repeated."""
+    """How often, and after which delays, a failed attempt is retried."""
 
     max_retries: int = 3  # after the first attempt; 3 retries are 4 attempts
     backoff: Backoff = Backoff.EXPONENTIAL_WITH_JITTER
@@ -74,18 +74,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_delay_seconds: int = 3600
     delays_seconds: tuple[int, ...] | None = None  # LIST only: one delay for each retry
     non_retryable: tuple[str, ...] = ()  # kinds of failure, as in Failed.kind
-    retryable: tuple[str, ...] = ()  # kinds that are tried again although they are final
-    max_crashes: int | None = None  # deaths of its worker while it ran alone; None: the system's
+    retryable: tuple[str, ...] = ()  # final kinds that are retried anyway
+    max_crashes: int | None = None  # worker crashes while it ran alone; None: the system's setting
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Try again, this long after the failure."""
+    """Retry, this long after the failure."""
 
     delay_seconds: float
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """Do not try again."""
+    """Do not retry."""
 
     reason: Reason
 
@@ -97,10 +97,10 @@ def decide(
     seed: int,
     remaining_seconds: float | None = None,
 ) -> Retry | Dead:
-    """What follows when this attempt (the first is 1) has failed.
+    """Decide what follows when this attempt (the first is 1) has failed.
 
-    `remaining_seconds` is the time left until the total deadline, if there is one: a retry that
-    could begin only when it has passed is not waited for. `seed` is the execution's id.
+    `remaining_seconds` is the time left until the total deadline, if there is one. If a retry could
+    start only after the deadline, the execution is DEAD now. `seed` is the execution's id.
     """
     if is_final(policy, failure):
         return Dead(Reason.NON_RETRYABLE)
@@ -113,7 +113,7 @@ def decide(
 
 
 def is_final(policy: RetryPolicy, failure: Failed) -> bool:
-    """Whether this kind of failure is not tried again, however many tries are left."""
+    """Whether this kind of failure is never retried, however many retries are left."""
     if failure.kind in policy.non_retryable:
         return True
     return failure.final and failure.kind not in policy.retryable
@@ -133,18 +133,18 @@ def retry_delay_seconds(
         LINEAR                     i × n
         EXPONENTIAL                i × 2ⁿ⁻¹
         EXPONENTIAL_WITH_JITTER    from 50% up to 100% of EXPONENTIAL, after the maximum is applied
-        LIST                       the n-th delay of the list as it stands
+        LIST                       the n-th delay of the list
 
-    The jitter is a hash of seed and attempt: executions that failed together come back apart, yet
-    the same execution gets the same delay wherever it is computed. As half of a doubled delay is
-    the whole of the one before, delays with jitter do not shrink until they reach the maximum.
+    The jitter is a hash of seed and attempt: executions that failed together retry at different
+    times, yet the same execution gets the same delay wherever it is computed. As half of a doubled
+    delay equals the previous full delay, delays with jitter never shrink before the maximum.
 
-    What the target asked for by Retry-After is waited for at least, but never longer than
-    max_delay_seconds or the policy's own delay, whichever is longer: a target may slow its
-    callers down, not park them for ever.
+    The delay is at least the target's Retry-After, but never longer than max_delay_seconds or the
+    policy's own delay, whichever is longer: a target may slow its callers down, but not block them
+    indefinitely.
     """
     own = _own_delay_seconds(policy, attempt, seed)
-    # The comparison is also what drops NaN.
+    # The comparison also ignores NaN.
     if retry_after_seconds is not None and retry_after_seconds > own:
         return min(retry_after_seconds, max(policy.max_delay_seconds, own))
     return own
@@ -168,6 +168,6 @@ def _own_delay_seconds(policy: RetryPolicy, attempt: int, seed: int) -> float:
 
 
 def _fraction(seed: int, attempt: int) -> float:
-    """A number from 0 up to but not including 1, the same for the same arguments everywhere."""
+    """A deterministic number from 0 up to but not including 1."""
     digest = blake2b(b"%d:%d" % (seed, attempt), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48

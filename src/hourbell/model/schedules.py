@@ -1,4 +1,4 @@
-"""When a job runs: once, by a cron rule in a time zone, or every N seconds; and from when to when.
+"""When a job runs: once, by a cron rule in a time zone, or every N seconds; and its time window.
 
 A schedule keeps what the user wrote (`H`, macros, names and all). The concrete rule of its
 timetable is derived from it and the job's id by `hourbell.documents.schedules.timetable_of`.
@@ -14,23 +14,24 @@ MAX_DELAY_SECONDS = 3650 * 86_400
 MAX_RUNS = 1_000_000_000
 
 
-# What becomes of a fixed wall time that a change of the clocks leaves out: it runs once at the first
-# instant after the gap, or not at all.
+# What to do with a fixed wall time that a DST change skips: run once at the first instant after the
+# gap, or not at all.
 DstGap = Literal["run_after", "skip"]
 
-# What becomes of one that it repeats: it runs at the first of the two, or at both.
+# What to do with a fixed wall time that a DST change repeats: run at the first of the two, or at
+# both.
 DstOverlap = Literal["once", "twice"]
 
 
 class Once(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="once"):
-    """One instant. One that has passed runs at once."""
+    """One instant. An instant in the past runs immediately."""
 
     at: datetime
     timezone: str = UTC_ZONE  # only for showing
 
 
 class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="cron"):
-    """Wall times of a zone."""
+    """Wall-clock times of a time zone."""
 
     cron: str  # as the user wrote it
     timezone: str = UTC_ZONE
@@ -39,10 +40,10 @@ class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
 
 
 class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="every"):
-    """Elapsed time: the instants anchor + n × every_seconds, whatever the clocks on walls do."""
+    """Elapsed time: the instants anchor + n × every_seconds, regardless of DST."""
 
     every_seconds: int
-    anchor: int  # seconds since 1970; kept, so that an update of something else shifts nothing
+    anchor: int  # seconds since 1970; stored, so that unrelated updates do not shift the runs
     timezone: str = UTC_ZONE  # only for showing
 
 
@@ -50,7 +51,7 @@ Schedule = Once | Cron | Every
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The stretch of time and the number of runs to which a recurring job is confined."""
+    """The time window and the maximum number of runs of a recurring job."""
 
     starts_at: datetime | None = None  # the first instant at which it may run
     ends_at: datetime | None = None  # the last
@@ -58,7 +59,7 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Timetable(msgspec.Struct, frozen=True):
-    """What jobs of the same rhythm share: one row of the store, one evaluation for all of them."""
+    """What jobs with the same schedule share: one row in the store, evaluated once for all."""
 
     rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`
     zone: str

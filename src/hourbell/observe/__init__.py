@@ -1,1 +1,1 @@
-"""What the system tells about itself."""
+"""Observability: logs and clock drift."""

@@ -1,4 +1,4 @@
-"""Drift: nothing is decided by this machine's clock, but people read its logs, so a wrong one is alarmed (R63)."""
+"""Clock drift: the local clock decides nothing but stamps the logs, so drift is reported (R63)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ log = structlog.get_logger()
 
 
 async def alarm_drift(clock: DatabaseClock) -> bool:
-    """Compare the clocks once and complain; never more to do."""
+    """Compare the clocks once and warn if they differ. Returns False: nothing more to do."""
     drift = await clock.drift_seconds()
     if drift is not None and abs(drift) > MOST_DRIFT_SECONDS:
         log.warning(
-            "this machine's clock differs from the database's; set it by NTP",
+            "clock drift: synchronize this machine with NTP",
             seconds=round(drift, 3),
         )
     return False

@@ -1,4 +1,4 @@
-"""Structured logs: for people on a terminal, JSON lines otherwise; on stderr, so that stdout stays for answers."""
+"""Structured logs: readable on a terminal, else JSON lines; on stderr, as stdout is for output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs(level: str) -> None:
-    """Set logging up for this process; called once, by a command."""
+    """Configure logging for this process; called once, by a command."""
     people = sys.stderr.isatty()
     structlog.configure(
         processors=[
@@ -25,5 +25,5 @@ def configure_logs(level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # Of an outage it tells with a traceback what we tell in a line.
+    # During an outage it logs tracebacks for what we log in one line.
     logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
-"""What keeps strangers out and secrets in.
+"""Access control, egress rules and secrets.
 
-access     roles, and what each may do
-egress     which addresses webhooks may call
-sealing    secrets at rest
-secrets    templates that name secrets, and the redaction of their values
+access     roles and their permissions
+egress     addresses that webhooks may call
+sealing    encryption of secrets at rest
+secrets    secret placeholders in templates, and redaction of secret values
 """

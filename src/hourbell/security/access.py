@@ -1,16 +1,17 @@
-"""Who may do what: the roles of API keys, and the keys themselves.
+"""Authorization: API keys and their roles.
 
-    admin      everything, keys and limits too
-    operator   produce, and keep house: dead letters, secrets, monitors
-    producer   read, and create, change, run and end jobs
+    admin      everything, including keys and limits
+    operator   what a producer may do, plus dead letters, secrets and monitors
+    producer   read, and create, change, run and delete jobs
     viewer     read
     worker     claim executions and settle them, and nothing else
 
-A key belongs to one tenant, and then nothing else exists for it, or to none and sees all of them. A worker's key belongs to
-none: a worker serves queues, and everybody's work is in them.
+A key either belongs to one tenant and sees only that tenant, or belongs to none and sees all. A
+worker's key belongs to none: workers serve queues, which hold the work of all tenants.
 
-The key itself is shown once, when it is made. Only its SHA-256 is kept: it is 32 random bytes, which nobody guesses and no
-table lists, so a slow hash would protect nothing and cost every request.
+The key itself is shown once, when it is created. Only its SHA-256 is stored: the key is 32 random
+bytes, which cannot be guessed or looked up in a rainbow table, so a slow hash would add no
+protection and slow down every request.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
 class KeyRole(StrEnum):
-    """What the holder of a key may do."""
+    """The permissions of a key."""
 
     ADMIN = "admin"
     OPERATOR = "operator"
@@ -37,7 +38,7 @@ class KeyRole(StrEnum):
     WORKER = "worker"
 
 
-# Who may call an operation.
+# The roles that may call an operation.
 Access = frozenset[KeyRole]
 ADMINISTER = Access({KeyRole.ADMIN})
 OPERATE = ADMINISTER | {KeyRole.OPERATOR}
@@ -47,18 +48,18 @@ WORK = Access({KeyRole.ADMIN, KeyRole.WORKER})
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Whom a request comes from."""
+    """The authenticated caller of a request."""
 
-    name: str  # as the audit trail knows it
+    name: str  # as recorded in the audit trail
     role: KeyRole
-    tenant: str | None  # None: of no tenant, sees all
+    tenant: str | None  # None: sees all tenants
 
 
-ANYBODY = Caller("anonymous", KeyRole.ADMIN, None)  # where no key is asked for
+ANYBODY = Caller("anonymous", KeyRole.ADMIN, None)  # where no key is required
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as people see it: everything but the key."""
+    """The metadata of a key, without the key itself."""
 
     key_id: int
     name: str
@@ -69,10 +70,10 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_key() -> str:
-    """A key that nobody knows yet."""
+    """A new random key."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def digest_of(key: str) -> bytes | None:
-    """What is kept of a key; None for what cannot be one."""
+    """The stored digest of a key; None if the text is not a key."""
     return hashlib.sha256(key.encode()).digest() if _KEY.fullmatch(key) else None

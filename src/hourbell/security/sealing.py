@@ -1,8 +1,9 @@
-"""Sealing: secrets at rest, by AES-256-GCM.
+"""Sealing: encryption of secrets at rest with AES-256-GCM.
 
-A sealed value is a nonce and a ciphertext, bound to what it belongs to: one that is moved to another tenant or name does not
-open. Keys have names, which stand beside what they sealed; the first of a ring seals, all of them open. To rotate, put a new
-key in front, reseal everything (`hourbell secrets rotate`), then drop the old one.
+A sealed value is a nonce and a ciphertext, bound to its owner: one that is moved to another tenant
+or name cannot be decrypted. Keys have names, which are stored with the values that they sealed. The
+first key of a ring seals, all of them open. To rotate, put a new key first, reseal everything
+(`hourbell secrets rotate`), then remove the old one.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """A value that only the key of this name opens."""
+    """A value that only the key with this name can decrypt."""
 
     content: bytes
     by: str
 
 
 class KeyRing:
-    """The keys of secrets, the one that seals first. Without any, nothing is sealed or opened."""
+    """The keys for secrets; the first one seals. An empty ring can neither seal nor open."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
-        """A ring from `name:base64,name:base64`; ConfigurationError, which tells no key, if it is none."""
+        """A ring from `name:base64,name:base64`; raises ConfigurationError, which shows no key."""
         keys: dict[str, bytes] = {}
         for number, part in enumerate(filter(None, text.split(",")), 1):
             name, _, encoded = part.strip().partition(":")
@@ -51,7 +52,8 @@ class KeyRing:
                 key = b""
             if not _NAME.fullmatch(name) or len(key) != KEY_BYTES or name in keys:
                 raise ConfigurationError(
-                    f"key {number} is not name:key, with a name of its own and {KEY_BYTES} bytes in base64"
+                    f"key {number} is not name:key with a unique name and {KEY_BYTES} bytes in "
+                    f"base64"
                 )
             keys[name] = key
         return cls(keys)
@@ -65,7 +67,7 @@ class KeyRing:
     def sealing(self) -> str:
         """The name of the key that seals."""
         if not self._keys:
-            raise NoSecretKeys("This process has no key to seal secrets with.")
+            raise NoSecretKeys("This process has no key to encrypt secrets.")
         return next(iter(self._keys))
 
     def seal(self, value: str, belongs_to: str) -> Sealed:
@@ -77,18 +79,21 @@ class KeyRing:
     def open(self, sealed: Sealed, belongs_to: str) -> str:
         key = self._keys.get(sealed.by)
         if key is None:
-            raise NoSecretKeys(f"This process has no key {sealed.by}, by which a secret is sealed.")
+            raise NoSecretKeys(
+                f"This process does not have the key {sealed.by}, which encrypted a secret."
+            )
         nonce, content = sealed.content[:_NONCE_BYTES], sealed.content[_NONCE_BYTES:]
         try:
             return AESGCM(key).decrypt(nonce, content, belongs_to.encode()).decode()
         except InvalidTag:
             raise NoSecretKeys(
-                f"A secret does not open with the key {sealed.by}: that is another key of the same name."
+                f"A secret cannot be decrypted with the key {sealed.by}: it is a different key "
+                f"with the same name."
             ) from None
 
     def macs(self, message: bytes) -> list[bytes]:
-        """Digests that say nothing to who has not the keys, however few the messages are that they may be of.
+        """MACs of a message, which disclose nothing without the keys, even if few messages exist.
 
-        By each key, the one that seals first.
+        One per key, the sealing key first.
         """
         return [hmac.new(key, message, hashlib.sha256).digest() for key in self._keys.values()]

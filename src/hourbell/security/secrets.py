@@ -1,7 +1,8 @@
-"""Secrets in what is sent: `{{secret:name}}`, filled in when it is sent, and struck out of whatever comes back.
+"""Secrets in requests: `{{secret:name}}` is filled in when sent, and redacted from the response.
 
-Only the worker that sends a webhook opens the values, and who is told later how it ended. What is kept of the answer goes through a
-`Redactor` first: a target may echo what it was sent, plainly or in one of the usual disguises.
+Only the worker that sends a webhook decrypts the values, and the API process that receives its
+asynchronous completion. Everything stored of a response passes through a `Redactor` first, because
+a target may echo the request, verbatim or in a common encoding.
 """
 
 from __future__ import annotations
@@ -34,18 +35,16 @@ _ALMOST_PLACEHOLDER = re.compile(
 MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
-FEWEST_CHARACTERS = (
-    8  # of a value: what is shorter could not be struck out without hurting innocent text
-)
-MAX_OF_REQUEST = 50  # secrets that one request can name,
-MAX_BYTES_OF_REQUEST = 32 * 1024  # and all that they are together: each answer is searched for them
+FEWEST_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
+MAX_OF_REQUEST = 50  # secrets that one request can use,
+MAX_BYTES_OF_REQUEST = 32 * 1024  # and their total size: each response is searched for all of them
 USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 STRUCK_OUT = "[secret]"
-ALL_WITHHELD = "[withheld: a secret is in it, not in a way that could be struck out]"
+ALL_WITHHELD = "[withheld: contains a secret in a form that could not be redacted]"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 # `-` and `_` are `+` and `/` of another base64, and `+` is a space in forms.
 _BETWEEN = str.maketrans("_", "/", " \t\r\n\f\v+-")
-# However often it was escaped.
+# Matches any level of escaping.
 _JSON_ESCAPE = re.compile(
     r"\\+(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2})|u(?P<code>[0-9a-fA-F]{4})|(?P<letter>.))",
     re.DOTALL,
@@ -54,18 +53,18 @@ _HTML_ESCAPE = re.compile(r"&(?:#0{0,8}[0-9]{1,7}|#[xX]0{0,8}[0-9a-fA-F]{1,6}|[A
 _CUT_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?|&#?[A-Za-z0-9]{0,31})\Z")
 _LONGEST_ESCAPE = 40
 _BETWEEN_TEXTS = "\0"
-_ENDING = 8  # characters of a text that are looked for first
+_ENDING = 8  # characters at the end of a text that are searched for first
 
 
 class Secret(msgspec.Struct, frozen=True):
-    """The values of a secret: the present one, and while it is being replaced the one before."""
+    """The values of a secret: the current one and, during a rotation, the previous one."""
 
     value: str
     previous: str | None = None
 
     @property
     def values(self) -> tuple[str, ...]:
-        """All that are good now, the newest first."""
+        """All values that are currently valid, newest first."""
         return (self.value,) if self.previous is None else (self.value, self.previous)
 
     def __repr__(self) -> str:
@@ -73,14 +72,14 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class SecretSource(Protocol):
-    """Where a worker gets the values from. It is asked for every webhook, so it has to remember them for a while."""
+    """The worker's source of secret values. Called for every webhook, so it must cache them."""
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
-        """Those of a tenant's secrets that there are."""
+        """The secrets of a tenant with these names; missing ones are omitted."""
 
 
 def new_signing_secret() -> str:
-    """A secret for signatures after Standard Webhooks that nobody knows yet."""
+    """A new random secret for Standard Webhooks signatures."""
     return "whsec_" + base64.b64encode(random.token_bytes(32)).decode()
 
 
@@ -90,22 +89,22 @@ def names_of(action: WebhookAction) -> set[str]:
 
 
 def signer_of(action: WebhookAction) -> str:
-    """The secret that signs it, if the tenant has it."""
+    """The name of the secret that signs the request, if the tenant has it."""
     return action.signing_secret or USUAL_SIGNING_SECRET
 
 
 def names_in(value: Any) -> set[str]:
-    """The secrets that a text, or a document, asks for."""
+    """The names of the secrets used in a text or a document."""
     return {name for text in texts_in(value) for name in PLACEHOLDER.findall(text)}
 
 
 def may_name_secrets(spec: str) -> bool:
-    """A quick look at the JSON of a job, for the many that name none."""
+    """A cheap check of a job's JSON, because most jobs use no secrets."""
     return "{{secret:" in spec or '"signing_secret"' in spec
 
 
 def required_secrets(job: NewJob) -> dict[str, set[str]]:
-    """The secrets that must exist when a job is created or changed, by the path of the field that names them."""
+    """The secrets that must exist when a job is created or changed, by the path of their field."""
     found: dict[str, set[str]] = {}
     action = job.action
     if isinstance(action, WebhookAction):
@@ -120,7 +119,7 @@ def required_secrets(job: NewJob) -> dict[str, set[str]]:
 
 
 def required_by_webhook(path: str, url: str, headers: Mapping[str, str]) -> dict[str, set[str]]:
-    """The same of a url and headers under a path."""
+    """The same for the url and headers of one webhook at a path."""
     prefix = f"{path}." if path else ""
     found = {f"{prefix}url": names_in(url)}
     found |= {f"{prefix}headers.{name}": names_in(value) for name, value in headers.items()}
@@ -134,7 +133,7 @@ def _required_by(path: str, webhook: WebhookAction | Notification) -> dict[str, 
 
 
 def template_problem(text: str) -> str | None:
-    """Why a text would not be sent as it was meant, or None: it contains a `{{` that does not begin `{{secret:name}}`."""
+    """The problem with a `{{` that does not begin `{{secret:name}}`, or None."""
     if "{{" not in text:
         return None
     left = PLACEHOLDER.sub(" ", text)
@@ -145,11 +144,11 @@ def template_problem(text: str) -> str | None:
         name = SECRET_NAME.search(almost[0].replace(".", ":", 1).partition(":")[2])
         assert name is not None
         return f"has an unknown template; did you mean {{{{secret:{name[0]}}}}}?"
-    return "has {{ that does not begin {{secret:name}}, the only template"
+    return "has a {{ that does not begin {{secret:name}}, the only supported template"
 
 
 def masked(name: str, value: str) -> str:
-    """The value of a header as users see it: a literal credential is not shown, the name of a secret is."""
+    """The value of a header as shown to users: literal credentials masked, secret names shown."""
     if not holds_credentials(name):
         return value
     beside, found = PLACEHOLDER.subn("", value)
@@ -157,12 +156,12 @@ def masked(name: str, value: str) -> str:
 
 
 def filled(value: Any, secrets: Mapping[str, str]) -> Any:
-    """The same with the values in their places; KeyError for one that there is not."""
+    """A copy with the secrets filled in; raises KeyError for a missing one."""
     return _map_texts(value, lambda text: PLACEHOLDER.sub(lambda found: secrets[found[1]], text))
 
 
 def texts_in(value: Any) -> list[str]:
-    """In the order in which `_map_texts` changes them."""
+    """All texts of a document, in the order of `_map_texts`."""
     found: list[str] = []
 
     def note(text: str) -> str:
@@ -184,10 +183,11 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class Redactor:
-    """Strikes values out of texts: as they are, and as base64, hexadecimal, percent-encoded, in JSON and in HTML.
+    """Redacts values from texts: verbatim, base64, hexadecimal, percent-encoded, in JSON and HTML.
 
-    A text is withheld as a whole if a value is still in it when all of that is undone: most can be written in more ways than one.
-    The work grows with the sizes of text and values, whatever they are: it is done in the loop, and tenants choose both.
+    A text is withheld entirely if a value is still in it after decoding all of these, because most
+    values have several encodings. The run time is linear in the sizes of text and values, whatever
+    they contain: it runs in the event loop, and tenants choose both.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
@@ -205,11 +205,11 @@ class Redactor:
         return ALL_WITHHELD if any(each in copies for each in self._bare) else left
 
     def redacted_document(self, document: Any) -> Any:
-        """Of what can be written as JSON; all of it goes if a value is there otherwise than in a text."""
+        """Redact a JSON document; withheld entirely if a value appears outside of its texts."""
         if not self._spellings:
             return document
         texts = texts_in(document)
-        # All at once: a document may have thousands of texts.
+        # All in one pass: a document may have thousands of texts.
         pieces = self.redacted(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS) if texts else []
         if len(pieces) != len(texts):
             return ALL_WITHHELD
@@ -219,10 +219,10 @@ class Redactor:
         return redacted if self.redacted(written) == written else ALL_WITHHELD
 
     def redacted_beginning(self, text: str) -> str:
-        """Of a text that was cut off somewhere: a value may have been cut through, and its beginning goes too."""
+        """Redact a truncated text, including the beginning of a value that was cut off."""
         if not self._spellings:
             return text
-        text = text.rstrip("\ufffd")  # of a character that was cut through
+        text = text.rstrip("\ufffd")  # left by a character that was cut off
         folded = _folded(text)
         begun = max(_begun_at_end(folded, each) for each in self._spellings)
         left = self._without_values(text, len(text) - begun)
@@ -232,9 +232,9 @@ class Redactor:
         return left
 
     def _without_values(self, text: str, end: int) -> str:
-        """The text before `end`; what begins before it counts as a whole."""
+        """The redacted text before `end`, including values that begin before it."""
         pieces = []
-        after = 0  # the last value
+        after = 0  # end of the last value
         for start, stop in sorted(self._found_in(_folded(text))):
             if start >= end:
                 break
@@ -252,19 +252,20 @@ class Redactor:
                 if period < size:
                     stop = _repeated_until(folded, stop, spelling[-period:])
                 yield start, stop
-                # What overlaps otherwise begins at least a quarter further on: two short periods have a common one.
+                # Any other overlapping match begins at least a quarter of its length later: two
+                # short periods would have a common one.
                 start = folded.find(spelling, stop - size + 1)
 
 
 def _period(spelling: str) -> int:
-    """After how many characters it can begin anew within itself; its length, if not before a quarter of it (or so)."""
+    """The period of a spelling, or its length if it has no short period."""
     size = len(spelling)
     period = spelling.find(spelling[: (size + 1) // 2], 1)
     return period if period > 0 and spelling.startswith(spelling[period:]) else size
 
 
 def _repeated_until(text: str, start: int, unit: str) -> int:
-    """Where the repetitions of a unit end that begin here: in steps that grow, and shrink again."""
+    """The end of the repetitions of a unit from `start`, found by steps that double, then halve."""
     step = unit
     while text.startswith(step, start):
         start += len(step)
@@ -277,17 +278,17 @@ def _repeated_until(text: str, start: int, unit: str) -> int:
 
 
 def _folded(text: str) -> str:
-    """Without case, each character in its place: some have two in lower case, or another at the end of a word."""
+    """Lower case of equal length: some characters lower to two, or differ at the end of a word."""
     return text.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
 
 def _bare(text: str) -> str:
-    """Without case, and without what is put between the lines or the words of something, or stands for it."""
+    """Lower case, without whitespace and without the characters that encode or replace it."""
     return _folded(text).translate(_BETWEEN)
 
 
 def _undone(text: str) -> set[str]:
-    """What a text may be meant to say, bare."""
+    """All plausible decodings of a text, bare."""
     written = {text, _JSON_ESCAPE.sub(_unescaped, text)}
     said = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
     said |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
@@ -303,7 +304,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _begun_at_end(text: str, spelling: str) -> int:
-    """How many characters at the end of a text are the beginning of a spelling, without being all of it."""
+    """How many characters at the end of a text are a proper prefix of a spelling."""
     ending = text[-_ENDING:]
     length = min(len(spelling) - 1, len(text))
     while (at := spelling.rfind(ending, 0, length)) >= 0:
@@ -320,23 +321,23 @@ def _spellings(value: str) -> set[str]:
     found = {value, quote(value, safe=""), quote(value), quote_plus(value), raw.hex()}
     found |= {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
     found |= {html.escape(value), html.escape(value, quote=False)}
-    found.add(_NOT_ASCII.sub("\ufffd", value))  # echoed in another character set, and read as ours
+    found.add(_NOT_ASCII.sub("\ufffd", value))  # echoed in another charset, decoded as UTF-8
     for offset in range(3):
         found |= _inside_base64(raw, offset)
     return found
 
 
 def _undone_spellings(value: str) -> set[str]:
-    """Those that are left when escapes are undone."""
+    """The spellings that remain after escapes are decoded."""
     raw = value.encode()
     encoded = {each for offset in range(3) for each in _inside_base64(raw, offset)}
     return {value, raw.hex()} | encoded
 
 
 def _inside_base64(raw: bytes, offset: int) -> set[str]:
-    """What base64 of something with these bytes in it has in it, if they begin so many bytes after a group of three."""
+    """The base64 of these bytes within a longer text, at this offset in a group of three."""
     encoded = base64.b64encode(bytes(offset) + raw).decode().rstrip("=")
     whole = encoded[(offset * 8 + 5) // 6 :]
     if (offset + len(raw)) % 3:
-        whole = whole[:-1]  # it depends on what follows
+        whole = whole[:-1]  # the last character depends on the following bytes
     return {whole, whole.replace("+", "-").replace("/", "_")}

@@ -1,5 +1,6 @@
 """PostgreSQL: the embedded server, the pool, the schema and the statements.
 
-`migrations/` makes the tables, `functions/` the verbs that must be one statement, `queries/` the rest by name. The
-tables are described where they are made; which verb moves what is told in `hourbell.engine`.
+`migrations/` creates the tables, `functions/` has the operations that must be one statement, and
+`queries/` has all other statements by name. The migrations document the tables; `hourbell.engine`
+documents which operation changes what.
 """

@@ -1,6 +1,7 @@
-"""The clock: only the database says what time it is (R63).
+"""The clock: the database is the only source of wall time (R63).
 
-Wall time comes from `hourbell.clock()` and is stored; monotonic time comes from the machine and only measures.
+Wall time comes from `hourbell.clock()` and is stored; monotonic time comes from this machine and is
+used only for measuring.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ _MOST_UNSURE_SECONDS = 0.5
 
 class Clock(Protocol):
     async def now(self) -> datetime:
-        """The time by which everything is decided."""
+        """The wall time used for all decisions."""
 
     def monotonic(self) -> float:
-        """Seconds that never step, for measuring."""
+        """Monotonic seconds, for measuring."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -30,7 +31,7 @@ class DatabaseClock:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._ahead = 0.0  # of our monotonic clock, when the database last said what time it is
+        self._ahead = 0.0  # database time minus monotonic time, at the last reading
 
     async def now(self) -> datetime:
         now: datetime = await self._database.value("select hourbell.clock()")
@@ -38,7 +39,10 @@ class DatabaseClock:
         return now
 
     def lately(self) -> float:
-        """The database's time as it was last heard and has passed here since, in seconds since 1970: to tell others, not to decide by."""
+        """The database time extrapolated from the last reading, in seconds since 1970.
+
+        For information sent to others, never for decisions.
+        """
         return self._ahead + time.monotonic()
 
     def monotonic(self) -> float:
@@ -48,7 +52,7 @@ class DatabaseClock:
         await asyncio.sleep(seconds)
 
     async def drift_seconds(self) -> float | None:
-        """How far this machine's wall clock is ahead of the database's; None if the answer took too long to tell."""
+        """How far the local wall clock is ahead; None if the round trip was too slow to tell."""
         before = time.time()
         now = await self.now()
         took = time.time() - before

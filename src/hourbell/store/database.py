@@ -1,9 +1,11 @@
-"""The connection to PostgreSQL: a pool, and one way of telling that it is away.
+"""The connection to PostgreSQL: a pool, and a single error for its unavailability.
 
-Nothing here relies on what a transaction pooler breaks: no session state, no LISTEN, no prepared statements behind one.
+Nothing here relies on features that a transaction pooler breaks: behind one, no session state, no
+LISTEN and no prepared statements are used.
 
-After a failover an old primary may come back and be taken for the database. PostgreSQL counts a *timeline* up with every
-promotion; a process remembers the highest that it has seen and has nothing to do with a server of a lower one.
+After a failover an old primary may come back and be mistaken for the database. PostgreSQL
+increments a *timeline* with every promotion; a process remembers the highest timeline that it has
+seen and refuses to use a server with a lower one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
-# The database is away, or turned the statement down for a reason that passes: try the whole statement again later.
+# The database is unavailable, or rejected the statement for a temporary reason: retry it later.
 _PASSING = (
     OSError,
     TimeoutError,
@@ -41,7 +43,7 @@ _PASSING = (
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Within it, whatever passes by itself is a StoreUnavailable."""
+    """Translate temporary database errors into StoreUnavailable."""
     try:
         yield
     except _PASSING as error:
@@ -50,7 +52,7 @@ def translated() -> Iterator[None]:
 
 @asynccontextmanager
 async def committing(before: str, after: str) -> AsyncIterator[None]:
-    """Around a statement that commits by itself: the failpoints before it is sent and after it has answered."""
+    """Wrap an auto-committed statement in failpoints: before it is sent and after its response."""
     with translated():
         await failpoint_async(before)
         yield
@@ -58,7 +60,7 @@ async def committing(before: str, after: str) -> AsyncIterator[None]:
 
 
 class OldTimeline(ConnectionError):
-    """This server was primary once; another has been promoted since."""
+    """This server is a former primary; another server has been promoted since."""
 
 
 class Timeline:
@@ -69,23 +71,23 @@ class Timeline:
         self.pool: asyncpg.Pool | None = None
 
     async def check(self, connection: asyncpg.Connection) -> None:
-        """Of every new connection. OldTimeline passes by itself, when the name leads to the primary again."""
+        """Check a new connection. OldTimeline is temporary: the DSN may reach the primary later."""
         try:
             file = await connection.fetchval(
                 "select case when not pg_is_in_recovery() then pg_walfile_name(pg_current_wal_lsn()) end"
             )
         except (asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError):
-            return  # a service that is like PostgreSQL and hides its log: it answers for its failovers itself
+            return  # a PostgreSQL-compatible service that hides its WAL; it handles failovers
         if file is None:
             raise OldTimeline("this server is a standby")
         timeline = int(file[:8], 16)
         if timeline < self._highest:
             raise OldTimeline(
-                f"this server is on timeline {timeline}, and timeline {self._highest} was seen before:"
-                " an old primary has come back"
+                f"this server is on timeline {timeline}, but timeline {self._highest} was seen"
+                " before: a former primary has come back"
             )
         if timeline > self._highest > 0 and self.pool is not None:
-            await self.pool.expire_connections()  # the others may still lead to the old one
+            await self.pool.expire_connections()  # others may still be connected to the old primary
         self._highest = timeline
 
 
@@ -102,16 +104,16 @@ class Database:
     async def open(
         cls, dsn: str, connections: int = 10, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
     ) -> Self:
-        """Connect, and refuse a database that cannot keep its promises.
+        """Connect; raises UnsafeDatabase for a database that could lose confirmed data.
 
-        A statement, and the wait for a connection, may each take as long as our patience.
+        `patience_seconds` is the timeout of a statement, and of the wait for a connection.
         """
         timeline = Timeline()
         with translated():
             probe = await asyncpg.connect(dsn, statement_cache_size=0)
             try:
                 await _check(probe)
-                # A pooler hands out process numbers of its own.
+                # A pooler reports its own process ids.
                 pooled = await probe.fetchval("select pg_backend_pid()") != probe.get_server_pid()
             finally:
                 await probe.close()
@@ -130,7 +132,7 @@ class Database:
         return cls(pool, dsn, pooled, patience_seconds)
 
     async def close(self) -> None:
-        """Close all connections, at once if one of them does not answer."""
+        """Close all connections; terminate them if one does not respond."""
         try:
             await self._pool.close()
         except (*_PASSING, asyncpg.PostgresError):
@@ -153,7 +155,7 @@ class Database:
             return rows
 
     async def row(self, statement: str, *args: object) -> asyncpg.Record:
-        """The one row that a verb answers with."""
+        """The single row that a statement returns."""
         async with self.connection() as connection:
             row = await connection.fetchrow(statement, *args)
             assert row is not None
@@ -168,7 +170,7 @@ class Database:
             return await connection.fetchval(statement, *args)
 
     async def listen(self, channel: str, heard: Callable[[], None]) -> Listener:
-        """Wake early on a notification. Behind a pooler nothing is ever heard, and nothing but time is lost."""
+        """Call `heard` on notifications. Behind a pooler there are none, at the cost of latency."""
         listener = Listener(self.dsn, channel, heard)
         if not self.pooled:
             await listener.renew()
@@ -176,7 +178,7 @@ class Database:
 
 
 class Listener:
-    """A connection that hears notifications; whoever uses it renews it after an outage."""
+    """A connection that receives notifications; the caller must renew it after an outage."""
 
     def __init__(self, dsn: str, channel: str, heard: Callable[[], None]) -> None:
         self._dsn = dsn
@@ -200,16 +202,16 @@ async def _check(connection: asyncpg.Connection) -> None:
     version = connection.get_server_version().major
     if version < OLDEST_VERSION:
         raise UnsafeDatabase(
-            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the server,"
-            " or unset HOURBELL_DATABASE_URL to use the embedded one."
+            f"This is PostgreSQL {version}. Hourbell needs {OLDEST_VERSION} or newer: upgrade the"
+            " server, or unset HOURBELL_DATABASE_URL to use the embedded one."
         )
     for setting in ("fsync", "full_page_writes"):
         if await connection.fetchval("select current_setting($1)", setting) != "on":
             raise UnsafeDatabase(
-                f"The database runs with {setting} = off and may lose what it has acknowledged:"
+                f"The database runs with {setting} = off and may lose confirmed data:"
                 f" set {setting} = on and restart it."
             )
 
 
 async def _nothing_to_reset(connection: asyncpg.Connection) -> None:
-    """We leave no session state behind, so a connection goes back to the pool without a round trip."""
+    """There is no session state to reset, which saves a round trip per release to the pool."""

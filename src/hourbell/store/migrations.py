@@ -1,16 +1,18 @@
-"""Migrations: numbered `.sql` files, applied forward only, each in a transaction of its own.
+"""Migrations: numbered `.sql` files, applied forward only, each in its own transaction.
 
-Tables change by migration and are shared by all builds that work on a database. Functions are not shared: each build loads
-its own set (`function_set.py`) and keeps the sets of others. So two neighbouring versions run side by side, whichever of them
-is started, stopped or migrated last:
+Migrations change the tables, which all builds on a database share. Functions are not shared: each
+build loads its own set (`function_set.py`) and keeps the sets of other builds. So two adjacent
+versions can run side by side, whichever of them is started, stopped or migrated last:
 
-- a newer program needs its migrations and its function set: `hourbell migrate` brings both;
-- an older program continues with the newer tables and with its own set, which it loads again if it has been dropped;
-- a migration that an older program could not work with says so in a line `-- requires: NNNN_name.sql`: the newest migration
-  that a program must know. A program that does not know it is refused, with a message.
+- a newer program needs its migrations and its function set: `hourbell migrate` installs both;
+- an older program continues with the newer tables and its own function set, which it loads again if
+  it has been dropped;
+- a migration that an older program cannot work with has a line `-- requires: NNNN_name.sql`: the
+  newest migration that a program must know. A program that does not know it is rejected with a
+  message.
 
-Everything happens under one transaction-level advisory lock, so that any number of processes may start at once, also behind
-a transaction pooler.
+Everything runs under one transaction-level advisory lock, so that any number of processes may start
+at the same time, also behind a transaction pooler.
 """
 
 from __future__ import annotations
@@ -31,14 +33,12 @@ from hourbell.store.queries import queries
 _Q = queries("function_sets")
 _LOCK = 4_716_200_311  # any constant; the same in every version
 _REQUIRES = re.compile(r"^-- requires: (\S+)$", re.MULTILINE)
-UNUSED_DAYS = (
-    7  # a function set that no process has used for this long is dropped by the next migration
-)
+UNUSED_DAYS = 7  # the next migration drops function sets that were unused for this long
 MARK_SECONDS = 3600.0  # how often a process marks its set as used
 
 
 async def migrate(dsn: str) -> None:
-    """Bring the tables of this database to the present version, and load the functions of this build."""
+    """Upgrade the tables of this database to this version, and load this build's functions."""
     with translated():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
@@ -48,7 +48,7 @@ async def migrate(dsn: str) -> None:
 
 
 async def is_migrated(dsn: str) -> bool:
-    """Whether the database has all that this build needs; it may have more. IncompatibleDatabase if that cannot be."""
+    """Whether the database has all that this build needs; raises IncompatibleDatabase."""
     with translated():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
@@ -66,7 +66,8 @@ def is_complete(
 ) -> bool:
     """Whether a database with these migrations has all that this build needs; it may have more.
 
-    IncompatibleDatabase if this build cannot work with them. `requires[k]` is what `applied[k]` requires of a program.
+    Raises IncompatibleDatabase if this build cannot work with them. `requires[k]` is the newest
+    migration that a program must know because of `applied[k]`.
     """
     _check_compatible(applied, requires)
     return has_functions and {file.name for file in sql_files("migrations")} <= set(applied)
@@ -80,7 +81,7 @@ def _check_compatible(applied: Sequence[str], requires: Sequence[str | None]) ->
 
 
 async def mark_used(database: Database) -> None:
-    """Say that a running process needs its function set, so that no migration drops it."""
+    """Mark the function set as used by a running process, so that no migration drops it."""
     await database.value(_Q["mark_used"], function_set().digest)
 
 
@@ -133,7 +134,7 @@ async def _load_functions(connection: asyncpg.Connection) -> None:
             await connection.execute(_Q["insert"], own.digest, __version__)
         unused = await connection.fetch(_Q["unused"], own.digest, timedelta(days=UNUSED_DAYS))
         for row in unused:
-            # All in one statement: they may call each other.
+            # All in one statement, because they may depend on each other.
             if row["routines"]:
                 await connection.execute(f"drop routine {row['routines']}")
             await connection.execute(_Q["delete"], row["digest"])

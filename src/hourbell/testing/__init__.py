@@ -1,19 +1,19 @@
-"""The testing kit: time travel for tests of whatever is built on Hourbell, and for Hourbell's own.
+"""The testing kit: virtual time for tests of Hourbell and of applications built on it.
 
-Everything in Hourbell that is decided by time is decided by one SQL function, `hourbell.clock()`, which only reads the
-database's clock. Replace that function, and the whole engine lives in another time: timetables fire, leases run out and
-retries fall due when the test says so. Nothing else is replaced; the database is a real one, and so are its
-transactions.
+All time-based decisions in Hourbell use one SQL function, `hourbell.clock()`, which only reads the
+database's clock. If that function is replaced, the whole engine uses virtual time: schedules fire,
+leases expire and retries become due when the test says so. Nothing else is replaced; the database
+and its transactions are real.
 
     clock = await VirtualClock.install(database, at)
     engine = Engine(database, clock)
     ...
-    await clock.advance(timedelta(hours=1))     # an hour has passed, and nobody waited for it
+    await clock.advance(timedelta(hours=1))     # an hour has passed, without waiting
 
-Two things can happen to a clock, and they are not the same. Time *passes* (`set`, `advance`): the wall clock and the
-monotonic one go on together, and never back. Or the wall clock *steps*, when somebody corrects it or a failover leads to
-a machine with another one: then it may go back, and the monotonic one does not notice. An outage is time that passes
-while nobody calls a verb.
+A clock can change in two ways. Time *passes* (`set`, `advance`): the wall clock and the monotonic
+clock advance together, never backwards. Or the wall clock *steps*, when it is corrected or after a
+failover to a machine with a different clock: it may go backwards, and the monotonic clock does not
+change. To simulate an outage, let time pass without calling the engine.
 
-The kit is for a database of a test's own: once it is installed, that database has no other clock.
+Use the kit only on a dedicated test database: it replaces that database's clock permanently.
 """

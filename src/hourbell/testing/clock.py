@@ -1,4 +1,4 @@
-"""The virtual clock: it stands still until a test moves it."""
+"""The virtual clock: it changes only when a test moves it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ create or replace function hourbell.clock() returns timestamptz language sql vol
 return (select now from hourbell.virtual_clock);
 """
 _SET = """
-insert into hourbell.virtual_clock (now) values ($1) on conflict (one) do update set now = excluded.now
+insert into hourbell.virtual_clock (now) values ($1) on conflict (one)
+do update set now = excluded.now
 """
 
 
 class VirtualClock:
-    """A Clock whose time is a row of the database, so that SQL and Python always agree about it.
+    """A Clock whose time is a row in the database, so that SQL and Python always agree.
 
-    Any number of engines may share it. Whoever sleeps on it wakes when it has been moved far enough.
+    Any number of engines may share it. `sleep` returns when the clock has been moved far enough.
     """
 
     def __init__(self, database: Database, at: datetime) -> None:
@@ -35,7 +36,7 @@ class VirtualClock:
 
     @classmethod
     async def install(cls, database: Database, at: datetime) -> Self:
-        """Give this database, for good, a clock that stands at this moment."""
+        """Replace this database's clock permanently with one stopped at this moment."""
         _require_aware(at)
         async with database.transaction() as connection:
             await connection.execute(_INSTALL)
@@ -43,7 +44,7 @@ class VirtualClock:
         return cls(database, at)
 
     async def now(self) -> datetime:
-        """The time by which everything is decided; asked of the database, as always."""
+        """The wall time used for all decisions, read from the database."""
         now: datetime = await self._database.value("select hourbell.clock()")
         return now
 
@@ -52,7 +53,7 @@ class VirtualClock:
         return self._monotonic
 
     async def sleep(self, seconds: float) -> None:
-        """Until so much virtual time has passed; somebody else has to move the clock."""
+        """Wait until this much virtual time has passed; another task must move the clock."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -61,21 +62,21 @@ class VirtualClock:
         await woken
 
     async def set(self, at: datetime) -> None:
-        """Let time pass until then."""
+        """Let time pass until this moment."""
         _require_aware(at)
         if at < self._at:
-            raise ValueError(f"time does not pass backwards, from {self._at} to {at}; use step")
+            raise ValueError(f"time cannot pass backwards, from {self._at} to {at}; use step")
         passed = at - self._at
         await self._write(at)
         self._monotonic += passed.total_seconds()
         self._wake()
 
     async def advance(self, delta: timedelta) -> None:
-        """Let so much time pass."""
+        """Let this much time pass."""
         await self.set(self._at + delta)
 
     async def step(self, at: datetime) -> None:
-        """Correct the wall clock, forwards or back. No time passes by this, and nobody wakes."""
+        """Step the wall clock forwards or backwards. No time passes, and no sleeper wakes."""
         _require_aware(at)
         await self._write(at)
 

@@ -1,7 +1,7 @@
-"""What every engine of the Dispatch seam must do, as tests.
+"""Conformance tests for implementations of the Dispatch interface.
 
-An engine runs them by a subclass in a test module of its own, and a fixture `stage` that sets the scene (pytest with
-pytest-asyncio in auto mode):
+An implementation runs them with a subclass in its own test module and a fixture `stage` (pytest
+with pytest-asyncio in auto mode):
 
     class TestMyDispatch(DispatchConformance):
         pass
@@ -9,8 +9,9 @@ pytest-asyncio in auto mode):
     @pytest.fixture
     async def stage() -> AsyncIterator[Stage]: ...
 
-A `Stage` is the engine together with what surrounds it in production: whoever makes executions ready, the time that
-passes, and whoever looks at what became of them. Time on a stage stands still unless a test lets it pass.
+A `Stage` is the implementation together with its environment in production: the producer of ready
+executions, the clock, and a reader of the results. Time on a stage passes only when a test calls
+`wait`.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reaso
 from hourbell.model.policies import Priority
 
 QUEUE = "default"
-MOST_LOSSES = 10  # within which an execution that kills its workers must have been found out
+MOST_LOSSES = 10  # an execution that crashes its workers must be identified within this many
 
 
 class Stage(Protocol):
-    """The engine under test and its surroundings."""
+    """The implementation under test and its environment."""
 
     @property
     def dispatch(self) -> Dispatch: ...
@@ -61,19 +62,19 @@ class Stage(Protocol):
         queue: str = QUEUE,
         at_most_once: bool = False,
     ) -> list[int]:
-        """Executions that any worker of the queue may claim from now on."""
+        """Add executions that any worker of the queue may claim."""
 
     async def weigh(self, tenant: str, weight: float) -> None:
-        """From now on the tenant's share is this many times that of a tenant of weight 1."""
+        """Set the tenant's share to this multiple of the share of a tenant with weight 1."""
 
     async def cancel(self, execution_id: int) -> None:
-        """Somebody wishes that it be cancelled."""
+        """Request cancellation of an execution."""
 
     async def read(self, execution_id: int) -> Execution:
-        """The execution as people see it, live or recorded."""
+        """The execution as shown to users, live or recorded."""
 
     async def wait(self, seconds: float) -> None:
-        """Time passes; what falls due meanwhile can be claimed, sessions that have run out are ended."""
+        """Let time pass: due executions become claimable, expired sessions are ended."""
 
 
 class DispatchConformance:
@@ -143,7 +144,7 @@ class DispatchConformance:
         assert sorted(number for share in shares for number in share) == sorted(ids)
 
     async def test_a_repeated_claim_gives_the_same_executions(self, stage: Stage) -> None:
-        # The first answer was lost; the worker repeats the number.
+        # The first response was lost; the worker repeats the claim number.
         await stage.enqueue(5)
         session = await opened(stage)
         first = await stage.dispatch.claim(session, 1, 3)
@@ -152,7 +153,7 @@ class DispatchConformance:
         assert len(await stage.dispatch.claim(session, 2, 10)) == 2
 
     async def test_a_repeated_claim_that_had_not_happened_happens_now(self, stage: Stage) -> None:
-        # It was the question that was lost.
+        # The request itself was lost.
         [execution_id] = await stage.enqueue()
         session = await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 3, repeated=True)
@@ -204,9 +205,8 @@ class DispatchConformance:
         await stage.enqueue(40, tenant="busy")
         session = await opened(stage)
         await stage.dispatch.claim(session, 1, 20)
-        await (
-            stage.dispatch.admit()
-        )  # as happens all the time: the gate notes how far claims have come
+        # As in production, where it runs all the time: the gate records how far claims have come.
+        await stage.dispatch.admit()
         await stage.enqueue(20, tenant="idle")
         claimed = await stage.dispatch.claim(session, 2, 20)
         shares = Counter(one.tenant_id for one in claimed)
@@ -358,7 +358,7 @@ class DispatchConformance:
         await settle(stage, session, Settlement(execution_id, claimed.fence, RELEASED))
         await stage.dispatch.admit()
         assert ids_of(await stage.dispatch.claim(session, 2, 1)) == [execution_id]
-        await stage.dispatch.heartbeat(session, [], 2)  # the answer was lost
+        await stage.dispatch.heartbeat(session, [], 2)  # the response was lost
         await stage.dispatch.admit()
         assert ids_of(await stage.dispatch.claim(session, 3, 1)) == [execution_id]
         await stage.dispatch.close(session)
@@ -366,7 +366,7 @@ class DispatchConformance:
         assert ids_of(await stage.dispatch.claim(await opened(stage), 1, 1)) == [execution_id]
 
     async def test_an_outcome_counts_once(self, stage: Stage) -> None:
-        # The answer was lost, and the worker settles again.
+        # The response was lost, and the worker settles again.
         await stage.enqueue()
         session = await opened(stage)
         [claimed] = await stage.dispatch.claim(session, 1, 1)
@@ -411,7 +411,7 @@ class DispatchConformance:
     async def test_an_outcome_that_cannot_be_stored_settles_nothing_of_its_batch(
         self, stage: Stage
     ) -> None:
-        # So that the worker may halve the batch and find it.
+        # So that the worker can bisect the batch and find the bad outcome.
         await stage.enqueue(4)
         session = await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 4)
@@ -468,7 +468,7 @@ class DispatchConformance:
         session, other = await opened(stage), await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 3)
         known = [claimed[0].execution_id]
-        await stage.dispatch.heartbeat(session, known, 0)  # the claim is not answered yet
+        await stage.dispatch.heartbeat(session, known, 0)  # no response to the claim yet
         await stage.dispatch.admit()
         assert await stage.dispatch.claim(other, 1, 10) == []
         await stage.dispatch.heartbeat(session, known, 1)
@@ -707,14 +707,14 @@ async def opened(stage: Stage, queues: Sequence[str] = (QUEUE,)) -> Session:
 
 
 async def settle(stage: Stage, session: Session, *batch: Settlement) -> None:
-    """Settle, and see that nothing is refused."""
+    """Settle, and assert that nothing is rejected."""
     assert list(await stage.dispatch.settle(session, batch)) == []
 
 
 async def failure_of(
     stage: Stage, session: Session, batch: Sequence[Settlement]
 ) -> Exception | None:
-    """What settling the batch raises; which exception it is depends on the engine."""
+    """The exception that settling the batch raises; its type depends on the implementation."""
     try:
         await stage.dispatch.settle(session, batch)
     except Exception as error:

@@ -4,9 +4,9 @@ A rule is read once into a `Cron`, which answers one question about the calendar
 first wall time, from a given one on, that the fields match? It knows nothing of zones; what happens
 when a wall time is missing or comes twice is decided in `rules.py`.
 
-    resolve_hash   puts a job's own numbers in the place of every H
+    resolve_hash   replaces every H by a number derived from the job id
     canonical      one text for rules that are spelled differently and mean the same
-    parse_cron     the text, read; refused if it can never match
+    parse_cron     parses the text; rejects a rule that can never match
 """
 
 import hashlib
@@ -140,10 +140,11 @@ def canonical(expression: str) -> str:
 
 @lru_cache(maxsize=4096)
 def caution_about(expression: str) -> str | None:
-    """What a rule of six fields may have been meant to say; None: it says what it seems to.
+    """A warning about a rule of six fields that was probably meant otherwise; None: no doubt.
 
-    Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds, so it runs every second of
-    each minute that matches, which few rules mean: with one exception, `* * * * * *`, which is every second in both readings.
+    Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds,
+    so it runs every second of each minute that matches, which few rules mean: with one exception,
+    `* * * * * *`, which is every second in both readings.
     """
     fields = expression.split()
     if len(fields) != 6 or set(fields) <= _ANY or fields[0] not in _EVERY_SECOND:
@@ -165,12 +166,12 @@ def _is_of_seconds(text: str) -> bool:
 
 
 def resolve_hash(expression: str, job_id: int) -> str:
-    """Put a value of the job's own in the place of every H; all else keeps its meaning.
+    """Replace every H by a value derived from the job id; all else keeps its meaning.
 
     The value for a field is BLAKE2b with an 8-byte digest over the job's id (8 bytes, big-endian)
     followed by the field's name, as a big-endian number, modulo the number of values to choose
-    from. So it never changes for a job, it is chosen anew for each field, and a field of seconds in
-    front does not change the others. Every H of one field starts from the same number:
+    from. So it never changes for a job, it is chosen separately for each field, and a field of
+    seconds in front does not change the others. Every H of one field starts from the same number:
     `H(0-29),H(30-59)` stays half an hour apart.
 
         H           one value of the field; of 1-28 in day-of-month, which every month has
@@ -191,7 +192,7 @@ def resolve_hash(expression: str, job_id: int) -> str:
 def _resolve_item(field: Field, item: str, job_id: int) -> str:
     match = _HASH_ITEM.fullmatch(item)
     if match is None:
-        return item  # THU and MARCH have an H too; what is wrong is found when the rule is read
+        return item  # THU and MARCH contain an H too; errors are found when the rule is parsed
     first, last = _HASH_DAY_OF_MONTH if field is DAY_OF_MONTH else (field.low, field.high)
     if match[1] is not None:
         first, last = int(match[1]), int(match[2])

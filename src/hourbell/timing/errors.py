@@ -1,17 +1,17 @@
-"""What can be wrong with a rule or a zone.
+"""Errors of rules and zones.
 
     TimingError (a ValueError)   field, reason
-    ├── InvalidRule              a rule that cannot be read, or that can never match
+    ├── InvalidRule              a rule that cannot be parsed, or that can never match
     └── UnknownZone              the tzdata package has no such zone
 
 `field` says where to look: `second`, `minute`, `hour`, `day-of-month`, `month`, `day-of-week`,
-`expression` (the rule as a whole) or `timezone`. `reason` says what is wrong and what to do, as
-words that can stand after the field's name. Whoever reads documents makes a wrong field of both.
+`expression` (the rule as a whole) or `timezone`. `reason` says what is wrong and what to do,
+phrased to follow the field's name. `hourbell.documents` turns both into a FieldError.
 """
 
 
 class TimingError(ValueError):
-    """The root of this tree."""
+    """The base class of timing errors."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -20,7 +20,7 @@ class TimingError(ValueError):
 
 
 class InvalidRule(TimingError):
-    """A rule that cannot be read, or that can never match."""
+    """A rule that cannot be parsed, or that can never match."""
 
 
 class UnknownZone(TimingError):

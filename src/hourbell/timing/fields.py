@@ -30,7 +30,7 @@ class Field(msgspec.Struct, frozen=True):
     low: int
     high: int
     expects: str  # completes "… is not …" in an error
-    names: tuple[str, ...] = ()  # names[i] stands for low + i
+    names: tuple[str, ...] = ()  # names[i] means low + i
 
 
 SECOND = Field("second", 0, 59, "a number from 0 to 59")
@@ -74,7 +74,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class LastDay(msgspec.Struct, frozen=True):
-    """`L` and `L-n`: so many days before the last day of the month."""
+    """`L` and `L-n`: this many days before the last day of the month."""
 
     days_before: int
 

@@ -1,4 +1,4 @@
-"""The next runs of a rule, with a word on what clock changes do to them; and the load that many rules make together."""
+"""The next runs of a rule, with notes on clock changes; and the combined load of many rules."""
 
 import heapq
 from collections import Counter
@@ -18,11 +18,11 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class NextRun(msgspec.Struct, frozen=True):
-    """One run to come."""
+    """One upcoming run."""
 
     utc: datetime
     local: datetime  # the same instant in the rule's zone
-    note: str  # what a clock change did to it, or empty
+    note: str  # the effect of a clock change, or empty
 
 
 def next_runs(
@@ -82,15 +82,15 @@ def _time(moment: datetime) -> str:
 
 
 class Riders(msgspec.Struct, frozen=True):
-    """So many jobs with one rule, and for which of its occurrences."""
+    """A number of jobs with one rule, and for which of its occurrences."""
 
     count: int
     since: datetime | None = None  # later than this; None: from the first on
-    until: datetime | None = None  # up to this; None: for ever
+    until: datetime | None = None  # up to this; None: without end
 
 
 class Rhythm(msgspec.Struct, frozen=True):
-    """A rule, from an occurrence on, and who runs by it."""
+    """A rule, from an occurrence on, and the jobs that use it."""
 
     rule: Rule
     first: datetime
@@ -98,14 +98,14 @@ class Rhythm(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """How many runs fall into each minute."""
+    """The number of runs per minute."""
 
     by_minute: Counter[datetime]
-    complete_until: datetime  # what falls due up to here is all there
+    complete_until: datetime  # all runs up to here are included
 
 
 def load(rhythms: Iterable[Rhythm], after: datetime, through: datetime, most: int) -> Load:
-    """The runs in (after, through], in the order of time, until `most` occurrences have been looked at."""
+    """The runs in (after, through], in time order, until `most` occurrences were examined."""
     found = Counter[datetime]()
     coming = [(rhythm.first, number, rhythm) for number, rhythm in enumerate(rhythms)]
     heapq.heapify(coming)

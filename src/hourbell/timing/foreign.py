@@ -1,4 +1,4 @@
-"""Rules as other schedulers spell them: refused, with the spelling that means the same here.
+"""Rules in the syntax of other schedulers: rejected, with a hint at the equivalent syntax here.
 
 @every 1h30m            Go's cron libraries        every_seconds
 rate(5 minutes)         Amazon EventBridge         every_seconds
@@ -20,7 +20,7 @@ _ANY = ("*", "?")
 
 
 def refusal_of(rule: str) -> str | None:
-    """Why a rule of another scheduler is refused, and what to write instead; None: it is no such rule."""
+    """Why a rule of another scheduler is rejected, and what to write instead; None: not one."""
     if match := _EVERY.fullmatch(rule):
         return _interval(_seconds_of_duration(match[1].strip()))
     if match := _RATE.fullmatch(rule):
@@ -54,6 +54,6 @@ def _fields(fields: list[str]) -> str:
         five = " ".join("*" if field in _ANY else field for field in fields[:5])
         return f"{said}; write {five}"
     return (
-        f"{said}; write minute, hour, day-of-month, month and day-of-week, in which Sunday is 0 and "
-        "Monday is 1"
+        f"{said}; write minute, hour, day-of-month, month and day-of-week, in which Sunday is 0 "
+        "and Monday is 1"
     )

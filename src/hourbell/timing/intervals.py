@@ -13,7 +13,7 @@ import msgspec
 from hourbell.timing.errors import InvalidRule
 from hourbell.timing.foreign import refusal_of
 
-MAX_EVERY_SECONDS = 31_536_000  # 365 days; what is rarer is better said by a cron rule
+MAX_EVERY_SECONDS = 31_536_000  # 365 days; for longer intervals use a cron rule
 
 _EVERY = re.compile(r"@every ([0-9]{1,8})\+([0-9]{1,8})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval_rule(every_seconds: int, anchor: datetime) -> str:
-    """The rule of a job that runs every so many seconds, one of them being `anchor`."""
+    """The rule of a job that runs every `every_seconds`, with one run at `anchor`."""
     if not 1 <= every_seconds <= MAX_EVERY_SECONDS:
         raise _out_of_range(every_seconds)
     return f"@every {every_seconds}+{(anchor - _EPOCH) // _SECOND % every_seconds}"
@@ -48,7 +48,7 @@ def is_interval(rule: str) -> bool:
 
 
 def parse_interval(rule: str) -> Interval:
-    """Read `@every N+offset`; leading zeros are refused, so that one interval has one text."""
+    """Parse `@every N+offset`; leading zeros are rejected, so that an interval has one text."""
     match = _EVERY.fullmatch(rule)
     if match is None:
         ours = "an interval like @every 300+0, in whole seconds"
@@ -71,5 +71,5 @@ def _out_of_range(every_seconds: int) -> InvalidRule:
     return InvalidRule(
         "expression",
         f"an interval has 1 to {MAX_EVERY_SECONDS} seconds, not {every_seconds}; "
-        "use a cron rule for what is rarer",
+        "use a cron rule for longer intervals",
     )

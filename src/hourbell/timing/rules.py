@@ -36,7 +36,7 @@ from hourbell.timing.zones import load_zone, utc_offset
 MAX_GAP_TO_RUN_AFTER = timedelta(hours=3)
 
 # From here on a zone has no changes listed, only a yearly rule without end, so that dates, days of
-# the week and clock changes repeat every 400 years: what does not match in so many never will.
+# the week and clock changes repeat every 400 years: without a match in 400 years there is none.
 RULES_REPEAT_FROM_YEAR = 2100
 _CYCLE_YEARS = 400
 
@@ -63,7 +63,7 @@ class Rule(Protocol):
         """The first instant strictly after, in UTC; None if there is none up to the year 9999."""
 
     def next_occurrence(self, after: datetime) -> Occurrence | None:
-        """The same, with what a person may want to know about it."""
+        """The same, with details for display."""
 
 
 @lru_cache(maxsize=8192)
@@ -74,7 +74,7 @@ def compile_rule(
 
     A rule that the calendar can never match is refused. One that a zone always jumps over, such as
     `*/15 2` on the very Sundays on which clocks go forward, is not: zones change, and what was
-    once accepted must not stop a planner. Its `next` is None, and whoever creates a job looks.
+    once accepted must not stop a planner. Its `next` is None, and job creation checks for that.
 
     An interval follows elapsed time: its zone must exist and changes nothing.
     """

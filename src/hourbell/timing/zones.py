@@ -1,4 +1,4 @@
-"""Time zones, from the `tzdata` package of the lock and from nowhere else.
+"""Time zones, only from the `tzdata` package pinned in the lock file.
 
 `ZoneInfo("Europe/Berlin")` would look into the system's files first, and those are as old as the
 machine: two machines of one fleet would disagree about when a job is due. Changing the search
@@ -23,19 +23,19 @@ MAX_NAME_CHARS = 64  # the longest zone of tzdata has 32
 
 
 def tz_version() -> str:
-    """The IANA release in use, such as `2026f`: what was planned under another may be wrong."""
+    """The IANA release in use, such as `2026f`: plans made under another release may be wrong."""
     return str(importlib.import_module("tzdata").IANA_VERSION)
 
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """Every zone that the package has, the old names that are kept as links among them."""
+    """Every zone in the package, including old names that are kept as links."""
     return frozenset((resources.files("tzdata") / "zones").read_text("ascii").split())
 
 
 @lru_cache(maxsize=1024)  # more than there are zones: each is read once
 def load_zone(name: str) -> ZoneInfo:
-    """The zone of this exact name; UnknownZone with the nearest names if there is none."""
+    """The zone with this exact name; raises UnknownZone with the closest names."""
     if name not in zone_names():
         raise _unknown(name)
     path = (resources.files("tzdata") / "zoneinfo").joinpath(*name.split("/"))
@@ -44,7 +44,7 @@ def load_zone(name: str) -> ZoneInfo:
 
 
 def shown_in(name: str) -> tzinfo:
-    """The zone to show times in: the one of this name, or UTC if there is none."""
+    """The zone for display: the one with this name, or UTC if it does not exist."""
     return load_zone(name) if name in zone_names() else UTC
 
 

@@ -120,8 +120,8 @@ async def test_a_name_inside_looks_like_one_that_there_is_not(inside: Listener) 
     assert there == not_there == COULD_NOT_BE_REACHED
     assert inside.heard == 0
     assert [(line["host"], line["event"], line["tenant"]) for line in logs] == [
-        ("db.internal", "a name leads where webhooks must not go", "acme"),
-        ("none.internal", "a name has no address", "acme"),
+        ("db.internal", "forbidden address", "acme"),
+        ("none.internal", "host not resolved", "acme"),
     ]
     assert logs[0]["addresses"] == ["127.0.0.1"]
 
@@ -177,7 +177,7 @@ async def test_a_name_that_takes_too_long_fails_with_a_reason(
         answer.set()
         await webhooks.close()
     assert outcome == Failed(
-        "The target could not be reached: nobody told its address in time.", "connection"
+        "The target could not be reached: its host name was not resolved in time.", "connection"
     )
 
 

@@ -127,9 +127,9 @@ async def sends_a_header_without_end(reader: Reader, writer: Writer) -> None:
 
 
 BY_TIMEOUT = ("DEAD", "The attempt exceeded its timeout.")
-NOT_HTTP = ("DEAD", "What the target answered is not HTTP: ")
+NOT_HTTP = ("DEAD", "The response is not valid HTTP: ")
 REDIRECT = "a redirect; redirects are not followed."
-CLOSED = "The target closed the connection without an answer."
+CLOSED = "The target closed the connection without a response."
 
 # What the worker of this test is told of names: beside these, what the machine knows.
 NAMES = """
@@ -152,7 +152,10 @@ def told(host, *rest, **options):
 socket.getaddrinfo = told
 """
 NASTY_NAMES = {
-    "hangs.example": (30, "The target could not be reached: nobody told its address in time."),
+    "hangs.example": (
+        30,
+        "The target could not be reached: its host name was not resolved in time.",
+    ),
     "missing.example": (EACH, "The target could not be reached."),
     "inside.example": (EACH, "The target could not be reached."),
 }
@@ -160,7 +163,7 @@ NASTY_NAMES = {
 NASTY: dict[Behaviour, tuple[str, str]] = {
     hangs_before_headers: BY_TIMEOUT,
     hangs_mid_body: BY_TIMEOUT,
-    hangs_mid_refusal: ("DEAD", "The target answered 500. It said: no disk"),
+    hangs_mid_refusal: ("DEAD", "The target answered 500. Response: no disk"),
     resets: ("DEAD", CLOSED),
     trickles: BY_TIMEOUT,
     answers_100_mb: ("SUCCEEDED", ""),

@@ -168,7 +168,7 @@ async def test_a_target_that_cannot_show_who_it_is_hears_nothing(
     async with secured(authority.certificate(certified, until)) as target:
         url = f"https://{asked}:{target.port}/"
         found = await outcome(url, authority.file if known else None)
-    assert found == Failed(f"The target cannot be trusted: {problem}.", "tls")
+    assert found == Failed(f"The certificate is not trusted: {problem}.", "tls")
     assert target.hosts == []
 
 
@@ -179,7 +179,7 @@ async def test_a_target_that_signed_for_itself_hears_nothing(
     alone.write_bytes(authority.file.read_bytes() + pem_of_key(authority.key))
     async with secured(alone) as target:
         found = await outcome(f"https://{HOST}:{target.port}/")
-    assert found == Failed("The target cannot be trusted: self-signed certificate.", "tls")
+    assert found == Failed("The certificate is not trusted: self-signed certificate.", "tls")
     assert target.hosts == []
 
 
@@ -192,7 +192,7 @@ async def test_who_does_not_speak_tls_is_told_so(authority: Authority) -> None:
     await runner.cleanup()
     assert isinstance(found, Failed)
     assert found.kind == "tls"
-    assert found.error.startswith("The target does not speak TLS as we do: ")
+    assert found.error.startswith("The TLS handshake failed: ")
 
 
 async def test_who_is_in_the_file_is_trusted_besides_those_whom_the_machine_trusts(
@@ -211,7 +211,7 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path, content: str | N
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(ConfigurationError, match="HOURBELL_CA_FILE: no certificates can be read"):
+    with pytest.raises(ConfigurationError, match="HOURBELL_CA_FILE: cannot read certificates"):
         trust(file)
 
 
@@ -223,5 +223,5 @@ def test_a_worker_does_not_start_with_a_file_that_is_not_there(
     worker = hourbell("worker", database, free_port(), HOURBELL_CA_FILE=str(file))
     said, _ = worker.communicate(timeout=50)
     assert worker.returncode != 0
-    assert f"HOURBELL_CA_FILE: no certificates can be read from {file}" in said
+    assert f"HOURBELL_CA_FILE: cannot read certificates from {file}" in said
     assert "Traceback" not in said

@@ -158,7 +158,7 @@ async def test_a_redirect_is_a_failure_and_not_followed(target: Target, send: Se
 
 async def test_a_busy_target_says_when_to_come_back(target: Target, send: Sends) -> None:
     target.answer = {"status": 503, "headers": {"Retry-After": "17"}, "text": "too busy"}
-    assert await send() == Failed("The target answered 503. It said: too busy", "http_503", 17.0)
+    assert await send() == Failed("The target answered 503. Response: too busy", "http_503", 17.0)
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ async def test_an_answer_that_breaks_off_is_a_failure(target: Target, send: Send
     outcome = await send()
     assert isinstance(outcome, Failed)
     assert outcome.kind == "connection"
-    assert "in the middle of its answer" in outcome.error
+    assert "during its response" in outcome.error
 
 
 async def test_a_refusal_that_breaks_off_is_still_a_refusal(target: Target, send: Sends) -> None:
     target.answer = {"status": 503, "headers": {"Retry-After": "17"}}
     target.pieces = [b"first ", None]
-    assert await send() == Failed("The target answered 503. It said: first", "http_503", 17.0)
+    assert await send() == Failed("The target answered 503. Response: first", "http_503", 17.0)
 
 
 @pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 64}/", "http://1.2.3.4.5/"])
@@ -381,7 +381,7 @@ async def test_secrets_are_filled_in_everywhere_and_struck_out_of_what_comes_bac
     target.answer = {"status": 500, "text": f"bad {value} canary-plain-1"}
     outcome = await sent_with(target, action, **secrets)
     assert isinstance(outcome, Failed)
-    assert outcome.error == "The target answered 500. It said: bad [secret] [secret]"
+    assert outcome.error == "The target answered 500. Response: bad [secret] [secret]"
 
 
 @pytest.mark.parametrize(
@@ -409,8 +409,8 @@ async def test_a_secret_cannot_bring_along_what_a_job_may_not_say(
 @pytest.mark.parametrize(
     ("count", "size", "problem"),
     [
-        (51, 8, "It names more than 50 secrets."),
-        (5, 8192, "Its secrets have more than 32768 bytes together."),
+        (51, 8, "The request uses more than 50 secrets."),
+        (5, 8192, "The secrets of the request exceed 32768 bytes in total."),
         (50, 600, None),
         (1, 8192, None),
     ],
@@ -498,7 +498,7 @@ async def test_what_is_not_http_is_not_quoted(answer: str, problem: str) -> None
         webhooks = opened(odd=Secret(value))
         outcome = await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
         await webhooks.close()
-    assert outcome == Failed(f"What the target answered is not HTTP: {problem}", "bad_answer")
+    assert outcome == Failed(f"The response is not valid HTTP: {problem}", "bad_answer")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "HEAD"])

@@ -433,7 +433,7 @@ async def test_the_calls_about_an_execution_take_the_worker_id_of_its_session(
         other = await call("two")
         assert other.is_problem(422, "invalid_input"), name
         assert other.paths == {"worker_id"}
-        assert "claim that began this session" in other.body["detail"]
+        assert "claim that opened this session" in other.body["detail"]
     assert {(await worker.status(each))["status"] for each in (first, second, third, fourth)} == {
         "RUNNING"
     }

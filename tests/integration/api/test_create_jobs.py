@@ -141,7 +141,7 @@ async def test_unique_keys_within_a_batch(api: Client):
     assert held["job_id"] in results[3]["detail"]
     replaced = await api.post(BATCH, [unique("held", "replace"), unique("held", "replace")])
     assert codes(replaced) == ["created", refused]
-    assert "runs" not in replaced.body["results"][1]["detail"]
+    assert "running" not in replaced.body["results"][1]["detail"]
     assert (await api.get(held["path"])).body["status"] == "CANCELLED"
 
 

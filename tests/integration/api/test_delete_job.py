@@ -36,7 +36,7 @@ async def test_a_list_leaves_deleted_jobs_out_unless_asked(api: Client):
 
 async def test_the_document_says_what_is_read_after_a_delete(api: Client):
     deletion = api.document["paths"]["/api/v1/jobs/{job_id}"]["delete"]["description"]
-    assert "GET still answers 200, with status CANCELLED" in deletion
+    assert "GET still returns 200, with status CANCELLED" in deletion
     (status,) = [
         each
         for each in api.document["paths"]["/api/v1/jobs"]["get"]["parameters"]

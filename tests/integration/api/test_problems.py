@@ -19,8 +19,8 @@ async def test_a_database_that_is_away_is_a_503_that_tells_no_addresses(
     claim = {"worker_id": "w", "capacity": 1}
     for answer, advice in (
         (await api.post("/api/v1/jobs", one_time()), "repeat it with the same Idempotency-Key."),
-        (await api.post("/internal/v1/executions/claim", claim, key=None), "repeat it as it is."),
-        (await api.get("/api/v1/jobs"), "at the moment. Try again."),
+        (await api.post("/internal/v1/executions/claim", claim, key=None), "repeat it unchanged."),
+        (await api.get("/api/v1/jobs"), "currently unavailable. Try again."),
     ):
         assert answer.is_problem(503, "store_unavailable")
         assert answer.headers["Retry-After"] == "1"
@@ -54,7 +54,7 @@ async def test_no_read_speaks_of_changes(
 async def test_the_missing_idempotency_key_is_named_by_its_header(api: Client):
     answer = await api.post("/api/v1/jobs", one_time(), key=None)
     assert answer.is_problem(400, "idempotency_key_missing")
-    assert "the header Idempotency-Key" in answer.body["detail"]
+    assert "no Idempotency-Key header" in answer.body["detail"]
 
 
 async def test_a_create_whose_answer_was_lost_is_repeated_without_a_double(api: Client):

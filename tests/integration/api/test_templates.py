@@ -105,7 +105,7 @@ async def test_a_header_that_would_be_overwritten_is_refused(api: Client, name: 
     answer = await api.post(JOBS, calling(headers={name: "mine"}))
     [error] = answer.body["errors"]
     assert error["path"] == f"action.headers.{name}"
-    assert "leave it out" in error["message"]
+    assert "omit it" in error["message"]
 
 
 # Secrets that must exist.
@@ -233,7 +233,7 @@ async def test_words_of_a_target_in_a_notification_are_not_filled_in(engine: Eng
 async def test_a_body_does_not_grow_without_bound_by_its_secrets(engine: Engine):
     now = await engine.clock.now()
     action = WebhookAction(url="https://hooks.example/", body="{{secret:big}}" * 10_000)
-    with pytest.raises(CannotSend, match="more than"):
+    with pytest.raises(CannotSend, match="exceeds"):
         await prepared(action, run_of(action, now), Known(big="x" * 8_000), "token", 0)
 
 

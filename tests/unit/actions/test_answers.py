@@ -81,10 +81,10 @@ def test_only_those_who_are_busy_say_when() -> None:
 
 def test_the_beginning_of_what_was_said_is_kept_in_one_line() -> None:
     assert refused(500, b" no\r\n  such\x00table ").error == (
-        "The target answered 500. It said: no such\x00table"
+        "The target answered 500. Response: no such\x00table"
     )
     long = refused(500, b"x" * 9999).error
-    assert len(long) == len("The target answered 500. It said: ") + MOST_REFUSAL_CHARACTERS
+    assert len(long) == len("The target answered 500. Response: ") + MOST_REFUSAL_CHARACTERS
 
 
 def test_no_secret_is_kept_not_even_a_part_of_one_that_was_cut_through() -> None:

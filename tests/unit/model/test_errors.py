@@ -10,13 +10,13 @@ EXAMPLES = [
     errors.IdempotencyKeyMissing(),
     errors.NotFound("job", "job_0000000000016"),
     errors.UnknownId("execution", "exe_nonsense"),
-    errors.Conflict("It stands against something."),
+    errors.Conflict("It conflicts with something."),
     errors.IdempotencyKeyReused("a-key"),
     errors.QuotaExceeded("acme", 100),
     errors.DuplicateJob("job_0000000000016"),
     errors.PreconditionFailed("job_0000000000016", 3),
     errors.JobNotActive("job_0000000000016", "COMPLETED"),
-    errors.Unauthenticated("This request came without a key. Send one."),
+    errors.Unauthenticated("The request has no API key. Send one."),
     errors.TooManyFailures(3),
     errors.Forbidden("A viewer may not do this. Use another key."),
     errors.NoSecretKeys("This process has no key."),
@@ -64,7 +64,7 @@ def test_invalid_input_tells_every_field_in_its_message():
     error = InvalidInput(
         [FieldError("", "wrong_type", "must be an object"), FieldError("name", "required", "is so")]
     )
-    assert "2 fields are wrong" in error.message
+    assert "2 fields are invalid" in error.message
     assert "document: must be an object" in error.message
     assert "name: is so" in error.message
 

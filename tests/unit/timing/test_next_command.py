@@ -52,7 +52,7 @@ def test_without_a_moment_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["30 26 * * *"], ["hour", "0 to 23"]),
         (["0 0 30 2 *"], ["expression", "never matches"]),
-        (["H 2 * * *", "--job", "nonsense"], ["--job", "is not the id of any job"]),
+        (["H 2 * * *", "--job", "nonsense"], ["--job", "is not a job id"]),
         (["@every 5m"], ["every_seconds: 300"]),
         (["rate(1 hour)"], ["every_seconds: 3600"]),
         (["cron(0 12 * * ? *)"], ["0 12 * * *"]),
@@ -86,7 +86,7 @@ def test_h_without_a_job_is_shown_for_an_example_and_says_so() -> None:
     result = run("H 2 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--output", "json")
     assert result.exit_code == 0
     rule = resolve_hash("H 2 * * *", 0)
-    assert f"for this example the rule is {rule}" in result.stderr
+    assert f"in this example the rule is {rule}" in result.stderr
     assert len(json.loads(result.stdout)) == 1
 
 
