@@ -79,6 +79,29 @@ def test_every_failpoint_is_in_the_list_and_every_listed_one_is_used() -> None:
     assert sorted(set(NAMES) - used) == []
 
 
+# Words of a dialect that readers had to translate (`nobody` in quotes is an account of Unix). Migrations stay as they were
+# applied.
+DIALECT = re.compile(
+    r"(?<![`\"])\b(somebody|nobody|whoever|anew|for ever|reckon(?:s|ed)?|he who|his|him)\b",
+    re.IGNORECASE,
+)
+
+
+def test_prose_is_plain() -> None:
+    files = [
+        *SOURCE.rglob("*.py"),
+        *(SQL / "queries").glob("*.sql"),
+        *(SQL / "functions").glob("*.sql"),
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {line.strip()[:80]}"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if DIALECT.search(line)
+    ]
+    assert not found
+
+
 def test_migrations_are_numbered_without_gaps() -> None:
     names = sorted(path.name for path in (SQL / "migrations").glob("*.sql"))
     numbers = [int(name.partition("_")[0]) for name in names]

@@ -30,7 +30,6 @@ import difflib
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from typing import Literal, cast
 
@@ -159,23 +158,7 @@ class _Point:
 _points: dict[str, _Point] = {}
 
 
-def failpoint(name: str) -> None:
-    """Fail here if the point is active. For code outside of the event loop."""
-    point = _points.get(name)
-    if point is None:
-        return
-    if isinstance(point.does, Held):
-        raise AssertionError(f"{name} is a blocking failpoint and cannot be held by a test")
-    action = point.next_action()
-    if action is None:
-        return
-    if action.verb == "pause":
-        time.sleep(action.pause_seconds)
-    else:
-        _fail(name, action.verb)
-
-
-async def failpoint_async(name: str) -> None:
+async def failpoint(name: str) -> None:
     """Fail here if the point is active. A pause does not block the event loop."""
     point = _points.get(name)
     if point is None:

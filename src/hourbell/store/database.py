@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import asyncpg
 
-from hourbell.failpoints import failpoint_async
+from hourbell.failpoints import failpoint
 from hourbell.model.errors import StoreUnavailable, UnsafeDatabase
 from hourbell.store.function_set import Connection as BuildConnection
 
@@ -54,9 +54,9 @@ def translated() -> Iterator[None]:
 async def committing(before: str, after: str) -> AsyncIterator[None]:
     """Wrap an auto-committed statement in failpoints: before it is sent and after its response."""
     with translated():
-        await failpoint_async(before)
+        await failpoint(before)
         yield
-        await failpoint_async(after)
+        await failpoint(after)
 
 
 class OldTimeline(ConnectionError):

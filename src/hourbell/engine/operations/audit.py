@@ -15,7 +15,7 @@ import msgspec
 
 from hourbell.documents.render import shown_definition, without_credentials
 from hourbell.engine.core import Engine
-from hourbell.engine.views.jobs import NOBODY, get_job, tenant_wanted
+from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
     MOST_PER_PAGE,
     NEWEST,
@@ -48,7 +48,7 @@ async def list_audit(
 ) -> Page:
     """All changes, newest first."""
     tenant = await tenant_wanted(engine, tenant_id)
-    if tenant == NOBODY:
+    if tenant == NO_TENANT:
         return Page([], None)
     before, place = _position(token)
     if tenant is None:

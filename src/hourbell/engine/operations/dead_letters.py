@@ -31,7 +31,7 @@ from hourbell.engine.operations.idempotency import (
     once,
 )
 from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
-from hourbell.engine.views.jobs import NOBODY, tenant_wanted
+from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import (
     MOST_LOOKED_AT,
     MOST_PER_PAGE,
@@ -183,7 +183,7 @@ async def _look(engine: Engine, wanted: LetterFilter, size: int, token: str | No
     if wanted.died_to is not None and wanted.died_to <= before:
         before, before_id = wanted.died_to, 0
     tenant = await tenant_wanted(engine, wanted.tenant_id)
-    if tenant == NOBODY:
+    if tenant == NO_TENANT:
         return Page([], None)
     args = (before, before_id, size + 1, MOST_LOOKED_AT, wanted.died_from or _EARLY, wanted.reason)
     if wanted.job_id is not None:
@@ -344,7 +344,7 @@ def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
 
 async def _owner(engine: Engine, wanted: LetterFilter) -> str:
     """The tenant under which a bulk move is recorded: that of the filter, if it has one."""
-    if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NOBODY:
+    if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NO_TENANT:
         return wanted.tenant_id
     return engine.scope or DEFAULT_TENANT
 

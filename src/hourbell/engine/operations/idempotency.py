@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.failpoints import failpoint_async
+from hourbell.failpoints import failpoint
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
 from hourbell.store.database import Connection, translated
 from hourbell.store.queries import queries
@@ -110,7 +110,7 @@ async def once(
                         msgspec.json.encode(answer).decode(),
                         now,
                     )
-                await failpoint_async(points.before)
+                await failpoint(points.before)
         except asyncpg.UniqueViolationError as error:
             # Another request was first under the same key: its answer is stored now.
             if error.constraint_name != "idempotency_pkey":
@@ -124,7 +124,7 @@ async def once(
             pass
         else:
             with translated():
-                await failpoint_async(points.after)
+                await failpoint(points.after)
             if prepared.then is not None:
                 await prepared.then()
             return answer

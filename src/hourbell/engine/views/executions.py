@@ -13,7 +13,7 @@ import msgspec
 from hourbell.engine.codes import FATES, ORIGINS
 from hourbell.engine.core import Engine
 from hourbell.engine.life.missed import expanded
-from hourbell.engine.views.jobs import NOBODY, get_job, tenant_wanted
+from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
     MOST_LOOKED_AT,
     MOST_PER_PAGE,
@@ -102,7 +102,7 @@ async def search_executions(
     queue = None
     if wanted.queue is not None:
         queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
-    if tenant == NOBODY or (wanted.queue is not None and queue is None):
+    if tenant == NO_TENANT or (wanted.queue is not None and queue is None):
         return Page([], None)
     if wanted.created_to is not None:
         before = min(before, first_id_at(wanted.created_to))

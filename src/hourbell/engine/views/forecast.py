@@ -23,7 +23,7 @@ import msgspec
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import rule_of
-from hourbell.engine.views.jobs import NOBODY, tenant_wanted
+from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import walk
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
@@ -64,7 +64,7 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     now = await engine.clock.now()
     through = now + timedelta(hours=hours)
     tenant = await tenant_wanted(engine, tenant_id)
-    if tenant == NOBODY:
+    if tenant == NO_TENANT:
         return Forecast(now, through, through, False, [])
     rows = await walk(engine, _Q["waiting"], now, through, _MOST_WAITING, tenant)
     waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})

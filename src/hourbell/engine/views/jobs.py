@@ -37,7 +37,7 @@ from hourbell.timing.zones import shown_in
 _J = queries("jobs")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
-NOBODY = -1  # no tenant has this id
+NO_TENANT = -1  # no tenant has this id
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ async def list_jobs(
     queue = None
     if wanted.queue is not None:
         queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
-    if tenant == NOBODY or (wanted.queue is not None and queue is None):
+    if tenant == NO_TENANT or (wanted.queue is not None and queue is None):
         return Page([], None)
     now = await engine.clock.now()
     size = min(page_size, MOST_PER_PAGE)
@@ -118,13 +118,13 @@ async def list_jobs(
 
 
 async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
-    """The id of the tenant that a list is restricted to; None: all, NOBODY: it does not exist."""
+    """The id of the tenant that a list is restricted to; None: all, NO_TENANT: it does not exist."""
     name = engine.scope if name is None else name
     if name is None:
         return None
     engine.require(name)
     number = await engine.database.value(_J["tenant_by_name"], name)
-    return NOBODY if number is None else int(number)
+    return NO_TENANT if number is None else int(number)
 
 
 async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, list[NextRun]]:
