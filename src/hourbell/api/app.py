@@ -52,7 +52,7 @@ def create_app(
             return engine  # the route is public, or the request carries its own token
         caller = await doorkeeper.admit(request, route)
         request.scope["state"]["caller"] = caller
-        return engine.within(caller.tenant)
+        return engine.scoped_to(caller.tenant)
 
     document = msgspec.json.encode(describe(ROUTES))
     known = {

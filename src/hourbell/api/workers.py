@@ -17,7 +17,7 @@ from hourbell.api.answers import JSON, answer
 from hourbell.api.requests import AnyRequest, read_call
 from hourbell.api.routes import InPath, Route, TheEngine, TheWorkers
 from hourbell.dispatch import Session
-from hourbell.dispatch.remote import Ended, RemoteWorkers, Wish
+from hourbell.dispatch.remote import ClaimRequest, RemoteWorkers, ReportedOutcome
 from hourbell.documents.reader import LABEL, LABEL_IS, ObjectReader, Problems, read_object
 from hourbell.documents.render import render_action
 from hourbell.engine.core import Engine
@@ -61,9 +61,9 @@ async def claim_executions(
     engine: TheEngine, remote: TheWorkers, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
-    wish = _read_wish(await read_call(request))
+    wanted = _read_claim_request(await read_call(request))
     async with _watched(request) as gone:
-        given = await remote.claim(wish, gone)
+        given = await remote.claim(wanted, gone)
     return answer(
         {
             "session_token": None if given.session is None else _token(given.session),
@@ -122,7 +122,7 @@ async def complete_executions(
     problems = Problems()
     reader = read_object(await read_call(request), problems)
     session, worker = _read_session(reader, required=True), _read_worker(reader)
-    ended: dict[int, Ended] = {}
+    ended: dict[int, ReportedOutcome] = {}
     if reader.require("outcomes"):
         for one in reader.inners("outcomes", MAX_OUTCOMES):
             number = _read_id(one)
@@ -171,7 +171,7 @@ async def release_execution(
     problems.raise_if_any()
     assert session is not None
     await _check_worker(remote, session, worker)
-    if await remote.end(session, [Ended(number, fence, Released())]):
+    if await remote.end(session, [ReportedOutcome(number, fence, Released())]):
         raise StaleFence(execution_id, fence)
     return answer({"execution_id": execution_id})
 
@@ -201,7 +201,7 @@ def _require_all_tenants(engine: Engine) -> None:
         )
 
 
-def _read_wish(document: object) -> Wish:
+def _read_claim_request(document: object) -> ClaimRequest:
     problems = Problems()
     reader = read_object(document, problems)
     reader.require("worker_id")
@@ -220,7 +220,7 @@ def _read_wish(document: object) -> Wish:
     reader.finish()
     problems.raise_if_any()
     assert worker is not None
-    return Wish(
+    return ClaimRequest(
         worker=worker,
         capacity=capacity,
         wait_seconds=wait_seconds,
@@ -231,7 +231,7 @@ def _read_wish(document: object) -> Wish:
     )
 
 
-def _read_ended(reader: ObjectReader, number: int) -> Ended:
+def _read_ended(reader: ObjectReader, number: int) -> ReportedOutcome:
     """The remaining fields of an outcome; the result is invalid if a problem was recorded."""
     fence = _read_fence(reader)
     reader.require("status", "is required: SUCCEEDED or FAILED")
@@ -249,7 +249,7 @@ def _read_ended(reader: ObjectReader, number: int) -> Ended:
             reader.forbid(name, "is allowed only with the status FAILED")
         outcome = Succeeded(reader.json("result", MOST_RESULT_BYTES))
     reader.finish()
-    return Ended(number, fence, outcome, took_ms)
+    return ReportedOutcome(number, fence, outcome, took_ms)
 
 
 def _read_session(reader: ObjectReader, required: bool) -> Session | None:
@@ -381,7 +381,7 @@ ROUTES = (
             "is one lease old."
         ),
         body="Heartbeat",
-        answers={200: "Heard"},
+        answers={200: "HeartbeatResult"},
         refusals=("session_lost",),
         **_OF_ALL,
     ),

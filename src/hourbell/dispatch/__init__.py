@@ -47,7 +47,7 @@ class Service(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] | None = None  # None: all
 
 
-class Heard(msgspec.Struct, frozen=True):
+class HeartbeatResult(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     lost: Sequence[int]  # no longer held: stop them, their outcome will be refused
@@ -96,7 +96,7 @@ class Dispatch(Protocol):
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
-    ) -> Heard:
+    ) -> HeartbeatResult:
         """Extend the session; SessionLost if it is over.
 
         `resolved`: claims up to this number are answered; their executions that are not listed are

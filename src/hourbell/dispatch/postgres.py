@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec.structs import replace
 
-from hourbell.dispatch import Heard, Service, Session, Settlement
+from hourbell.dispatch import HeartbeatResult, Service, Session, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
@@ -99,7 +99,7 @@ class PostgresDispatch:
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
-    ) -> Heard:
+    ) -> HeartbeatResult:
         now = await self._engine.clock.now()
         async with committing("heartbeat.before_commit", "heartbeat.after_commit"):
             row = await self._engine.database.row(
@@ -113,7 +113,7 @@ class PostgresDispatch:
             )
         if not row["alive"]:
             raise SessionLost
-        return Heard(row["lost"], row["unwanted"])
+        return HeartbeatResult(row["lost"], row["unwanted"])
 
     async def renew(self, session: Session) -> Service:
         now = await self._engine.clock.now()

@@ -35,7 +35,15 @@ from functools import partial
 import msgspec
 import structlog
 
-from hourbell.dispatch import RELEASED, RETRY, Dispatch, Heard, Service, Session, Settlement
+from hourbell.dispatch import (
+    RELEASED,
+    RETRY,
+    Dispatch,
+    HeartbeatResult,
+    Service,
+    Session,
+    Settlement,
+)
 from hourbell.dispatch.settling import MOST_PER_BATCH, settle_whole
 from hourbell.engine.life.outcomes import plain_settlement, settlement
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
@@ -51,7 +59,7 @@ FROM_BELOW_EVERY = 20  # one in this many claims begins with the least urgent, s
 log = structlog.get_logger()
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A claim request of a remote worker."""
 
     worker: str
@@ -63,14 +71,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None = None  # of the claim; None: the worker does not number its claims
 
 
-class Given(msgspec.Struct, frozen=True):
+class ClaimResult(msgspec.Struct, frozen=True):
     """The answer to a claim."""
 
     session: Session | None  # None: nothing was claimed, and no session begun
     executions: Sequence[tuple[Claimed, SentSpec]]
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ReportedOutcome(msgspec.Struct, frozen=True):
     """The outcome that a remote worker reports for an execution that it held."""
 
     execution_id: int
@@ -108,51 +116,51 @@ class RemoteWorkers:
 
     # Claims.
 
-    async def claim(self, wish: Wish, gone: asyncio.Future[None]) -> Given:
+    async def claim(self, request: ClaimRequest, gone: asyncio.Future[None]) -> ClaimResult:
         """Claim executions; SessionLost if the session is over.
 
         `gone` is done when the client has disconnected.
         """
         if self._stopped:
-            return Given(wish.session, [])
-        if wish.session is not None:
-            service = await self._dispatch.renew(wish.session)
-            _check_named("queues", wish.queues, service.queues)
-            _check_named("tasks", wish.tasks, service.tasks)
-            given = await self._claim_or_wait(wish.session, service, wish, gone)
-            if given and gone.done() and wish.number is None:
-                await self._give_back(wish.session, given)
-            return Given(wish.session, given)
+            return ClaimResult(request.session, [])
+        if request.session is not None:
+            service = await self._dispatch.renew(request.session)
+            _check_named("queues", request.queues, service.queues)
+            _check_named("tasks", request.tasks, service.tasks)
+            given = await self._claim_or_wait(request.session, service, request, gone)
+            if given and gone.done() and request.number is None:
+                await self._give_back(request.session, given)
+            return ClaimResult(request.session, given)
         service = Service(
-            tuple(sorted(set(wish.queues or [DEFAULT_QUEUE]))),
-            None if wish.tasks is None else tuple(sorted(set(wish.tasks))),
+            tuple(sorted(set(request.queues or [DEFAULT_QUEUE]))),
+            None if request.tasks is None else tuple(sorted(set(request.tasks))),
         )
         session = await self._dispatch.open(
-            wish.worker, service.queues, wish.capacity, service.tasks
+            request.worker, service.queues, request.capacity, service.tasks
         )
         given = []
         try:
-            given = await self._claim_or_wait(session, service, wish, gone)
+            given = await self._claim_or_wait(session, service, request, gone)
         finally:
             if not given or gone.done():
                 with contextlib.suppress(StoreUnavailable):  # if this fails, the session expires
                     await self._dispatch.close(session, told=False)
-        return Given(session if given else None, given)
+        return ClaimResult(session if given else None, given)
 
     async def _claim_or_wait(
         self,
         session: Session,
         service: Service,
-        wish: Wish,
+        request: ClaimRequest,
         gone: asyncio.Future[None],
     ) -> list[tuple[Claimed, SentSpec]]:
         clock = asyncio.get_running_loop().time
-        until, renew_at = clock() + wish.wait_seconds, clock() + self.lease_seconds / 3
+        until, renew_at = clock() + request.wait_seconds, clock() + self.lease_seconds / 3
         passed_gate = False
         async with self._in_line(service) as line:
             while True:
                 news = line.news
-                if given := await self._take(session, wish):
+                if given := await self._take(session, request):
                     line.send(2)
                     start_in = max(one.start_in_seconds for one, _ in given)
                     await asyncio.wait([gone], timeout=start_in)
@@ -170,12 +178,14 @@ class RemoteWorkers:
                     await self._dispatch.renew(session)
                     renew_at = clock() + self.lease_seconds / 3
 
-    async def _take(self, session: Session, wish: Wish) -> list[tuple[Claimed, SentSpec]]:
+    async def _take(
+        self, session: Session, request: ClaimRequest
+    ) -> list[tuple[Claimed, SentSpec]]:
         claimed = await self._dispatch.claim(
             session,
-            wish.number or 0,
-            min(wish.capacity, MOST_PER_CLAIM),
-            repeated=wish.number is not None,
+            request.number or 0,
+            min(request.capacity, MOST_PER_CLAIM),
+            repeated=request.number is not None,
             from_below=next(self._claims) % FROM_BELOW_EVERY == 0,
             at_once=True,
         )
@@ -238,7 +248,7 @@ class RemoteWorkers:
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
-    ) -> Heard:
+    ) -> HeartbeatResult:
         """Extend the session; SessionLost if it is over. `resolved` as in `Dispatch.heartbeat`."""
         return await self._dispatch.heartbeat(session, running, resolved)
 
@@ -252,7 +262,7 @@ class RemoteWorkers:
         """Store the progress of an execution; False: it is not held under this fence."""
         return await self._dispatch.note_progress(session, execution_id, fence, progress)
 
-    async def end(self, session: Session, ended: Sequence[Ended]) -> Set[int]:
+    async def end(self, session: Session, ended: Sequence[ReportedOutcome]) -> Set[int]:
         """Settle ended or unstarted executions; returns those whose outcome was refused.
 
         An outcome that the session already reported under the same fence is not refused: its answer
@@ -269,7 +279,7 @@ class RemoteWorkers:
         """End a session cleanly: its executions are released at once."""
         await self._dispatch.close(session)
 
-    async def _settle(self, session: Session, batch: Sequence[Ended]) -> Set[int]:
+    async def _settle(self, session: Session, batch: Sequence[ReportedOutcome]) -> Set[int]:
         failed = [one.execution_id for one in batch if isinstance(one.outcome, Failed)]
         known = await self._dispatch.held(session, failed) if failed else []
         held = {one.execution_id: one for one in known}
@@ -366,15 +376,15 @@ class _Gathering:
 
     def __init__(
         self,
-        settle: Callable[[Sequence[Ended]], Awaitable[Set[int]]],
+        settle: Callable[[Sequence[ReportedOutcome]], Awaitable[Set[int]]],
         over: Callable[[], object],
     ) -> None:
         self._settle = settle
         self._over = over  # called when nothing is left; later outcomes get a new instance
-        self._waiting: deque[tuple[Sequence[Ended], asyncio.Future[Set[int]]]] = deque()
+        self._waiting: deque[tuple[Sequence[ReportedOutcome], asyncio.Future[Set[int]]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def put(self, group: Sequence[Ended]) -> Set[int]:
+    async def put(self, group: Sequence[ReportedOutcome]) -> Set[int]:
         """Settle a group with other pending ones; returns which of its executions were refused."""
         done: asyncio.Future[Set[int]] = asyncio.get_running_loop().create_future()
         self._waiting.append((group, done))
@@ -398,7 +408,7 @@ class _Gathering:
                         done.set_result({one.execution_id for one in group} & refused)
         self._over()
 
-    def _next_batch(self) -> list[tuple[Sequence[Ended], asyncio.Future[Set[int]]]]:
+    def _next_batch(self) -> list[tuple[Sequence[ReportedOutcome], asyncio.Future[Set[int]]]]:
         """A batch without duplicates: a second outcome of an execution waits for the first."""
         groups = [self._waiting.popleft()]
         seen = {one.execution_id for one in groups[0][0]}

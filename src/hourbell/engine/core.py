@@ -80,30 +80,30 @@ class Engine:
         self.early = Turns(32, 0)  # completions that arrive before their acceptance is recorded
         self._announcer = _Announcer(database)
 
-    def within(self, tenant: str | None) -> Self:
+    def scoped_to(self, tenant: str | None) -> Self:
         """A copy of this engine that sees one tenant only; None: all tenants."""
         scoped = copy.copy(self)
         scoped.scope = tenant
         return scoped
 
-    def hurried(self, patience_ms: int) -> Self:
+    def with_lock_timeout(self, patience_ms: int) -> Self:
         """A copy of this engine with a lock timeout for adding names.
 
         It gives up after `patience_ms` when another transaction is inserting the same name.
         """
-        hurried = copy.copy(self)
-        hurried._patience_ms = patience_ms
-        return hurried
+        engine = copy.copy(self)
+        engine._patience_ms = patience_ms
+        return engine
 
     def require(self, tenant: str) -> None:
         """Raise Forbidden unless the caller may act for this tenant."""
-        if not self.sees(tenant):
+        if not self.may_see(tenant):
             raise Forbidden(
                 f"The key of this request belongs to tenant {self.scope}, so tenant_id cannot name "
                 f"another tenant. Omit tenant_id, or use a key of that tenant."
             )
 
-    def sees(self, tenant: str) -> bool:
+    def may_see(self, tenant: str) -> bool:
         """Whether the data of a tenant is visible here."""
         return self.scope is None or self.scope == tenant
 

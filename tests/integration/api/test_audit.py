@@ -137,7 +137,7 @@ async def test_a_page_token_that_no_list_gave_is_refused(api: Client):
 
 async def test_within_a_scope_there_is_one_trail(api: Client, engine: Engine):
     mine, theirs = [await api.created(one_time(tenant_id=name)) for name in ("mine", "theirs")]
-    scoped = engine.within("mine")
+    scoped = engine.scoped_to("mine")
     assert [entry.tenant_id for entry in (await list_audit(scoped)).items] == ["mine"]
     with pytest.raises(Forbidden):
         await list_audit(scoped, "theirs")

@@ -12,7 +12,7 @@ from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.dispatch.remote import RemoteWorkers, Wish
+from hourbell.dispatch.remote import ClaimRequest, RemoteWorkers
 from hourbell.engine.core import Engine
 from hourbell.failpoints import configure, held
 from hourbell.model.ids import execution_text, parse_execution_id
@@ -295,8 +295,8 @@ async def test_many_who_wait_cost_few_claims_and_share_the_gate(engine: Engine):
     dispatch = Counting(engine)
     remote = RemoteWorkers(dispatch, 15)
     nobody_leaves = asyncio.get_running_loop().create_future()
-    wish = Wish(worker="w", capacity=1, wait_seconds=4)
-    given = await asyncio.gather(*(remote.claim(wish, nobody_leaves) for _ in range(30)))
+    request = ClaimRequest(worker="w", capacity=1, wait_seconds=4)
+    given = await asyncio.gather(*(remote.claim(request, nobody_leaves) for _ in range(30)))
     assert not any(each.executions for each in given)
     # Each claims when it comes, after the gate, and when its time is over; between that, one for each look.
     assert dispatch.claims < 3 * 30 + 20
@@ -475,10 +475,10 @@ async def test_a_key_of_a_tenant_may_not_claim(api: Client):
 
     ours = await key_of(None)
     theirs = await key_of("acme", headers=ours)
-    wish = {"worker_id": "w", "capacity": 1}
-    answer = await api.post(CLAIM, wish, key=None, headers=theirs)
+    request = {"worker_id": "w", "capacity": 1}
+    answer = await api.post(CLAIM, request, key=None, headers=theirs)
     assert answer.is_problem(403, "forbidden")
-    assert (await api.post(CLAIM, wish, key=None, headers=ours)).status == 200
+    assert (await api.post(CLAIM, request, key=None, headers=ours)).status == 200
 
 
 async def eventually_waiting(engine: Engine, count: int = 1) -> None:

@@ -83,7 +83,7 @@ async def test_a_job_that_is_not_there_cannot_be_watched(api: Client):
 async def test_a_job_of_another_tenant_is_not_there(api: Client, engine: Engine):
     job = await api.created(recurring(tenant_id="acme"))
     with pytest.raises(NotFound) as foreign:
-        await create_monitor(engine.within("other"), watching(job["job_id"]), Write())
+        await create_monitor(engine.scoped_to("other"), watching(job["job_id"]), Write())
     assert str(foreign.value) == str(NotFound("job", job["job_id"]))
     assert (await api.get(MONITORS)).body["items"] == []
 

@@ -344,7 +344,7 @@ async def test_many_are_purged_by_filter(api: Client, hand: Hand):
 async def test_within_a_scope_there_are_ones_own(api: Client, hand: Hand, engine: Engine):
     mine = await dead(api, hand, one_time(tenant_id="mine"))
     theirs = await dead(api, hand, one_time(tenant_id="theirs"))
-    scoped = engine.within("mine")
+    scoped = engine.scoped_to("mine")
     found = [text(letter.execution_id) for letter in (await list_letters(scoped, ALL)).items]
     assert found == [mine["execution_id"]]
     for call in (get_letter, _replay, _purge):

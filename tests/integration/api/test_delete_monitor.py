@@ -40,7 +40,7 @@ async def test_a_repeat_gets_the_first_answer(api: Client):
 async def test_a_monitor_of_another_tenant_is_not_there(api: Client, engine: Engine):
     path, number = await created(api)
     with pytest.raises(NotFound):
-        await delete_monitor(engine.within("other"), parse_monitor_id(number), Write())
+        await delete_monitor(engine.scoped_to("other"), parse_monitor_id(number), Write())
     assert (await api.get(path)).status == 200
 
 

@@ -91,7 +91,7 @@ async def test_wrong_filters_are_all_named(api: Client):
 async def test_within_a_scope_there_is_one_tenant(api: Client, engine: Engine):
     mine = await api.created(one_time(tenant_id="mine"))
     await api.created(one_time(tenant_id="theirs"))
-    scoped = engine.within("mine")
+    scoped = engine.scoped_to("mine")
     (found,) = (await list_jobs(scoped)).items
     assert job_text(found.job_id) == mine["job_id"]
     with pytest.raises(Forbidden):

@@ -82,7 +82,7 @@ async def test_a_forecast_may_be_of_one_tenant(api: Client, engine: Engine):
     assert sum((await counts(api, "hours=2&tenant_id=a")).values()) == 3
     assert sum((await counts(api, "hours=2&tenant_id=b")).values()) == 4
     assert await counts(api, "hours=2&tenant_id=c") == {}
-    scoped = engine.within("a")
+    scoped = engine.scoped_to("a")
     mine = await forecasts.forecast(scoped, 2)
     assert sum(count for _, count in mine.minutes) == 3
     with pytest.raises(Forbidden):

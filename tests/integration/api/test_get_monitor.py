@@ -20,9 +20,9 @@ async def test_a_monitor_of_another_tenant_is_not_there(api: Client, engine: Eng
     job = await api.created(recurring(tenant_id="acme"))
     made = (await api.post(MONITORS, watching(job["job_id"]))).body
     number = parse_monitor_id(made["monitor_id"])
-    assert (await get_monitor(engine.within("acme"), number)).tenant_id == "acme"
+    assert (await get_monitor(engine.scoped_to("acme"), number)).tenant_id == "acme"
     with pytest.raises(NotFound) as foreign:
-        await get_monitor(engine.within("other"), number)
+        await get_monitor(engine.scoped_to("other"), number)
     assert str(foreign.value) == str(NotFound("monitor", made["monitor_id"]))
 
 

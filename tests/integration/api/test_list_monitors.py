@@ -28,9 +28,9 @@ async def test_monitors_come_newest_first_in_parts(api: Client):
 async def test_a_caller_of_one_tenant_sees_his_own(api: Client, engine: Engine):
     await made(api, 2, "acme")
     await made(api, 1, "other")
-    seen = await list_monitors(engine.within("acme"))
+    seen = await list_monitors(engine.scoped_to("acme"))
     assert [monitor.tenant_id for monitor in seen.items] == ["acme", "acme"]
-    assert (await list_monitors(engine.within("nobody"))).items == []
+    assert (await list_monitors(engine.scoped_to("nobody"))).items == []
 
 
 async def test_wrong_parameters_are_named(api: Client):

@@ -242,7 +242,7 @@ async def test_within_a_scope_there_are_ones_own(api: Client, engine: Engine):
     for tenant in ("mine", "theirs"):
         for document in (one_time, recurring):
             await run(api, document(tenant_id=tenant))
-    scoped = engine.within("mine")
+    scoped = engine.scoped_to("mine")
     found = (await search_executions(scoped, ExecutionFilter())).items
     assert [each.tenant_id for each in found] == ["mine", "mine"]
     with pytest.raises(Forbidden):

@@ -199,7 +199,7 @@ async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
 ):
     for path in ("tenants/mine", "tenants/theirs", "queues/mail", "targets/example.com"):
         await api.put(f"/api/v1/{path}", {})
-    scoped = engine.within("mine")
+    scoped = engine.scoped_to("mine")
     assert [each.name for each in (await overview.list_tenants(scoped)).items] == ["mine"]
     assert (await overview.get_tenant(scoped, "mine")).name == "mine"
     assert (await overview.get_queue(scoped, "mail")).name == "mail"

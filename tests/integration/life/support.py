@@ -26,7 +26,7 @@ import asyncpg
 import msgspec
 
 from hourbell.actions.task import Context, Handler, TaskRunner
-from hourbell.dispatch import RETRY, SUCCEEDED, Heard, Session, Settlement
+from hourbell.dispatch import RETRY, SUCCEEDED, HeartbeatResult, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.codes import FATES
@@ -286,7 +286,9 @@ class Hand:
             claimed += batch
         return claimed
 
-    async def beat(self, running: Sequence[Claimed], resolved: int | None = None) -> Heard:
+    async def beat(
+        self, running: Sequence[Claimed], resolved: int | None = None
+    ) -> HeartbeatResult:
         known = self._claims if resolved is None else resolved
         return await self.dispatch.heartbeat(
             self.session, [one.execution_id for one in running], known

@@ -181,10 +181,12 @@ async def test_a_wrong_token_is_nobodys(still: Engine) -> None:
     with pytest.raises(NotFound) as wrong:
         await complete(still, NO_KEYS, claimed.execution_id, "guessed", Succeeded())
     with pytest.raises(NotFound) as missing:
-        await get_execution(still.within("stranger"), claimed.execution_id)
+        await get_execution(still.scoped_to("stranger"), claimed.execution_id)
     assert wrong.value.message == missing.value.message
     with pytest.raises(NotFound):
-        await complete(still.within("stranger"), NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
+        await complete(
+            still.scoped_to("stranger"), NO_KEYS, claimed.execution_id, TOKEN, Succeeded()
+        )
     assert (await get_execution(still, claimed.execution_id)).status is ExecutionStatus.AWAITING
 
 

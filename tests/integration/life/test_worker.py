@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from hourbell.actions.task import Context, TaskRunner
-from hourbell.dispatch import Heard, Session
+from hourbell.dispatch import HeartbeatResult, Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.reap import reap
@@ -116,7 +116,7 @@ async def test_a_worker_renews_its_session_three_times_a_lease(database: str) ->
     beats: list[float] = []
 
     class Counted(PostgresDispatch):
-        async def heartbeat(self, session: Session, *rest: Any) -> Heard:
+        async def heartbeat(self, session: Session, *rest: Any) -> HeartbeatResult:
             beats.append(time.monotonic())
             return await super().heartbeat(session, *rest)
 

@@ -225,17 +225,17 @@ class _Batch:
 
     async def numbered(self, engine: Engine, home: str) -> Numbers:
         """The ids of what the entries name. Entries whose new names are unavailable are refused."""
-        hurried = engine.hurried(_BRIEF_MS)
+        brief = engine.with_lock_timeout(_BRIEF_MS)
         for _ in range(_TRIES):
             self._request = Entries(home, self._entries, self._write.actor)
             try:
-                return await numbers_of(hurried, [self._request], self.now)
+                return await numbers_of(brief, [self._request], self.now)
             except (InvalidInput, StoreUnavailable) as error:
                 if isinstance(error, StoreUnavailable) and not is_held(error):
                     raise
                 if not self._entries:
                     break
-            problems = await unnameable(hurried, self._entries, self.now, _MOST_PROBLEMS)
+            problems = await unnameable(brief, self._entries, self.now, _MOST_PROBLEMS)
             possible = []
             for entry in self._entries:
                 problem = problems.get(names_of(entry))

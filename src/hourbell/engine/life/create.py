@@ -222,16 +222,16 @@ async def _numbered(
 
     Requests that name something unavailable leave the group.
     """
-    hurried = engine.hurried(patience.keys_ms)
+    brief = engine.with_lock_timeout(patience.keys_ms)
     for _ in range(_TRIES):
         if not group:
             return None
         try:
-            return await numbers_of(hurried, [ready.request for ready in group], now)
+            return await numbers_of(brief, [ready.request for ready in group], now)
         except (InvalidInput, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and not is_held(error):
                 raise
-        problems = await unnameable(hurried, [ready.entry for ready in group], now)
+        problems = await unnameable(brief, [ready.entry for ready in group], now)
         for ready in group:
             problem = problems.get(names_of(ready.entry))
             if isinstance(problem, Conflict):

@@ -173,7 +173,7 @@ async def list_letters(
 async def get_letter(engine: Engine, execution_id: int) -> Letter:
     """A dead letter with its whole history and the job as it was."""
     row = await engine.database.row_or_none(_Q["letter"], execution_id)
-    if row is None or not engine.sees(row["tenant_name"]):
+    if row is None or not engine.may_see(row["tenant_name"]):
         raise NotFound("dead letter", execution_text(execution_id))
     return _letter(row)
 

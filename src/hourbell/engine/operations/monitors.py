@@ -134,7 +134,7 @@ async def get_monitor(engine: Engine, monitor_id: int) -> Monitor:
 async def _find(engine: Engine, monitor_id: int) -> asyncpg.Record:
     """A monitor, including one that was deleted recently."""
     row = await engine.database.row_or_none(_Q["monitor"], monitor_id)
-    if row is None or not engine.sees(row["tenant_name"]):
+    if row is None or not engine.may_see(row["tenant_name"]):
         raise NotFound("monitor", monitor_text(monitor_id))
     return row
 

@@ -58,7 +58,7 @@ class ExecutionFilter(msgspec.Struct, frozen=True, kw_only=True):
 async def get_execution(engine: Engine, execution_id: int) -> Execution:
     """An execution, live or ended, with every attempt."""
     execution = await _find_execution(engine, execution_id)
-    if execution is None or not engine.sees(execution.tenant_id):
+    if execution is None or not engine.may_see(execution.tenant_id):
         raise NotFound("execution", execution_text(execution_id))
     return execution
 

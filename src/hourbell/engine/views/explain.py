@@ -75,7 +75,7 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     """What an execution waits for."""
     now = await engine.clock.now()
     row = await engine.database.row_or_none(_E["live"], execution_id, now)
-    if row is None or not engine.sees(row["tenant_name"]):
+    if row is None or not engine.may_see(row["tenant_name"]):
         ended = await get_execution(engine, execution_id)
         if ended.status not in FATES:  # it was replayed between the two reads
             raise NotFound("execution", execution_text(execution_id))

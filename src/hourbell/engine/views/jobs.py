@@ -54,7 +54,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 async def get_job(engine: Engine, job_id: int) -> Job:
     """A job, whether it waits, runs or has ended."""
     job = await _find_job(engine, job_id)
-    if job is None or not engine.sees(job.tenant_id):
+    if job is None or not engine.may_see(job.tenant_id):
         raise NotFound("job", job_text(job_id))
     return job
 

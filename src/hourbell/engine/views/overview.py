@@ -62,7 +62,7 @@ async def get_tenant(engine: Engine, name: str) -> Named:
     Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
     that are not planned, because the leader cannot compute their schedule.
     """
-    if not engine.sees(name):
+    if not engine.may_see(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
     (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
