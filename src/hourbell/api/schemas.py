@@ -952,7 +952,7 @@ def _worker_calls() -> dict[str, Schema]:
                 ),
             },
         ),
-        "Heard": _answered(
+        "HeartbeatResult": _answered(
             {
                 "held": {**_array(_execution_id()), "description": "Still held."},
                 "lost": {**_array(_execution_id()), "description": "No longer held."},
