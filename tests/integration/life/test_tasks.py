@@ -254,6 +254,15 @@ async def test_a_claim_locks_nothing_that_another_worker_serves(engine: Engine) 
         assert ids(await printer.claim()) == prints
 
 
+async def test_a_mixed_queue_gives_what_an_older_gate_made_ready(engine: Engine) -> None:
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    await Hand.opened(engine, tasks=["print"])
+    greets = await made(engine, "greet", 3)
+    await admit_all(engine)
+    await engine.database.value("update hourbell.ready set task = 0, apart = false")
+    assert ids(await greeter.claim()) == greets
+
+
 async def test_a_mixed_queue_has_its_turn_beside_a_long_one(engine: Engine) -> None:
     hand = await Hand.opened(engine, queues=["long", "mixed"], tasks=["greet"])
     await Hand.opened(engine, queues=["mixed"], tasks=["print"])

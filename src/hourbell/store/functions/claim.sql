@@ -121,6 +121,12 @@ begin
         from (
           select queue, null::int as task from unnest(session.queues) as q(queue)
           where not queue = any (mixed) or exists (select from hourbell.regroupings as r where r.queue = q.queue)
+            -- A gate of the version before makes rows ready that are not `apart`.
+            or not (
+              select r.apart from hourbell.virtual_time as v cross join lateral (
+                select apart from hourbell.ready as r
+                where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r
+              where v.queue = q.queue and v.priority = p order by v.pass desc limit 1)
           union all
           select queue, task from unnest(mixed) as q(queue) cross join unnest(fitting) as t(task)) as l
         cross join lateral (
