@@ -4,6 +4,10 @@ BIN := .venv/bin
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
 BENCHES := $(sort $(wildcard bench/bench_*.py))
 
+# Containers often forbid bytecode. Without it every test process rewrites all assertions, and every process that a test starts
+# compiles the whole tree again. Empty means allowed.
+test quick: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help up test quick check audit fix bench sim chaos mutants python runtime dev services
 
