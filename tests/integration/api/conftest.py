@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from conftest import SOMEBODY_SERVES
+from conftest import empty
 from hourbell.api.app import create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -19,17 +19,6 @@ from hourbell.engine.life.retain import make_partitions
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.api.client import KEY_RING, Client, made
-
-# Far cheaper than a database for each of some hundred tests. The tables hold a few rows at most.
-EMPTY_ALL = """
-do $$
-declare name text;
-begin
-  for name in select tablename from pg_tables where schemaname = 'hourbell' and tablename not in ('migrations', 'function_sets')
-  loop execute format('delete from hourbell.%I', name); end loop;
-  perform setval(pg_get_serial_sequence('hourbell.queues', 'id'), 1, false);  -- SOMEBODY_SERVES the first 50
-end $$
-"""
 
 
 class KnownHealth:
@@ -55,9 +44,7 @@ async def database(shared_database: str) -> AsyncIterator[str]:
     """An empty, migrated database; whoever changes its schema changes it back."""
     yield shared_database
     connection = await asyncpg.connect(shared_database)
-    await connection.execute("set session_replication_role = replica")  # no order among tables
-    await connection.execute(EMPTY_ALL)
-    await connection.execute(SOMEBODY_SERVES)
+    await empty(connection)
     await connection.close()
 
 

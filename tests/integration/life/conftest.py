@@ -12,22 +12,14 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from conftest import SOMEBODY_SERVES
+from conftest import empty
 from hourbell.engine.core import Engine
 from integration.life.support import START, open_engine, travel
 
-_TABLES = """
-select string_agg(format('delete from hourbell.%I', relname), '; ')
-from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-where nspname = 'hourbell' and relkind in ('r', 'p') and not relispartition and relname not in ('migrations', 'function_sets')
-"""
 _LEAVE = """
 select pg_terminate_backend(pid, 5000) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
 """
-_FIRST_QUEUES = (
-    "select setval(pg_get_serial_sequence('hourbell.queues', 'id'), 1, false)"  # which are served
-)
 _REAL_CLOCK = """
 create or replace function hourbell.clock() returns timestamptz language sql volatile
 return clock_timestamp()
@@ -50,10 +42,7 @@ async def database(database_of_module: str) -> str:
     connection = await asyncpg.connect(database_of_module)
     try:
         await connection.execute(_LEAVE)
-        await connection.execute("set session_replication_role = replica")  # in any order
-        await connection.execute(await connection.fetchval(_TABLES))
-        await connection.execute(_FIRST_QUEUES)
-        await connection.execute(SOMEBODY_SERVES)
+        await empty(connection)
         await connection.execute(_REAL_CLOCK)
     finally:
         await connection.close()
