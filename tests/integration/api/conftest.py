@@ -1,16 +1,21 @@
 """The API on a port of its own, before an engine on an empty database."""
 
+import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
+from typing import Any
 
 import aiohttp
 import asyncpg
 import pytest
 import pytest_asyncio
+from litestar import Litestar
 
 from conftest import empty
 from hourbell.api.app import create_app
+from hourbell.api.auth import Doorkeeper
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
@@ -29,6 +34,30 @@ class KnownHealth:
 
     async def ready(self) -> dict[str, bool]:
         return self.checks
+
+
+class SharedApp:
+    """One application for all tests of a process: registering its routes takes longer than most tests.
+
+    Every test has its own engine, health, remote workers and doorkeeper; the objects that the application knows take
+    over their state.
+    """
+
+    def __init__(self) -> None:
+        self._app: Litestar | None = None
+        self._known: list[object] = []
+
+    def of(self, engine: Engine, health: KnownHealth, remote: RemoteWorkers) -> Litestar:
+        """The application, serving these as if it had been created with them."""
+        if self._app is None:
+            first = copy.copy(engine), copy.copy(health), copy.copy(remote)
+            self._app = create_app(first[0], first[1], KEY_RING, first[2], local=True)
+            self._known = [*first, self._app.dependencies["doorkeeper"].dependency()]
+        own = engine, health, remote, Doorkeeper(engine, local=True)
+        for known, new in zip(self._known, own, strict=True):
+            assert type(known) is type(new)
+            known.__dict__ = new.__dict__
+        return self._app
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -77,11 +106,16 @@ async def remote(engine: Engine, dispatch: PostgresDispatch) -> AsyncIterator[Re
     await listener.close()
 
 
+@pytest.fixture(scope="session")
+def shared_app() -> SharedApp:
+    return SharedApp()
+
+
 @pytest.fixture
 async def server(
-    engine: Engine, health: KnownHealth, remote: RemoteWorkers
+    engine: Engine, health: KnownHealth, remote: RemoteWorkers, shared_app: SharedApp
 ) -> AsyncIterator[ApiServer]:
-    server = ApiServer(create_app(engine, health, KEY_RING, remote, local=True), "127.0.0.1", 0)
+    server = ApiServer(shared_app.of(engine, health, remote), "127.0.0.1", 0)
     await server.start()
     yield server
     await server.stop()
@@ -91,8 +125,14 @@ async def server(
 async def api(server: ApiServer) -> AsyncIterator[Client]:
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as http:
         async with http.get("/schema/openapi.json") as response:
-            document = json.loads(await response.read())
+            document = parsed(await response.read())
         yield Client(http, document)
+
+
+@lru_cache(maxsize=4)
+def parsed(document: bytes) -> Any:
+    """The OpenAPI document: 200 kB that are the same for every test."""
+    return json.loads(document)
 
 
 @pytest.fixture
