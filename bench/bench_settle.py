@@ -27,8 +27,9 @@ RUNS = (
     " select n * 64, 1 + n % 1000, $2::timestamptz + n * interval '1 ms', $2, 1 + n % $3::int, 1, 1, 2, 0 from generate_series(1, $1::int) as n"
 )
 LEASES = (
-    "insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone)"
-    " select 1, n * 64, 1, $2::timestamptz, 1, 1, false from generate_series(1, $1::int) as n"
+    "insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)"
+    " select 1, 1 + (n - 1) / 100, $2::timestamptz, 1, false, false, array_agg(n * 64), array_agg(1)"
+    " from generate_series(1, $1::int) as n group by (n - 1) / 100"
 )
 SETTLE = "select hourbell.settle(1, $1, $2, $3, $4::bigint[], $5::int[], $5::int[], '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 
@@ -42,7 +43,8 @@ async def settle_all(connection: asyncpg.Connection, token: uuid.UUID) -> float:
     began = time.monotonic()
     for first in range(1, COUNT + 1, BATCH):
         ids = [number * 64 for number in range(first, first + BATCH)]
-        await connection.execute(SETTLE, token, now, ids, [1] * BATCH, [1] * BATCH)
+        fences = [1 + (number - 1) // 100 for number in range(first, first + BATCH)]
+        await connection.execute(SETTLE, token, now, ids, fences, [1] * BATCH)
     return per_second(COUNT, time.monotonic() - began)
 
 

@@ -44,8 +44,9 @@ create function chaos.note_claim() returns trigger language plpgsql as $$
 begin
   -- For workers over HTTP an API claims; they say their names.
   insert into chaos.claims (id, fence, worker)
-  select new.id, new.fence, case when name like 'api-%' then s.worker else name end
-  from current_setting('application_name') as name left join hourbell.sessions as s on s.id = new.session;
+  select i.id, new.fence, case when name like 'api-%' then s.worker else name end
+  from unnest(new.ids) as i(id) cross join current_setting('application_name') as name
+  left join hourbell.sessions as s on s.id = new.session;
   return null;
 end $$;
 create trigger note_claim after insert on hourbell.leased for each row execute function chaos.note_claim();
@@ -89,7 +90,14 @@ AWAY = (
 
 _FATES = ("SUCCEEDED", "DEAD", "CANCELLED", "SUPERSEDED", "SKIPPED")
 _JOBS = ("SCHEDULED", "PAUSED", "COMPLETED", "CANCELLED")
-_PLACES = ("due", "parked", "held", "ready", "suspects", "leased")
+_PLACES = {
+    "due": "hourbell.due",
+    "parked": "hourbell.parked",
+    "held": "hourbell.held",
+    "ready": "(select unnest(ids) as id from hourbell.ready) as r",
+    "suspects": "hourbell.suspects",
+    "leased": "hourbell.leases",
+}
 
 
 async def install(dsn: str, *, again: bool = False) -> None:
@@ -157,12 +165,12 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
     leases = {
         row["id"]: row["expires_at"].timestamp()
         for row in await connection.fetch(
-            "select l.id, s.expires_at from hourbell.leased as l join hourbell.sessions as s on s.id = l.session"
+            "select l.id, s.expires_at from hourbell.leases as l join hourbell.sessions as s on s.id = l.session"
         )
     }
     places: dict[int, str] = {}
-    for place in _PLACES:
-        for row in await connection.fetch(f"select id from hourbell.{place}"):  # noqa: S608
+    for place, table in _PLACES.items():
+        for row in await connection.fetch(f"select id from {table}"):  # noqa: S608
             places[row["id"]] = place
     return Dump(
         at=at,

@@ -58,6 +58,7 @@ PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
+MIGRATION = "src/hourbell/store/migrations/0011_slabs.sql"
 CHANGE = "src/hourbell/engine/operations/change.py"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
@@ -90,26 +91,123 @@ POLICIES_TEST = f"{_LIFE}/test_policies.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
+SLABS_TEST = f"{_LIFE}/test_slabs.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
 ENGINE_TEST = "tests/conformance/test_engine.py"
 TIMELINE_TEST = "tests/chaos/test_timeline.py"
 
 MUTANTS = [
+    # Slabs.
+    Mutant(
+        "rest_of_a_slab_lost",
+        CLAIM,
+        "    insert into hourbell.ready values (last.*);\n",
+        "",
+        (f"{SLABS_TEST}::test_what_a_claim_does_not_take_of_a_slab_stays_ready",),
+        "A claim that takes a part of a slab leaves the rest for others.",
+    ),
+    Mutant(
+        "rest_of_a_slab_before_all_others",
+        CLAIM,
+        "      last.tag := last.tag + (last.last_tag - last.tag) * kept / (n - 1);\n",
+        "      last.tag := 0;\n",
+        (f"{SLABS_TEST}::test_what_a_claim_does_not_take_of_a_slab_stays_ready",),
+        "Nothing is ready below the virtual time, where no claim looks.",
+    ),
+    Mutant(
+        "ended_after_a_retry",
+        SETTLE,
+        "and e.id = any (array(select id from taken)) and e.fence < t.fence\n      returning e.id, e.job",
+        "and e.id = any (array(select id from taken))\n      returning e.id, e.job",
+        (f"{SLABS_TEST}::test_of_two_reports_of_an_execution_one_counts[failure first]",),
+        "What has left its slab for another attempt cannot be ended by the attempt before.",
+    ),
+    Mutant(
+        "slab_dropped_with_one_left",
+        SETTLE,
+        "having count(*) = size)",
+        "having count(*) >= size - 1)",
+        (f"{SLABS_TEST}::test_a_slab_is_there_as_long_as_one_of_it_runs",),
+        "What still runs stays leased.",
+    ),
+    Mutant(
+        "slab_kept_when_empty",
+        SETTLE,
+        "  perform hourbell.drop_slabs(p_session, fences);\n",
+        "",
+        (f"{SLABS_TEST}::test_a_slab_is_there_as_long_as_one_of_it_runs",),
+        "A slab of which nothing is left is deleted.",
+    ),
+    Mutant(
+        "reaper_takes_what_has_ended",
+        MIGRATION,
+        "where e.id = i.id and e.fence < l.fence offset 0",
+        "where e.id = i.id offset 0",
+        (f"{SLABS_TEST}::test_what_was_given_back_is_not_lost_with_the_worker",),
+        "What has left its slab is not returned a second time when the worker is lost.",
+    ),
+    Mutant(
+        "counted_runs_keep_their_hold",
+        SETTLE,
+        "and l.fence = f.fence and l.held offset 0) as l) then",
+        "and l.fence = f.fence and false offset 0) as l) then",
+        (f"{SLABS_TEST}::test_a_limit_that_comes_while_a_slab_runs_is_counted_and_let_go",),
+        "What was counted under a limit while it ran frees its place when it ends.",
+    ),
+    Mutant(
+        "handed_over_and_still_held",
+        SETTLE,
+        "    set ids = array(\n          select i.id from unnest(l.ids) with ordinality as i(id, pos)"
+        " where not i.id = any (array(select id from moving)) order by pos),",
+        "    set ids = l.ids,",
+        (f"{SLABS_TEST}::test_what_its_target_has_accepted_leaves_its_slab",),
+        "What its target has accepted is held by no worker.",
+    ),
+    Mutant(
+        "expired_slab_thrown_away",
+        REAP,
+        "      where not i.id = any (array(select id from missing where again))) as r\n    where r.ids is not null),",
+        "      where not i.id = any (array(select id from missing where again))) as r\n    where false),",
+        (f"{SLABS_TEST}::test_a_deadline_takes_one_out_of_a_ready_slab",),
+        "Whoever takes one execution out of a slab puts back the others.",
+    ),
     # Fences, sessions, leases.
     Mutant(
         "success_without_fence",
         SETTLE,
-        "l.id = any (ending) and o.id = l.id and o.fence = l.fence",
-        "l.id = any (ending) and o.id = l.id",
+        """l.session = p_session and l.fence = f.fence offset 0) as l
+      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
+    taken as materialized (
+      select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence""",
+        """l.session = p_session offset 0) as l
+      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
+    taken as materialized (
+      select o.id, h.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id""",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[0--1]",),
         "An outcome under a stale fence changes nothing, and here it ends the execution.",
     ),
     Mutant(
         "retry_without_fence",
         SETTLE,
-        "l.id = any (p_ids) and o.id = l.id and o.fence = l.fence\n      returning o.*, l.held,",
-        "l.id = any (p_ids) and o.id = l.id\n      returning o.*, l.held,",
+        """l.session = p_session and l.fence = f.fence offset 0) as l
+      cross join lateral unnest(l.ids) as i(id)),
+    taken as materialized (
+      select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence),""",
+        """l.session = p_session offset 0) as l
+      cross join lateral unnest(l.ids) as i(id)),
+    taken as materialized (
+      select o.id, h.fence, o.kind, o.delay, o.reason, o.error, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id),""",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
@@ -135,7 +233,7 @@ MUTANTS = [
     Mutant(
         "heartbeat_returns_unnumbered_claims",
         SESSIONS,
-        "case when l.claim > 0 and p_resolved is not null",
+        "case when claim > 0 and p_resolved is not null",
         "case when p_resolved is not null",
         (f"{DISPATCH_TEST}::test_a_numbered_heartbeat_says_nothing_about_unnumbered_claims",),
         "A number in a heartbeat says nothing about claims without one: their answer may be on its way.",
@@ -170,24 +268,24 @@ MUTANTS = [
     Mutant(
         "fence_that_does_not_rise",
         CLAIM,
-        "greatest(e.fence + 1, least_fence) as fence",
-        "greatest(e.fence, 1) as fence",
+        "greatest(least_fence, max(last_fence) over () + 1)",
+        "greatest(1, max(last_fence) over ())",
         (f"{CLAIMS_TEST}::test_every_claim_of_an_execution_has_a_higher_fence",),
         "Every claim of an execution has a higher fence than the one before.",
     ),
     Mutant(
         "fence_by_the_clock_alone",
         CLAIM,
-        "greatest(e.fence + 1, least_fence) as fence",
-        "least_fence as fence",
+        "greatest(least_fence, max(last_fence) over () + 1)",
+        "least_fence",
         (f"{CLAIMS_TEST}::test_a_fence_rises_even_if_the_clock_was_set_back",),
         "A fence rises also when the clock was set back.",
     ),
     Mutant(
         "claims_in_line",
         CLAIM,
-        "order by r.tag limit l.share for update skip locked) as r\n        where l.task is null",
-        "order by r.tag limit l.share for update) as r\n        where l.task is null",
+        "(p_fitting is null or r.task = any (p_fitting))\n          order by r.tag limit wanted for update skip locked))",
+        "(p_fitting is null or r.task = any (p_fitting))\n          order by r.tag limit wanted for update))",
         (f"{CLAIMS_TEST}::test_nobody_waits_for_a_claim_that_has_not_committed",),
         "Nobody waits for a claim that has not committed, and everybody gets rows of his own.",
     ),
@@ -202,7 +300,7 @@ MUTANTS = [
     Mutant(
         "forgotten_claims_kept",
         SESSIONS,
-        "if cardinality(forgotten) > 0 then",
+        "if nameless <> '{}' then",
         "if false then",
         (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
         "What a worker does not know that it has comes back with its next heartbeat.",
@@ -210,16 +308,16 @@ MUTANTS = [
     Mutant(
         "give_back_burns_an_attempt",
         SESSIONS,
-        "set fence = gone.fence, run_at = p_now from gone",
-        "set fence = gone.fence, run_at = p_now, attempt = e.attempt + 1 from gone",
+        "set fence = h.fence, run_at = p_now from held as h",
+        "set fence = h.fence, run_at = p_now, attempt = e.attempt + 1 from held as h",
         (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
         "What was not started burns no attempt.",
     ),
     Mutant(
         "give_back_keeps_the_old_fence",
         SESSIONS,
-        "set fence = gone.fence, run_at = p_now from gone",
-        "set run_at = p_now from gone",
+        "set fence = h.fence, run_at = p_now from held as h",
+        "set run_at = p_now from held as h",
         (f"{DISPATCH_TEST}::test_every_claim_of_an_execution_has_a_higher_fence[embedded]",),
         "The fence of a claim that was given back counts, however little time has passed.",
     ),
@@ -495,20 +593,12 @@ MUTANTS = [
         (f"{TASKS_TEST}::test_what_no_worker_serves_waits_and_runs_when_one_comes",),
         "What no worker of the queue can run is not made ready.",
     ),
-    Mutant(
-        "backlog_not_regrouped",
-        ADMIT,
-        "more := hourbell.regroup(p_batch) or more;",
-        "more := more;",
-        (f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[uniform]",),
-        "What was ready before the workers of a queue differed is found by its task too.",
-    ),
     # Claims.
     Mutant(
         "claims_of_all_tasks",
         CLAIM,
-        "where l.task is null and (fitting is null or r.task = any (fitting)));",
-        "where l.task is null);",
+        "r.tag >= v and (p_fitting is null or r.task = any (p_fitting))",
+        "r.tag >= v",
         (f"{TASKS_TEST}::test_a_session_that_the_gate_has_not_seen_is_given_its_own_tasks_only",),
         "A session is given only the tasks that it serves.",
     ),
@@ -607,8 +697,8 @@ MUTANTS = [
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "from ended as e join taken as t using (id) where t.kind in (2, 6))",
-        "from ended as e join taken as t using (id) where false)",
+        "p_now, reason, error, letter from gone where kind in (2, 6))",
+        "p_now, reason, error, letter from gone where false)",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
     ),
@@ -648,7 +738,7 @@ MUTANTS = [
     Mutant(
         "holds_kept_at_a_retry",
         SETTLE,
-        "if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;",
+        "perform hourbell.let_go(requeued, false, p_now);",
         "",
         (f"{LIMITS_TEST}::test_whatever_becomes_of_a_run_its_place_is_free_again[retry]",),
         "An execution that waits for its retry takes nobody's place.",
@@ -656,8 +746,8 @@ MUTANTS = [
     Mutant(
         "key_let_go_at_a_retry",
         SETTLE,
-        "perform hourbell.let_go(holding, false, p_now); freed := true; end if;",
-        "perform hourbell.let_go(holding, true, p_now); freed := true; end if;",
+        "perform hourbell.let_go(requeued, false, p_now);",
+        "perform hourbell.let_go(requeued, true, p_now);",
         (f"{LIMITS_TEST}::test_a_retrying_head_keeps_its_key",),
         "What shares a key goes in order, and a retrying head keeps it.",
     ),

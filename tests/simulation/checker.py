@@ -541,7 +541,16 @@ def _not_to_be_missed(case: Case, document: Document, fate: Fate) -> str | None:
     if policy == "latest":
         # The newer one has a fate of its own, so the newest of all runs; or a change under way has taken it back.
         return None if following else "ends with the newest occurrence that was due"
-    made_up = [at for at in following if case.of_occurrence[fate.job, at]]
+    made_up = [
+        at
+        for at in following
+        if case.of_occurrence[fate.job, at]
+        # or it was made up, and then the gate came too late for it
+        or any(
+            other.missed == 1 and other.recorded_at > fate.recorded_at
+            for other in _missed(case, fate.job, at)
+        )
+    ]
     window = timedelta(seconds=document.get("catch_up_window_seconds", 86_400))
     limit = document.get("catch_up_limit", 100)
     within = last > fate.recorded_at - window and len(made_up) < limit

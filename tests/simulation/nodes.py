@@ -354,7 +354,7 @@ class Worker(Node):
 
     async def _leased(self, session: Session) -> set[tuple[int, int]]:
         rows = await self._world.database.fetch(
-            "select id, fence from hourbell.leased where session = $1", session.id
+            "select id, fence from hourbell.leases where session = $1", session.id
         )
         return {(row["id"], row["fence"]) for row in rows}
 
@@ -466,7 +466,7 @@ class Worker(Node):
         """The answer is lost; what was claimed is claimed."""
         rows = await self._world.database.fetch(
             "select e.id, coalesce(e.job, e.id) as job, e.occurrence, e.attempt + 1 as attempt, l.fence"
-            " from hourbell.leased as l join hourbell.executions as e using (id)"
+            " from hourbell.leases as l join hourbell.executions as e using (id)"
             " where l.session = $1 and l.claim = $2 order by e.id",
             session.id,
             number,

@@ -96,9 +96,9 @@ select e.id, coalesce(e.job, e.id) as job, e.origin, e.occurrence, e.run_at, e.a
     when exists (select from hourbell.due as d where d.id = e.id) then 'due'
     when exists (select from hourbell.parked as p where p.id = e.id) then 'parked'
     when exists (select from hourbell.held as h where h.id = e.id) then 'held'
-    when exists (select from hourbell.ready as r where r.id = e.id) then 'ready'
+    when exists (select from hourbell.ready as r where e.id = any (r.ids)) then 'ready'
     when exists (select from hourbell.suspects as s where s.id = e.id) then 'suspects'
-    when exists (select from hourbell.leased as l where l.id = e.id) then 'leased'
+    when exists (select from hourbell.leases as l where l.id = e.id) then 'leased'
     else 'nowhere' end as place
 from hourbell.executions as e order by e.id
 """
@@ -602,7 +602,7 @@ class Simulation:
         agenda = await self._look()
         overdue = agenda.joining or agenda.plan or agenda.due or agenda.ready or agenda.expired
         busy = any(worker.running for worker in self._workers)
-        doomed = await self.database.value("select exists (select from hourbell.leased)")
+        doomed = await self.database.value("select exists (select from hourbell.leases)")
         return not (overdue or busy or doomed)
 
     async def _checkpoint(self) -> None:

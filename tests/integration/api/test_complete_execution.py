@@ -30,7 +30,7 @@ async def snapshot(engine: Engine) -> Any:
     """All that a stale call might change."""
     rows = await engine.database.fetch(
         "select 'ledger' as place, id, fence, status::text as what from hourbell.ledger"
-        " union all select 'leased', id, fence, session::text from hourbell.leased"
+        " union all select 'leased', id, fence, session::text from hourbell.leases"
         " union all select 'executions', id, fence, attempt::text from hourbell.executions order by 1, 2"
     )
     return [tuple(row) for row in rows]

@@ -437,7 +437,11 @@ async def fates(engine: Engine) -> Counter[str]:
     return named
 
 
-_PLACES = " union all ".join(f"select '{name}' as name, id from hourbell.{name}" for name in PLACES)  # noqa: S608
+_IDS = {"ready": "(select unnest(ids) as id from hourbell.ready) as r", "leased": "hourbell.leases"}
+_PLACES = " union all ".join(
+    f"select '{name}' as name, id from {_IDS.get(name, f'hourbell.{name}')}"  # noqa: S608
+    for name in PLACES
+)
 
 
 async def places(engine: Engine) -> Counter[str]:
@@ -465,9 +469,9 @@ select e.id from hourbell.executions as e
 where not exists (select from hourbell.due as p where p.id = e.id)
   and not exists (select from hourbell.parked as p where p.id = e.id)
   and not exists (select from hourbell.held as p where p.id = e.id)
-  and not exists (select from hourbell.ready as p where p.id = e.id)
+  and not exists (select from hourbell.ready as p where e.id = any (p.ids))
   and not exists (select from hourbell.suspects as p where p.id = e.id)
-  and not exists (select from hourbell.leased as p where p.id = e.id)
+  and not exists (select from hourbell.leases as p where p.id = e.id)
 """
 _TWICE = (
     f"select id, array_agg(name) as names from ({_PLACES}) as p group by id having count(*) > 1"  # noqa: S608
@@ -477,7 +481,7 @@ select p.id, p.name from ({_PLACES}) as p
 where not exists (select from hourbell.executions as e where e.id = p.id)
 """  # noqa: S608
 _UNHELD = """
-select id from hourbell.leased as l where not exists (select from hourbell.sessions as s where s.id = l.session)
+select ids from hourbell.leased as l where not exists (select from hourbell.sessions as s where s.id = l.session)
 """
 
 

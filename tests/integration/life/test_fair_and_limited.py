@@ -339,7 +339,7 @@ async def pages_of_a_round(engine: Engine, hand: Hand) -> int:
             seen = json.loads(plan)[0]["Plan"]
             pages += seen["Shared Hit Blocks"] + seen["Shared Read Blocks"]
     leased = await engine.database.fetch(
-        "select id, fence from hourbell.leased where session = $1 and claim = 1", session.id
+        "select id, fence from hourbell.leases where session = $1 and claim = 1", session.id
     )
     assert len(leased) == 1_000
     await hand.dispatch.settle(session, [Settlement(row["id"], row["fence"], 0) for row in leased])
@@ -369,19 +369,19 @@ async def test_what_is_blocked_slows_nothing_else(engine: Engine, blocker: str) 
     await (await Hand.opened(engine)).claim()  # the one that has the key
     # The least of several: how many pages a table has at the moment, and vacuum, come and go.
     beside = min([await pages_of_a_round(engine, hand) for _ in range(4)])
-    assert beside < 1.1 * alone
+    assert beside < 1.2 * alone  # of which a seventh is to look for a limit of each tenant
 
 
 # Concurrency.
 
 _OVER = """
-select 'tenant', e.tenant::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+select 'tenant', e.tenant::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
 join hourbell.tenants as t on t.id = e.tenant where t.name = 'limited' group by e.tenant having count(*) > 3
 union all
-select 'queue', e.queue::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+select 'queue', e.queue::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
 group by e.queue having count(*) > 8
 union all
-select 'key', e.key::text, count(*) from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+select 'key', e.key::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
 where e.key is not null group by e.key having count(*) > 1
 """
 

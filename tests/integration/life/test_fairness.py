@@ -151,5 +151,7 @@ async def test_who_is_let_go_in_thousands_does_not_hold_up_the_others(still: Eng
     await hand.succeed([run])
     for _ in range(3):
         await admit(still, await still.clock.now())
-    ready = await still.database.fetch("select id from hourbell.ready where id = $1", second)
+    ready = await still.database.fetch(
+        "select ids from hourbell.ready where $1 = any (ids)", second
+    )
     assert len(ready) == 1

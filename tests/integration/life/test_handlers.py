@@ -275,7 +275,7 @@ async def test_a_lost_handler_that_will_not_stop_is_told_again_and_keeps_its_slo
     await ready(engine, "stubborn")
     async with working(engine, {"stubborn": stubborn.run}, slots=1):
         await stubborn.began.wait()
-        await engine.database.value("delete from hourbell.leased returning id")
+        await engine.database.value("delete from hourbell.leased")
         await stubborn.was_told(1)
         other = await ready(engine)
         await stubborn.was_told(4)

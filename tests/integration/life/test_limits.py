@@ -442,7 +442,8 @@ async def test_a_weight_acts_on_what_is_ready(still: Engine) -> None:
     await limit_tenant(still, "a", weight=3)
     await admit_all(still)
     hand = await Hand.opened(still)
-    assert by_tenant(await hand.claim(40)) == pytest.approx({"a": 30, "b": 10}, abs=1)
+    # What became ready together may be claimed together: here up to 15 of each.
+    assert by_tenant(await hand.claim(80)) == pytest.approx({"a": 60, "b": 20}, abs=10)
 
 
 async def test_nothing_is_admitted_to_a_queue_that_nobody_serves(still: Engine) -> None:

@@ -32,7 +32,7 @@ from integration.life.support import (
     travel,
 )
 
-LIMITED = "(select id, held from hourbell.ready union all select id, held from hourbell.suspects)"
+LIMITED = "(select unnest(ids) as id, held from hourbell.ready union all select id, held from hourbell.suspects)"
 INVARIANTS = {
     "a hold of nothing": "select h.* from hourbell.holds as h where not exists (select from hourbell.executions as e where e.id = h.id)",
     "an offer of what is not ready": f"select o.* from hourbell.offers as o where not exists (select from {LIMITED} as r where r.id = o.id)",  # noqa: S608
@@ -40,9 +40,9 @@ INVARIANTS = {
     "a hold of what waits": f"""
         select h.* from hourbell.holds as h where kind < 4
           and not exists (select from {LIMITED} as r where r.id = h.id)
-          and not exists (select from hourbell.leased as l where l.id = h.id)""",  # noqa: S608
+          and not exists (select from hourbell.leases as l where l.id = h.id)""",  # noqa: S608
     "a key twice": """
-        select e.key from hourbell.leased as l join hourbell.executions as e on e.id = l.id
+        select e.key from hourbell.leases as l join hourbell.executions as e on e.id = l.id
         where e.key is not null group by e.key having count(*) > max(e.key_limit)""",
 }
 TENANTS, QUEUES, HOSTS = ("a", "b"), ("default", "other"), ("h1", "h2")

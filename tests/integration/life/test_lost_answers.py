@@ -58,7 +58,7 @@ async def test_a_claim_repeated_under_its_number_gives_the_same_rows(engine: Eng
         await hand.claim(4)
     first = {
         (row["id"], row["fence"])
-        for row in await engine.database.fetch("select id, fence from hourbell.leased")
+        for row in await engine.database.fetch("select id, fence from hourbell.leases")
     }
     assert len(first) == 4
     again = await hand.claim_again(4)

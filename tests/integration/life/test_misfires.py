@@ -265,8 +265,8 @@ async def test_what_was_put_back_among_the_due_is_not_judged_again(
     await admit_all(still)
     assert await places(still) == {"ready": 1}
     async with still.database.transaction() as connection:
-        [row] = await connection.fetch("delete from hourbell.ready returning id")
-        await connection.execute("select hourbell.requeue(array[$1::bigint])", row["id"])
+        [row] = await connection.fetch("delete from hourbell.ready returning ids")
+        await connection.execute("select hourbell.requeue($1)", row["ids"])
     await travel(still, at("10:40"))
     await (await Hand.opened(still)).run_all()
     assert await fates_of(still, job) == {"10:01": "ran"}

@@ -46,7 +46,7 @@ Starts = dict[str, list[float]]  # by the name of their limit
 _KEEP_STARTS = """
 create table if not exists hourbell.kept_starts (id bigint not null, at timestamptz not null);
 create or replace function hourbell.keep_start() returns trigger language plpgsql as
-$$ begin insert into hourbell.kept_starts values (old.id, old.claimed_at); return null; end $$;
+$$ begin insert into hourbell.kept_starts select unnest(old.ids), old.claimed_at; return null; end $$;
 create or replace trigger keep_start after delete on hourbell.leased for each row execute function hourbell.keep_start();
 """
 _STARTS = """

@@ -153,8 +153,8 @@ async def test_a_backlog_of_a_busy_worker_hides_nothing(engine: Engine, first: s
     await admit_all(engine)
     if first == "uniform":
         idle = await Hand.opened(engine, tasks=["greet"])
-        await admit_all(engine)  # everything is regrouped, a part in each pass
-        assert await engine.database.value("select bool_and(apart) from hourbell.ready")
+        await admit_all(engine)
+        assert await is_mixed(engine)
     assert greet in ids(await idle.claim(10))
     assert len(await busy.claim(500)) == 500
 
@@ -176,23 +176,30 @@ async def test_in_a_uniform_fleet_nothing_is_kept_by_task(engine: Engine) -> Non
     await made(engine, "print", 5)
     await admit_all(engine)
     assert not await is_mixed(engine)
-    assert not await engine.database.value("select bool_or(apart) from hourbell.ready")
     assert [len(await hand.claim(4)) for hand in hands] == [4, 4, 2]
 
 
-async def test_a_queue_is_mixed_no_more_when_its_sessions_are_alike_and_nothing_is_ready(
+async def test_a_queue_is_mixed_no_more_when_its_sessions_are_alike_and_serve_all_that_is_ready(
     engine: Engine,
 ) -> None:
     one, other = await Hand.opened(engine, tasks=["greet"]), await Hand.opened(engine)
     await made(engine, "greet")
     await admit_all(engine)
+    await made(engine, "print")
+    await admit_all(engine)
     assert await is_mixed(engine)
     await PostgresDispatch(engine).close(other.session)
-    await admit_all(engine)
-    assert await is_mixed(engine)  # what is ready was admitted for both
-    await one.succeed(await one.claim())
-    await admit_all(engine)
-    assert not await is_mixed(engine)
+    async with in_transaction(engine) as own:  # what nobody serves any more cannot be taken out yet
+        await own.database.fetch("select from hourbell.ready for update")
+        await admit_all(engine)
+        assert await is_mixed(engine)
+
+    async def is_uniform() -> bool:
+        await admit_all(engine)
+        return not await is_mixed(engine)
+
+    assert await eventually(is_uniform)
+    assert len(await one.claim()) == 1
 
 
 async def test_what_is_ready_waits_again_when_its_last_worker_leaves(engine: Engine) -> None:
@@ -252,15 +259,6 @@ async def test_a_claim_locks_nothing_that_another_worker_serves(engine: Engine) 
         )
         assert set(taken["ids"]) == greets
         assert ids(await printer.claim()) == prints
-
-
-async def test_a_mixed_queue_gives_what_an_older_gate_made_ready(engine: Engine) -> None:
-    greeter = await Hand.opened(engine, tasks=["greet"])
-    await Hand.opened(engine, tasks=["print"])
-    greets = await made(engine, "greet", 3)
-    await admit_all(engine)
-    await engine.database.value("update hourbell.ready set task = 0, apart = false")
-    assert ids(await greeter.claim()) == greets
 
 
 async def test_a_mixed_queue_has_its_turn_beside_a_long_one(engine: Engine) -> None:

@@ -262,8 +262,8 @@ async def test_a_lost_lease_cancels_that_handler_and_no_other(engine: Engine) ->
     async with working(engine, {"work": work.run}):
         await work.has_started(2)
         taken = await engine.database.value(
-            "delete from hourbell.leased where ctid = (select min(ctid) from hourbell.leased)"
-            " returning id"
+            "update hourbell.executions set fence = 2^62 where id = ("
+            "select min(id) from hourbell.executions) returning id"
         )
         await work.was_cancelled()
         work.let_go.set()

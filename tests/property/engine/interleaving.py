@@ -64,8 +64,8 @@ _KINDS = (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED)
 
 _STATUSES = """
 select e.id, e.occurrence, case
-    when exists (select from hourbell.leased as l where l.id = e.id) then 'RUNNING'
-    when exists (select from hourbell.ready as r where r.id = e.id)
+    when exists (select from hourbell.leases as l where l.id = e.id) then 'RUNNING'
+    when exists (select from hourbell.ready as r where e.id = any (r.ids))
       or exists (select from hourbell.suspects as s where s.id = e.id) then 'QUEUED'
     when e.attempt > 0 then 'RETRYING'
     else 'SCHEDULED' end as status
@@ -175,7 +175,7 @@ class Interleaving:
             due = await self._database.value(
                 "select exists (select from hourbell.due where run_at <= $1)"
                 " or exists (select from hourbell.ready) or exists (select from hourbell.suspects)"
-                " or exists (select from hourbell.leased) or exists (select from hourbell.parked)",
+                " or exists (select from hourbell.leases) or exists (select from hourbell.parked)",
                 self.now,
             )
             if not due:
@@ -521,7 +521,7 @@ class Interleaving:
 
     async def _lose_worker_when_idle(self) -> None:
         """What a lost session still holds comes back by the reaper."""
-        orphaned = await self._database.value("select exists (select from hourbell.leased)")
+        orphaned = await self._database.value("select exists (select from hourbell.leases)")
         if orphaned and not self._running:
             await self._do_lose_worker(0, 0)
 

@@ -192,7 +192,9 @@ def test_priorities_of_its_own_gain_a_tenant_nothing_among_those_of_one(
             for _ in range(batches):
                 await queue.claim(Claim(10))
         medium = [each.tenant for each in queue.served if each.priority == 2]
-        assert abs(medium.count(0) - medium.count(1)) <= 10
+        assert (
+            abs(medium.count(0) - medium.count(1)) <= 15
+        )  # a slab: a quarter of what comes at once
 
     in_database(work)
 

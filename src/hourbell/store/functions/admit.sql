@@ -134,7 +134,6 @@ declare
   crowded int[];  -- tiers above level 0 with due rows
   tiers int[];  -- level 0 of this priority, and its crowded tiers
   served hourbell.sessions[];
-  mixed smallint[];  -- queues whose sessions do not all serve the same tasks
   generation int;
   from_below boolean;
   woken hourbell.due[] := '{}';
@@ -161,13 +160,12 @@ begin
     room := room - 2 * cardinality(woken);
     admitted := cardinality(woken);
   end if;
-  if exists (select from hourbell.fleets where fleets.mixed) then more := hourbell.regroup(p_batch) or more; end if;
   served := hourbell.served();
-  mixed := array(select queue from hourbell.fleets where fleets.mixed);
+  if exists (select from hourbell.fleets where mixed) then perform hourbell.end_mixed(served); end if;
   generation := hourbell.generation();  -- before any limit is read
   if from_below and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
-      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, mixed, generation, p_now,
+      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now,
         this_pass);
     end loop;
     woken := '{}';
@@ -225,7 +223,7 @@ begin
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    limited := n - missed - hourbell.let_on(rows, p, served, mixed, generation, p_now, this_pass);
+    limited := n - missed - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
 
     -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
     -- due "now" is committed some milliseconds later.
@@ -247,8 +245,7 @@ end $$;
 
 -- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
 create or replace function hourbell.let_on(
-  p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_mixed smallint[], p_generation int, p_now timestamptz,
-  p_pass bigint
+  p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz, p_pass bigint
 ) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -264,11 +261,11 @@ begin
   -- Overlap is decided once. An execution that has been parked for something else since then is the earlier run.
   if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
-    perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
+    perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
   rows := hourbell.restrict(rows, p, p_served, p_now, p_pass);
-  perform hourbell.offer(rows, p, p_mixed, p_generation, p_now, p_pass);
+  perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & 256 = 0);
 end $$;
 
@@ -296,9 +293,11 @@ begin
   return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
 end $$;
 
--- Makes executions of one priority ready. Fairness comes from the tag that each row gets.
+-- Makes executions of one priority ready. Fairness comes from the tag that each gets. They are cut into slabs in the
+-- order of their tags, small enough for four claims of each session of the queue; what holds something of a limit is
+-- a slab of its own.
 create or replace function hourbell.offer(
-  p_rows hourbell.due[], p smallint, p_mixed smallint[], p_generation int, p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
@@ -319,7 +318,13 @@ begin
   with tagged as materialized (
     select tag, id, queue, checks, hourbell.task(target) as task
     from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
-  set_apart as (
+  sizes as materialized (
+    select t.queue, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1) as size
+    from (select queue, count(*) as n from tagged group by queue) as t
+    cross join lateral (
+      select count(*) as n from hourbell.sessions as s
+      where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
+  suspected as (
     insert into hourbell.suspects (tag, id, queue, priority, since, held, generation, task)
     select tag, id, queue, p, p_now, checks & 256 > 0, p_generation, task from tagged where checks & 2 > 0),
   times as materialized (
@@ -333,9 +338,13 @@ begin
   highest as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, p, v, highest, p_pass from times)
-  insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
-  select tag, id, queue, p, checks & 256 > 0, p_generation, task, queue = any (p_mixed)
-  from tagged where checks & 2 = 0 order by queue, tag;
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+  select min(tag), max(tag), p_generation, task, queue, p, checks & 256 > 0, array_agg(id order by tag, id)
+  from (
+    select tag, id, queue, checks, task, s.size, row_number() over (partition by queue, task order by tag, id) - 1 as nth
+    from tagged join sizes as s using (queue) where checks & 2 = 0) as t
+  group by queue, task, checks & 256 > 0, case when checks & 256 > 0 then -1 - nth else nth / size end
+  order by queue, min(tag);
 end $$;
 
 -- The tags of rows of one priority, in row order. Each tenant continues in its lane from its last tag, but never below

@@ -22,7 +22,8 @@ begin
     greatest(least(extract(epoch from p_now - l.claimed_at) * 1000, 2000000000) - a.begun_ms, 0)::int)
   into ids, fences, begun, took
   from noted as a cross join lateral (
-    select claimed_at from hourbell.leased as l where l.session = 0 and l.id = a.id and l.fence = a.fence offset 0) as l;
+    select claimed_at from hourbell.leased as l
+    where l.session = 0 and l.fence = a.fence and l.ids = array[a.id] offset 0) as l;
   if ids is null then return '{}'; end if;
   n := cardinality(ids);
   select s.refused into refused from hourbell.settle(

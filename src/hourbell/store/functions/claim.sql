@@ -28,10 +28,11 @@ declare
   p smallint;
   room int;
   queues smallint[];
-  lines int[];  -- the task of each of `queues`; null: by the tag alone
+  lines int[];  -- the task of each of `queues`; null: all
   mixed smallint[] := '{}';  -- queues in which the session looks up its tasks one by one
   fitting int[];  -- tasks that this session serves; null: all
   shares int[];
+  slabs hourbell.ready[];
   in_hand boolean;
   takes_long boolean;
   solo boolean := false;
@@ -40,7 +41,6 @@ declare
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
-  picked tid[];
   tags float8[] := '{}';  -- of `held`, because some of those rows may have to go back
   generations int[] := '{}';
   late bigint[];
@@ -58,7 +58,7 @@ begin
 
   -- All unnumbered claims share number 0, so it identifies none of them.
   if p_repeated and p_claim > 0 then
-    more := array(select id from hourbell.leased where leased.session = p_session and claim = p_claim);
+    more := array(select id from hourbell.leases where leases.session = p_session and claim = p_claim);
     if more <> '{}' then
       select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
       from hourbell.held_by(p_session, p_token, more) as h;
@@ -74,9 +74,9 @@ begin
   if session.quarantine or exists (
       select from hourbell.suspects
       where queue = any (session.queues) and (fitting is null or task = any (fitting))) then
-    in_hand := exists (select from hourbell.leased where leased.session = p_session);
+    in_hand := exists (select from hourbell.leases where leases.session = p_session);
     takes_long := exists (
-        select from hourbell.leased where leased.session = p_session and not alone and claimed_at < p_now - p_patience)
+        select from hourbell.leases where leases.session = p_session and not alone and claimed_at < p_now - p_patience)
       and not exists (
         select from hourbell.suspects
         where queue = any (session.queues) and (fitting is null or task = any (fitting)) and since < p_now - 20 * p_patience);
@@ -112,21 +112,13 @@ begin
     foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
-      -- The rows that this session may take form lines: one per queue, or in a mixed queue one per task that the
-      -- session serves. While a mixed queue is being regrouped, some of its rows can be found by tag only.
+      -- What this session may take forms lines: one per queue, or in a mixed queue one per task that the session
+      -- serves. Usually only one of them has slabs of this priority.
       queues := session.queues; lines := array[null::int]; shares := array[room];
       if cardinality(queues) > 1 or mixed <> '{}' then
-        -- Usually only one line has rows of this priority.
         select coalesce(array_agg(l.queue), '{}'), array_agg(l.task) into queues, lines
         from (
-          select queue, null::int as task from unnest(session.queues) as q(queue)
-          where not queue = any (mixed) or exists (select from hourbell.regroupings as r where r.queue = q.queue)
-            -- A gate of the version before makes rows ready that are not `apart`.
-            or not (
-              select r.apart from hourbell.virtual_time as v cross join lateral (
-                select apart from hourbell.ready as r
-                where r.queue = q.queue and r.priority = p and r.tag >= v.v order by r.tag limit 1) as r
-              where v.queue = q.queue and v.priority = p order by v.pass desc limit 1)
+          select queue, null::int as task from unnest(session.queues) as q(queue) where not queue = any (mixed)
           union all
           select queue, task from unnest(mixed) as q(queue) cross join unnest(fitting) as t(task)) as l
         cross join lateral (
@@ -134,56 +126,42 @@ begin
         where case when l.task is null then exists (
             select from hourbell.ready as r where r.queue = l.queue and r.priority = p and r.tag >= v.v offset 0)
           else exists (
+            -- A comparison of rows, which only the index by task has: statistics may prefer the other one.
             select from hourbell.ready as r
-            where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart offset 0) end;
+            where r.queue = l.queue and r.priority = p and r.task = l.task and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
       -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue.
       if cardinality(queues) > 1 then
         shares := array(
-          select count(t.pos) from unnest(queues) with ordinality as l(queue, pos)
+          select coalesce(sum(least(t.n, room - t.before)), 0) from unnest(queues) with ordinality as l(queue, pos)
           left join (
-            select l.pos from unnest(queues, lines) with ordinality as l(queue, task, pos)
+            select l.pos, r.n, sum(r.n) over (order by r.tag - v.v, l.pos rows unbounded preceding) - r.n as before
+            from unnest(queues, lines) with ordinality as l(queue, task, pos)
             cross join lateral (
               select v from hourbell.virtual_time as v
               where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
             cross join lateral (
-              (select tag from hourbell.ready as r
+              (select tag, cardinality(ids) as n from hourbell.ready as r
                where l.task is null and r.queue = l.queue and r.priority = p and r.tag >= v.v order by r.tag limit room)
               union all
-              (select tag from hourbell.ready as r
-               where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart
-               order by r.tag limit room)) as r
-            order by r.tag - v.v limit room) as t on t.pos = l.pos
+              (select tag, cardinality(ids) from hourbell.ready as r
+               where r.queue = l.queue and r.priority = p and r.task = l.task and (r.task, r.tag) >= (l.task, v.v)
+               order by r.task, r.tag limit room)) as r) as t on t.pos = l.pos and t.before < room
           group by l.pos order by l.pos);
       end if;
-      picked := array(
-        select r.row from unnest(queues, lines, shares) as l(queue, task, share)
-        cross join lateral (
-          select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
-        cross join lateral (
-          select ctid as row, task from hourbell.ready as r
-          where r.queue = l.queue and r.priority = p and r.tag >= v.v
-          order by r.tag limit l.share for update skip locked) as r
-        where l.task is null and (fitting is null or r.task = any (fitting)));
-      if mixed <> '{}' then
-        picked := picked || array(
-          select r.row from unnest(queues, lines, shares) as l(queue, task, share)
-          cross join lateral (
-            select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
-          cross join lateral (
-            select ctid as row from hourbell.ready as r
-            where r.queue = l.queue and r.priority = p and r.task = l.task and r.tag >= v.v and r.apart
-            order by r.tag limit l.share for update skip locked) as r
-          where l.task is not null);
-      end if;
-      continue when picked = '{}';
-      with taken as (
-        delete from hourbell.ready where ctid = any (picked) returning id, tag, held, generation)
-      select array_agg(id order by tag), array_agg(id) filter (where generation < newest), array_agg(id order by tag) filter (where held),
-        tags || array_agg(tag order by tag) filter (where held), generations || array_agg(generation order by tag) filter (where held)
-      into more, older, holding, tags, generations from taken;
-      popped := popped || more; held := held || holding; stale := stale || older;
+      for k in 1 .. cardinality(queues) loop
+        slabs := hourbell.take_slabs(queues[k], p, lines[k], fitting, shares[k]);
+        continue when slabs = '{}';
+        select popped || array_agg(i.id order by s.pos, i.pos),
+          stale || array_agg(i.id) filter (where s.generation < newest),
+          held || array_agg(i.id order by s.pos) filter (where s.single),
+          tags || array_agg(s.tag order by s.pos) filter (where s.single),
+          generations || array_agg(s.generation order by s.pos) filter (where s.single)
+        into popped, stale, held, tags, generations
+        from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
+        cross join lateral unnest(s.ids) with ordinality as i(id, pos);
+      end loop;
     end loop;
   end if;
   if cardinality(popped) = 0 then return; end if;
@@ -194,9 +172,8 @@ begin
     late := hourbell.late_starts(held, at);
     if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
     if late <> '{}' then
-      insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
-      select h.tag, h.id, e.queue, e.priority, true, h.generation, hourbell.task(e.target),
-        exists (select from hourbell.fleets as f where f.queue = e.queue and f.mixed)
+      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+      select h.tag, h.tag, h.generation, hourbell.task(e.target), e.queue, e.priority, true, array[h.id]
       from unnest(held, tags, generations) as h(id, tag, generation)
       cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
       where h.id = any (late);
@@ -209,7 +186,7 @@ begin
   with found as materialized (
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
       hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
-      greatest(e.fence + 1, least_fence) as fence, coalesce(j.version, e.version) as version, r.pos,
+      e.fence as last_fence, coalesce(j.version, e.version) as version, r.pos, held <> '{}' and e.id = any (held) as holds,
       -- the plain case; all others are left to set_aside
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
@@ -221,15 +198,22 @@ begin
     from unnest(popped) with ordinality as r(id, pos)
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job),
+  -- Each slab has a fence of its own, above all that its executions had before. What holds limits is leased one by one.
+  leasing as materialized (
+    select f.*, greatest(least_fence, max(last_fence) over () + 1) + case when holds then plain_slabs + nth else nth / 100 end as fence
+    from (
+      select found.*, row_number() over (partition by holds order by pos) - 1 as nth,
+        (count(*) filter (where not holds) over () + 99) / 100 as plain_slabs
+      from found where plain) as f
+    order by pos),
   kept as (
-    insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
-    select p_session, id, fence, at, p_claim, version, solo, held <> '{}' and id = any (held) from found where plain)
-  select array_agg(id) filter (where plain), array_agg(coalesce(job, id)) filter (where plain),
-    array_agg(tenant) filter (where plain), array_agg(attempt + 1) filter (where plain),
-    array_agg(fence) filter (where plain), array_agg(occurrence) filter (where plain),
-    array_agg(found.finish_by) filter (where plain), array_agg(spec) filter (where plain),
-    array_agg(id) filter (where not plain)
-  into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from found;
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+    select p_session, fence, at, p_claim, solo, holds, array_agg(id), case when count(job) > 0 then array_agg(version) end
+    from leasing group by fence, holds)
+  select array_agg(id), array_agg(coalesce(job, id)), array_agg(tenant), array_agg(attempt + 1), array_agg(fence),
+    array_agg(occurrence), array_agg(leasing.finish_by), array_agg(spec),
+    (select array_agg(id order by pos) from found where not plain)
+  into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from leasing;
 
   if more is not null then
     if stale <> '{}' then
@@ -241,22 +225,82 @@ begin
   end if;
   -- Counted runs are leased by set_aside, so the answer is read again: by the ids taken, not by the claim's number.
   if more is not null and exists (
-      select from hourbell.leased as l where l.session = p_session and l.id = any (more)) then
+      select from hourbell.leases as l where l.session = p_session and l.id = any (more)) then
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
     from hourbell.held_by(p_session, p_token, popped) as h;
   end if;
-  if held <> '{}' and hourbell.start_paced(p_session, held, p_now, p_at_once) then
+  if held <> '{}' and hourbell.start_paced(p_session, held, least_fence, p_now, p_at_once) then
     waits := hourbell.waits_of(p_session, ids, hourbell.clock());
   end if;
+end $$;
+
+-- Takes p_room executions of one line out of `ready`, or fewer: whole slabs in the order of their tags, and a part of
+-- the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
+-- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take`, whose
+-- plan settings apply.
+create or replace function hourbell.take_slabs(p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int)
+returns hourbell.ready[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  v float8;
+  slabs hourbell.ready[] := '{}';
+  more hourbell.ready[];
+  last hourbell.ready;
+  got int := 0;  -- executions of `slabs`
+  n int;
+  kept int;
+  wanted int := greatest(p_room / 100, 1);  -- slabs: rather too few, because what is too much has to be put back
+begin
+  if p_room <= 0 then return '{}'; end if;
+  select t.v into v from hourbell.virtual_time as t where t.queue = p_queue and t.priority = p_priority order by pass desc limit 1;
+  loop
+    if p_task is null then
+      with gone as (
+        delete from hourbell.ready where ctid = any (array(
+          select ctid from hourbell.ready as r
+          where r.queue = p_queue and r.priority = p_priority and r.tag >= v and (p_fitting is null or r.task = any (p_fitting))
+          order by r.tag limit wanted for update skip locked))
+        returning ready)
+      select array_agg(ready order by (ready).tag), sum(cardinality((ready).ids)) into more, n from gone;
+    else
+      with gone as (
+        delete from hourbell.ready where ctid = any (array(
+          select ctid from hourbell.ready as r
+          where r.queue = p_queue and r.priority = p_priority and r.task = p_task and (r.task, r.tag) >= (p_task, v)
+          order by r.task, r.tag limit wanted for update skip locked))
+        returning ready)
+      select array_agg(ready order by (ready).tag), sum(cardinality((ready).ids)) into more, n from gone;
+    end if;
+    exit when more is null;
+    slabs := slabs || more; got := got + n;
+    exit when got >= p_room or cardinality(more) < wanted;
+    wanted := ceil((p_room - got)::float8 * cardinality(slabs) / got);
+  end loop;
+  while got > p_room loop
+    last := slabs[cardinality(slabs)];
+    n := cardinality(last.ids);
+    slabs := slabs[:cardinality(slabs) - 1];
+    if got - n < p_room then
+      kept := p_room - got + n;
+      slabs := slabs || row(last.tag, last.last_tag, last.generation, last.task, last.queue, last.priority, last.held,
+        last.ids[:kept])::hourbell.ready;
+      last.ids := last.ids[kept + 1:];
+      last.tag := last.tag + (last.last_tag - last.tag) * kept / (n - 1);
+    end if;
+    insert into hourbell.ready values (last.*);
+    got := got - cardinality(last.ids);
+  end loop;
+  return slabs;
 end $$;
 
 -- The seconds until each of these executions of a session may start, in the given order.
 create or replace function hourbell.waits_of(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
 language sql stable
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
   select array_agg(extract(epoch from l.claimed_at - p_now)::float8 order by i.pos)
   from unnest(p_ids) with ordinality as i(id, pos)
-  cross join lateral (select claimed_at from hourbell.leased as l where l.session = p_session and l.id = i.id offset 0) as l
+  join hourbell.leases as l on l.session = p_session and l.id = i.id
 $$;
 
 -- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
@@ -326,9 +370,9 @@ begin
         end if;
       end if;
       if fate is null then
-        insert into hourbell.leased (session, id, fence, claimed_at, claim, version, alone, held)
-        values (p_session, e.id, greatest(e.fence + 1, p_least_fence), greatest(p_now, hourbell.clock()), p_claim, coalesce(j.version, e.version), p_solo,
-          e.id = any (p_held));
+        insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+        values (p_session, greatest(e.fence + 1, p_least_fence), greatest(p_now, hourbell.clock()), p_claim, p_solo,
+          e.id = any (p_held), array[e.id], array[coalesce(j.version, e.version)]);
       else
         insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
         perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
@@ -391,10 +435,13 @@ begin
   taken as (delete from hourbell.ready where ctid = any (array(select row from places)) returning ready)
   select array_agg(ready) into stale from taken;
   if stale is null then return false; end if;
-  back := hourbell.recall(array(select id from unnest(stale)), p_now);
-  -- Rows that may start under the current limits are put back.
-  insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
-  select tag, id, queue, priority, held, generation, task, apart from unnest(stale) where not id = any (back);
+  back := hourbell.recall(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
+  -- Those that may start under the current limits are put back.
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+  select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.held, r.ids
+  from unnest(stale) as s cross join lateral (
+    select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos) where not i.id = any (back)) as r
+  where r.ids is not null;
   return back <> '{}';
 end $$;
 
@@ -488,8 +535,38 @@ begin
     from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,
       alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
     commit;
-    exit when not recalled or ids is not null;
-    perform hourbell.recall_next(p_session, p_now);
+    exit when ids is not null or not alive;
+    if recalled then
+      perform hourbell.recall_next(p_session, p_now);
+    else
+      exit when round > 1 or not hourbell.await_slab(p_session);
+    end if;
     commit;
   end loop;
+end $$;
+
+-- Waits a little for the first slab that a session might take: another claim has it, and puts back what it does not
+-- take. False: there is none.
+create or replace function hourbell.await_slab(p_session bigint) returns boolean
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set lock_timeout = '20ms' as $$
+#variable_conflict use_column
+declare slab tid;
+begin
+  select r.row into slab
+  from hourbell.sessions as s cross join lateral unnest(hourbell.queues_of(s)) as q(queue)
+  cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
+  cross join lateral (
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
+  cross join lateral (
+    select ctid as row from hourbell.ready as r
+    where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v and (s.tasks is null or r.task = any (s.tasks || 0))
+    order by r.tag limit 1) as r
+  where s.id = p_session order by p.priority limit 1;
+  if slab is null then return false; end if;
+  perform from hourbell.ready where ctid = slab for update;
+  return true;
+exception when lock_not_available then
+  return true;
 end $$;

@@ -99,11 +99,12 @@ language sql stable as $$
 $$;
 
 -- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes
--- the moment of its start. p_at_once: all of them start at the same moment. Returns whether any has to wait for its
--- start.
+-- the moment of its start; each is a slab of its own, and none has a fence below p_least_fence. p_at_once: all of them
+-- start at the same moment. Returns whether any has to wait for its start.
 -- Buckets are locked until the commit, in a fixed order; the caller takes no other lock after this.
-create or replace function hourbell.start_paced(p_session bigint, p_ids bigint[], p_now timestamptz, p_at_once boolean)
-returns boolean
+create or replace function hourbell.start_paced(
+  p_session bigint, p_ids bigint[], p_least_fence bigint, p_now timestamptz, p_at_once boolean
+) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -112,16 +113,16 @@ declare
   buckets hourbell.limits[] := '{}';
   l hourbell.limits;
   now timestamptz;
-  ids bigint[];
-  starts float8[];  -- the start of each of `ids`, in seconds from now
+  started bigint[];
+  starts float8[];  -- the start of each of `started`, in seconds from now
   fulls float8[] := '{}';  -- when each bucket will be full if nothing more starts, in seconds from now
   one record;
   k int;
   start float8;
   earliest float8 := 0;
 begin
-  with started as (delete from hourbell.offers where id = any (p_ids) returning offers)
-  select array_agg(offers) into taken from started;
+  with used as (delete from hourbell.offers where id = any (p_ids) returning offers)
+  select array_agg(offers) into taken from used;
   if taken is null then return false; end if;
   for l in
     select * from hourbell.limits where rate is not null and (kind, key) in (select kind, key from unnest(taken)) order by kind, key
@@ -134,7 +135,7 @@ begin
   insert into hourbell.wakes (at, kind, key) select distinct now, kind, key from unnest(taken);
 
   for round in 1 .. case when p_at_once then 2 else 1 end loop
-    ids := '{}'; starts := '{}';
+    started := '{}'; starts := '{}';
     for k in 1 .. cardinality(buckets) loop
       fulls[k] := ((buckets[k]).burst - hourbell.tokens(buckets[k], now)) / (buckets[k]).rate;
     end loop;
@@ -158,7 +159,7 @@ begin
       foreach k in array one.places loop
         fulls[k] := greatest(fulls[k], start) + 1 / (buckets[k]).rate;
       end loop;
-      ids := ids || one.id; starts := starts || start;
+      started := started || one.id; starts := starts || start;
     end loop;
     earliest := (select max(s) from unnest(starts) as s);
   end loop;
@@ -166,8 +167,8 @@ begin
   perform hourbell.write_bucket(b.kind, b.key, b.burst - b.rate * fulls[b.pos], now)
   from unnest(buckets) with ordinality as b(kind, key, max_concurrency, rate, burst, pos);
   update hourbell.leased as l set claimed_at = now + make_interval(secs => s.start)
-  from unnest(ids, starts) as s(id, start)
-  where l.session = p_session and l.id = s.id;
+  from unnest(started, starts) as s(id, start)
+  where l.session = p_session and l.fence >= p_least_fence and l.ids = array[s.id];
   return coalesce(earliest > 0, false);
 end $$;
 
@@ -295,7 +296,7 @@ begin
   with from_ready as (
     delete from hourbell.ready where ctid = any (array(
       select ctid from hourbell.ready where queue = any (p_queues) and held limit p_limit for update skip locked))
-    returning id, queue, priority),
+    returning ids[1] as id, queue, priority),
   from_suspects as (
     delete from hourbell.suspects where ctid = any (array(
       select ctid from hourbell.suspects where queue = any (p_queues) and held limit p_limit for update skip locked))
@@ -567,19 +568,21 @@ begin
     order by looked_at nulls first, id limit 1000 for update skip locked);
   if these = '{}' then return; end if;
   with running as materialized (
-    select l.row, e.id, s.kind, s.key
-    from hourbell.sessions
-    cross join lateral (
-      select ctid as row, id from hourbell.leased as l where l.session = sessions.id for update skip locked) as l
-    cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
-    cross join lateral (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)),
+    select l.session, l.fence, e.id, s.kind, s.key
+    from (select * from hourbell.leases offset 0) as l
+    -- A transaction that ends one of them waits until this commits, and then sees `held`.
+    cross join lateral (select * from hourbell.executions as e where e.id = l.id for no key update skip locked) as e
+    cross join lateral (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
+    where e.fence < l.fence),
   limited as materialized (
     select distinct c.kind, c.key from unnest(these) as c cross join lateral (
       select from hourbell.limits as m where m.kind = c.kind and m.key = c.key and m.max_concurrency is not null offset 0) as m),
   uncounted as materialized (
     select r.* from limited as l join running as r on r.kind = l.kind and r.key = l.key
     where not exists (select from hourbell.holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
-  counted as (update hourbell.leased set held = true where ctid = any (array(select row from uncounted))),
+  counted as (
+    update hourbell.leased as l set held = true from (select distinct session, fence from uncounted) as u
+    where l.session = u.session and l.fence = u.fence),
   noted as (insert into hourbell.holds (kind, key, id) select kind, key, id from uncounted)
   select array_agg(c) into found_some from unnest(these) as c
   where exists (select from uncounted as u where u.kind = c.kind and u.key = c.key);
@@ -665,7 +668,7 @@ begin
     update hourbell.tenants set weight = this.weight where id = this.tenant;
     if old <> this.weight then
       insert into hourbell.stretches (space, priority, tenant, factor, v, last, upto)
-      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then b.v else 'infinity' end
+      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then '-infinity' else 'infinity' end::float8
       from (
         select distinct on (b.space, b.priority) b.space, b.priority, b.tenants, b.lasts, coalesce(
           (select v from hourbell.virtual_time as v where v.queue = b.space and v.priority = b.priority order by pass desc limit 1),
@@ -687,25 +690,32 @@ begin
         select v from hourbell.virtual_time as v where v.queue = s.space and v.priority = s.priority order by pass desc limit 1));
     end if;
     with next as materialized (
-      (select tag, id, ctid as row from hourbell.ready
+      (select tag, ids, ctid as row from hourbell.ready
        where s.factor < 1 and queue = s.space and priority = s.priority and tag > s.upto and tag <= s.last
        order by tag fetch first p_limit rows with ties)
       union all
-      (select tag, id, ctid from hourbell.ready
-       where s.factor > 1 and queue = s.space and priority = s.priority and tag > s.v and tag <= s.last and tag < s.upto
+      (select tag, ids, ctid from hourbell.ready
+       where s.factor > 1 and queue = s.space and priority = s.priority and last_tag > s.v and tag <= s.last and tag < s.upto
        order by tag desc fetch first p_limit rows with ties)),
+    its as materialized (
+      select n.row, i.id from next as n cross join lateral unnest(n.ids) as i(id) cross join lateral (
+        select tenant from hourbell.executions as e where e.id = i.id offset 0) as e where e.tenant = s.tenant),
     moved as (
       delete from hourbell.ready where ctid = any (array(
-        select ctid from hourbell.ready where ctid = any (array(
-          select n.row from next as n cross join lateral (
-            select tenant from hourbell.executions as e where e.id = n.id offset 0) as e where e.tenant = s.tenant))
-        for update skip locked))
+        select ctid from hourbell.ready where ctid = any (array(select row from its)) for update skip locked))
       returning *),
+    -- How the tags of a slab are spread is not stored: they are interpolated.
+    parts as materialized (
+      select m.*, i.id, i.pos, its.id is not null as moves,
+        m.tag + (m.last_tag - m.tag) * (i.pos - 1) / greatest(cardinality(m.ids) - 1, 1) as own_tag
+      from moved as m cross join lateral unnest(m.ids) with ordinality as i(id, pos) left join its on its.id = i.id),
     put as (
-      insert into hourbell.ready (tag, id, queue, priority, held, generation, task, apart)
-      select s.v + (tag - s.v) * s.factor, id, queue, priority, held, generation, task,
-        apart or exists (select from hourbell.fleets as f where f.queue = moved.queue and f.mixed)
-      from moved)
+      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+      select new.tag, new.tag, generation, task, queue, priority, held, array[id]
+      from parts cross join lateral (select s.v + (own_tag - s.v) * s.factor as tag) as new where moves
+      union all
+      select min(own_tag), max(own_tag), generation, task, queue, priority, held, array_agg(id order by pos)
+      from parts where not moves group by generation, task, queue, priority, held, ids)
     select count(*), case when s.factor < 1 then max(tag) else min(tag) end into seen, come_to from next;
   else
     with next as materialized (

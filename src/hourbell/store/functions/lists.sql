@@ -30,16 +30,27 @@ return case
   when not p_in_held and e.waits_for is not null then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
--- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_wanted: the requested
--- statuses, or null. Finding a lease takes a lookup in every session, so it is skipped if no requested status depends
--- on it.
+-- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
+-- searched for each of its rows. p_only: this one only, or null. Null unless p_asked.
+create or replace function hourbell.slab_index(p_only bigint, p_asked boolean, out ids bigint[], out slabs tid[])
+language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = on as $$
+  select array_agg(i.id order by i.id, l.fence), array_agg(l.slab order by i.id, l.fence)
+  from (
+    select ctid as slab, fence, ids from hourbell.leased
+    where p_asked and cardinality(ids) > 1 and (p_only is null or p_only = any (ids)) order by fence) as l
+  cross join lateral unnest(l.ids) as i(id) where p_only is null or i.id = p_only
+$$;
+
+-- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_ids and p_slabs: see
+-- slab_index; slabs of one are looked up.
 create or replace function hourbell.whereabouts(
-  e hourbell.executions, p_asked boolean, p_wanted text[], p_now timestamptz, out in_due boolean, out in_parked boolean,
+  e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean, out in_parked boolean,
   out in_held boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
   out worker text, out expires_at timestamptz, out status text
 ) returns setof record
 language sql stable as $$
-  select p.*, l.*, s.*, hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
+  select p.*, l.*, (select o.progress from hourbell.progress as o where o.id = e.id and o.fence = l.fence), s.*,
+    hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
   from (
     select
       exists (select from hourbell.due as d
@@ -48,9 +59,12 @@ language sql stable as $$
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
       exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held) as p
   left join lateral (
-    select l.claimed_at, l.fence, l.session, l.progress from hourbell.sessions as s cross join lateral (
-      select * from hourbell.leased as l where l.session = s.id and l.id = e.id offset 0) as l
-    where not (p.in_due or p.in_parked or p.in_held) and coalesce(p_wanted && '{RUNNING,AWAITING,QUEUED}', true)
+    select claimed_at, fence, session from hourbell.leased
+    where cardinality(ids) = 1 and ids[1] = e.id and fence > e.fence and not (p.in_due or p.in_parked or p.in_held)
+    union all
+    select claimed_at, fence, session from hourbell.leased
+    where ctid = case when p_ids[width_bucket(e.id, p_ids)] = e.id then p_slabs[width_bucket(e.id, p_ids)] end
+      and fence > e.fence and not (p.in_due or p.in_parked or p.in_held)
     limit 1) as l on true
   left join lateral (select s.worker, s.expires_at from hourbell.sessions as s where s.id = l.session offset 0) as s on true
   where p_asked offset 0  -- decided before anything is looked up

@@ -31,8 +31,7 @@ begin
     select id from hourbell.sessions where expires_at <= p_now order by expires_at limit 16 for update skip locked
   loop
     begin
-      with held as materialized (
-        delete from hourbell.leased as l where l.session = expired returning l.*),
+      with held as materialized (select * from hourbell.leases as l where l.session = expired),
       judged as materialized (
         select h.*, case
           when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
@@ -66,7 +65,7 @@ begin
             history = hourbell.add_attempt(
               e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost', expired)
         from judged as j
-        where e.id = j.id and e.id = any (array(select id from judged where fate is null))
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null)) and e.fence < j.fence
         returning e.id, e.notifies)
       select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
         (select array_agg(job) from gone where overlap > 0), (select array_agg(id) from again where notifies & 2 <> 0),
@@ -78,6 +77,7 @@ begin
       perform hourbell.let_go(back, false, p_now);
       perform hourbell.let_go(over, true, p_now);
       perform hourbell.requeue(back);
+      delete from hourbell.leased where session = expired;
       perform hourbell.remember_session(expired, p_now);
       perform hourbell.end_session(expired, p_now);
       sessions := sessions + 1;
@@ -111,6 +111,7 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];
+  sessions bigint[]; fences bigint[];  -- the slabs of those that ran
   come hourbell.deadlines[];
   taken bigint[];
 begin
@@ -134,25 +135,42 @@ begin
       select h.row from over as o cross join lateral (
         select ctid as row from hourbell.held as h where h.id = o.id for update skip locked) as h))
     returning id),
-  from_leased as (
-    delete from hourbell.leased where ctid = any (array(
-      select l.row from over as o cross join hourbell.sessions as s cross join lateral (
-        select ctid as row from hourbell.leased as l where l.session = s.id and l.id = o.id for update skip locked) as l
-      where o.last_kind = 1))
-    returning session, id, fence, claimed_at),
+  running as materialized (
+    select l.session, i.id, l.fence, l.claimed_at
+    from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
+    where exists (select from over where last_kind = 1) and i.id = any (array(select id from over where last_kind = 1))),
+  fenced as (
+    update hourbell.executions as e
+    set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at),
+        history = hourbell.add_attempt(history, null, attempt + 1, l.claimed_at, p_now, l.fence, 'deadline',
+          'the total deadline passed while it ran', l.session)
+    from running as l
+    where e.id = l.id and e.fence < l.fence and e.id = any (array(
+      select f.id from hourbell.executions as f where f.id = any (array(select id from running)) for no key update skip locked))
+    returning e.id, l.session, l.fence),
   missing as materialized (
     select o.* from over as o where not o.id = any (taken || array(
-      select id from from_held union all select id from from_leased))),
+      select id from from_held union all select id from fenced))),
   looked_for as (
     insert into hourbell.deadlines (at, id, kind)
     select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id, kind + 2 from missing where not again),
   places as materialized (select distinct queue, priority from missing where again),
-  from_ready as (
+  slabs as (
     delete from hourbell.ready where ctid = any (array(
       select r.row from places as p cross join lateral (
         select ctid as row from hourbell.ready as r where r.queue = p.queue and r.priority = p.priority
-          and r.id = any (array(select id from missing where again)) for update skip locked) as r))
-    returning id, queue, priority),
+          and r.ids && array(select id from missing where again) for update skip locked) as r))
+    returning *),
+  from_ready as materialized (
+    select i.id, s.queue, s.priority from slabs as s cross join lateral unnest(s.ids) as i(id)
+    where i.id = any (array(select id from missing where again))),
+  put_back as (
+    insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+    select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.held, r.ids
+    from slabs as s cross join lateral (
+      select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos)
+      where not i.id = any (array(select id from missing where again))) as r
+    where r.ids is not null),
   refunded as (
     insert into hourbell.refunds (queue, priority, tenant)
     select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
@@ -163,21 +181,17 @@ begin
         select ctid as row from hourbell.suspects as s where s.queue = p.queue and s.priority = p.priority
           and s.id = any (array(select id from missing where again)) for update skip locked) as s))
     returning id),
-  fenced as (
-    update hourbell.executions as e
-    set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at),
-        history = hourbell.add_attempt(history, null, attempt + 1, l.claimed_at, p_now, l.fence, 'deadline',
-          'the total deadline passed while it ran', l.session)
-    from from_leased as l where e.id = l.id and e.id = any (array(select id from from_leased))),
   owned as (
     select o.id, o.kind from over as o where o.id = any (taken || array(
       select id from from_held union all select id from from_ready union all select id from from_suspects))
     union all
-    select id, 1 from from_leased)
+    select id, 1 from fenced)
   select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),
-    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end)
-  into ids, statuses, reasons from owned;
+    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end),
+    (select array_agg(session) from fenced), (select array_agg(fence) from fenced)
+  into ids, statuses, reasons, sessions, fences from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
+  perform hourbell.drop_slabs(l.session, array_agg(l.fence)) from unnest(sessions, fences) as l(session, fence) group by l.session;
   taken := array(select unnest(taken) except select unnest(ids));
   if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their deadlines were changed meanwhile
   return cardinality(come);

@@ -58,7 +58,7 @@ begin
   return dropped;
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, cancellation
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and cancellation
 -- requests whose execution has ended, timetables without members, lanes that virtual time has passed, unique keys of
 -- jobs that have ended.
 create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
@@ -83,6 +83,11 @@ begin
   delete from hourbell.monitors where ctid = any (array(
     select ctid from hourbell.monitors where deleted_at < p_now - p_keep_answers
     order by deleted_at limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.progress where ctid = any (array(
+    select p.ctid from hourbell.progress as p
+    where not exists (select from hourbell.executions as e where e.id = p.id and e.fence < p.fence offset 0)
+    limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.crowds where ctid = any (array(
     select ctid from hourbell.crowds where at < p_now order by at limit p_limit for update skip locked));

@@ -47,7 +47,7 @@ begin
   end if;
   -- The session of a worker that polls all the time is extended at most once per tenth of the lease.
   if session.renewed_at not between p_now - p_lease / 10 and p_now
-      and not exists (select from hourbell.leased as l where l.session = p_session) then
+      and not exists (select from hourbell.leases as l where l.session = p_session) then
     perform hourbell.extend_session(p_session, p_token, p_now, p_lease);
   end if;
 end $$;
@@ -78,24 +78,22 @@ create or replace function hourbell.heartbeat(
 )
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare forgotten bigint[];
+declare
+  held bigint[];
+  nameless bigint[];  -- those that are given back if the worker does not name them
 begin
   alive := hourbell.extend_session(p_session, p_token, p_now, p_lease);
   if not alive then lost := p_running; unwanted := '{}'; return; end if;
-  -- Both are lookups of what the worker names. Reading everything that the session holds, or all cancellation requests,
-  -- would visit every dead row that vacuum cannot remove yet.
-  lost := array(
-    select r from unnest(p_running) as r
-    where not exists (select from hourbell.leased as l where l.session = p_session and l.id = r offset 0));
+  select coalesce(array_agg(id), '{}'), array_agg(id) filter (
+    where case when claim > 0 and p_resolved is not null then claim <= p_resolved else claimed_at < p_now - p_lease end)
+  into held, nameless from hourbell.leases where session = p_session;
+  lost := array(select unnest(p_running) except select unnest(held));
   unwanted := array(
     select r from unnest(p_running) as r
     where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
-  forgotten := array(
-    select id from hourbell.leased as l
-    where l.session = p_session
-      and case when l.claim > 0 and p_resolved is not null then l.claim <= p_resolved else l.claimed_at < p_now - p_lease end
-      and not exists (select from unnest(p_running) as r where r = l.id));
-  if cardinality(forgotten) > 0 then perform hourbell.give_back(p_session, forgotten, p_now); end if;
+  nameless := array(select unnest(nameless) except select unnest(p_running));
+  if nameless <> '{}' then perform hourbell.give_back(p_session, nameless, p_now); end if;
+  perform hourbell.drop_slabs(p_session, null);
 end $$;
 
 -- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.
@@ -106,10 +104,11 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare back bigint[];
 begin
-  with gone as (
-    delete from hourbell.leased as l where l.session = p_session and l.id = any (p_ids) returning l.id, l.fence),
+  with held as materialized (
+    select id, fence from hourbell.leases where session = p_session and id = any (p_ids)),
   again as (
-    update hourbell.executions as e set fence = gone.fence, run_at = p_now from gone where e.id = gone.id returning e.id)
+    update hourbell.executions as e set fence = h.fence, run_at = p_now from held as h
+    where e.id = h.id and e.id = any (array(select id from held)) and e.fence < h.fence returning e.id)
   select array_agg(id) into back from again;
   perform hourbell.let_go(back, false, p_now);
   return hourbell.requeue(back);
@@ -135,7 +134,8 @@ declare n int;
 begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
-  n := hourbell.give_back(p_session, array(select id from hourbell.leased where session = p_session), p_now);
+  n := hourbell.give_back(p_session, array(select id from hourbell.leases where session = p_session), p_now);
+  delete from hourbell.leased where session = p_session;
   perform hourbell.end_session(p_session, p_now);
   return n;
 end $$;
@@ -164,18 +164,19 @@ create or replace function hourbell.held_by(
   out scheduled_for timestamptz[], out finish_by timestamptz[], out specs text[]
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token) then return; end if;
   select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
     array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by), array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-  from unnest(p_ids) as asked(id)
-  cross join lateral (
-    select * from hourbell.leased as l where l.session = p_session and l.id = asked.id offset 0) as l
+  from (
+    select l.* from unnest(p_ids) with ordinality as asked(id, pos)
+    join (select * from hourbell.leases as l where l.session = p_session offset 0) as l on l.id = asked.id
+    order by asked.pos) as l
   cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
-  left join hourbell.jobs as j on j.id = e.job;
+  left join lateral (select spec from hourbell.jobs as j where j.id = e.job offset 0) as j on true;
 end $$;
 
 -- Stores the progress of an execution, as long as it is held under this fence; false: it is not.
@@ -188,6 +189,8 @@ begin
   -- A key share lock, as in settle: a session that is being reaped is seen whole or not at all.
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then return false; end if;
-  update hourbell.leased set progress = p_progress where session = p_session and id = p_id and fence = p_fence;
+  insert into hourbell.progress (id, fence, progress)
+  select id, fence, p_progress from hourbell.leases where session = p_session and id = p_id and fence = p_fence
+  on conflict (id) do update set fence = excluded.fence, progress = excluded.progress;
   return found;
 end $$;

@@ -19,15 +19,17 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare
   kinds smallint[] := p_kinds;
+  fences constant bigint[] := array(select distinct unnest(p_fences));
   ending bigint[] := p_ids;
-  settled bigint[];
+  ended bigint[];
   requeued bigint[];
   jobs bigint[];
   accepted bigint[];
   granted bigint[];
-  holding bigint[];
   noting bigint[];  -- executions with notifications,
   notifies smallint[];  -- and for which events
+  settled bigint[];
+  emptied tid[];  -- slabs of which all executions end here
 begin
   freed := false;
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
@@ -42,17 +44,21 @@ begin
   end if;
 
   -- Tables are accessed by arrays of keys, and only the rows found are joined: the plan cannot become a scan.
+  -- The row of an execution decides between two reports of it: the first one deletes it, or raises its fence.
   if kinds && '{1,4}' then
     with outcomes as (
       select o.*, x.kind, x.delay, x.reason, x.error
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
       where x.kind in (1, 4)),
-    taken as (
-      delete from hourbell.leased as l using outcomes as o
-      where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
-      returning o.*, l.held, hourbell.started(l.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(l.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at),
+    held as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
+      select l.fence, l.claimed_at, i.id from unnest(fences) as f(fence)
+      cross join lateral (select * from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+      cross join lateral unnest(l.ids) as i(id)),
+    taken as materialized (
+      select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence),
     again as (
       update hourbell.executions as e
       set fence = t.fence,
@@ -64,33 +70,14 @@ begin
           history = case when t.kind = 1 then hourbell.add_attempt(
             e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null) else e.history end
       from taken as t
-      where e.id = t.id and e.id = any (array(select id from taken))
+      where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
       returning e.id, e.notifies & 2 <> 0 and t.kind = 1 as notes)
-    select array_agg(id), array_agg(id) filter (where held), (select array_agg(id) from again where notes)
-    into requeued, holding, noting from taken;
+    select array_agg(id), array_agg(id) filter (where notes) into requeued, noting from again;
     perform hourbell.requeue(requeued);
     if noting is not null then perform hourbell.note_failures(noting); end if;
-    if holding is not null then perform hourbell.let_go(holding, false, p_now); freed := true; end if;
   end if;
   if kinds && '{5}' then
-    -- Moved to a session that never ends and serves no queue: no worker has to hold them any more, and all else about
-    -- them stays.
-    insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
-    values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
-    on conflict do nothing;
-    with outcomes as (
-      select o.*, x.delay, x.result
-      from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
-      join unnest(p_others, kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
-      where x.kind = 5),
-    moved as (
-      update hourbell.leased as l set session = 0 from outcomes as o
-      where l.session = p_session and l.id = any (p_ids) and o.id = l.id and o.fence = l.fence
-      returning o.*),
-    noted as (
-      insert into hourbell.awaiting (id, fence, until, begun_ms, token)
-      select id, fence, p_now + make_interval(secs => delay), begun_ms, decode(result #>> '{}', 'hex') from moved)
-    select array_agg(id) into accepted from moved;
+    accepted := hourbell.hand_over(p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
   if kinds && '{1,4,5}' then
     ending := array(
@@ -106,46 +93,129 @@ begin
       left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
         as x(pos, kind, reason, error, result, failure)
         on x.pos = o.pos),
-    taken as (
-      delete from hourbell.leased as l using outcomes as o
-      where l.session = p_session and l.id = any (ending) and o.id = l.id and o.fence = l.fence
-      returning o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, l.held, l.version as ran_version,
-        hourbell.started(l.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(l.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at),
-    ended as (
-      delete from hourbell.executions where id = any (array(select id from taken)) returning *),
+    held as materialized (
+      select l.fence, l.claimed_at, l.slab, cardinality(l.ids) as size, i.id, i.version from unnest(fences) as f(fence)
+      cross join lateral (
+        select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
+    taken as materialized (
+      select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence where o.kind in (0, 2, 3, 6)),
+    gone as (
+      delete from hourbell.executions as e using taken as t
+      where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
+      returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority, e.spec,
+        e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
+        t.fence, t.kind, t.reason, t.error, t.result, t.failure, t.started_at, t.finished_at, t.slab, t.size,
+        case when t.kind in (2, 6) then hourbell.letter(
+          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null) end as letter),
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-      select e.id, e.job, e.tenant, p_now, t.reason, t.error,
-        hourbell.letter(
-          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null)
-      from ended as e join taken as t using (id) where t.kind in (2, 6)),
+      select id, job, tenant, p_now, reason, error, letter from gone where kind in (2, 6)),
     abandoned as (
-      insert into hourbell.gone (job, version)
-      select e.job, t.ran_version from ended as e join taken as t using (id) where t.kind = 6 and e.job is not null),
+      insert into hourbell.gone (job, version) select job, ran_version from gone where kind = 6 and job is not null),
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
          queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
-      select e.id, coalesce(e.job, e.id), t.fence, e.occurrence, t.started_at, t.finished_at, p_now, e.tenant, t.ran_version,
-        e.attempt + 1, hourbell.lateness_ms(
-          e.origin, e.id, e.occurrence, coalesce(e.first_started_at, t.started_at)), p_session, e.queue,
-        e.priority, e.origin, case t.kind when 0 then 0 when 3 then 2 else 1 end, t.reason, t.error, t.result, e.spec, e.history,
-        case when t.kind in (2, 6) then t.failure end
-      from ended as e join taken as t using (id))
-    select t.*, e.* into settled, granted, holding, jobs, noting, notifies
-    from (select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(id) filter (where held) from taken) as t,
-      (select array_agg(job) filter (where overlap > 0), array_agg(id) filter (where notifies <> 0),
-         array_agg(notifies) filter (where notifies <> 0) from ended) as e;
+      select id, coalesce(job, id), fence, occurrence, started_at, finished_at, p_now, tenant, ran_version, attempt + 1,
+        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue, priority, origin,
+        case kind when 0 then 0 when 3 then 2 else 1 end, reason, error, result, spec, history,
+        case when kind in (2, 6) then failure end
+      from gone)
+    select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(job) filter (where overlap > 0),
+      array_agg(id) filter (where gone.notifies <> 0), array_agg(gone.notifies) filter (where gone.notifies <> 0),
+      array(select slab from gone group by slab, size having count(*) = size)
+    into ended, granted, jobs, noting, notifies, emptied from gone;
     if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
     if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;
-    if holding is not null then perform hourbell.let_go(holding, true, p_now); freed := true; end if;
     if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
   end if;
 
-  settled := settled || requeued || accepted;
+  settled := ended || requeued || accepted;
+  -- In a statement of its own, which sees what the gate has counted until the executions were ours (`count_in`).
+  if exists (
+      select from unnest(fences) as f(fence) cross join lateral (
+        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence and l.held offset 0) as l) then
+    perform hourbell.let_go(requeued, false, p_now);
+    perform hourbell.let_go(ended, true, p_now);
+    freed := true;
+  end if;
+  delete from hourbell.leased where ctid = any (emptied);
+  perform hourbell.drop_slabs(p_session, fences);
   refused := case when cardinality(settled) = cardinality(p_ids) then '{}'
     else array(select unnest(p_ids) except select unnest(settled)) end;
+end $$;
+
+-- Executions that their targets have accepted (kind 5) move to session 0, which never ends and serves no queue: no
+-- worker has to hold them any more, and all else about them stays. Returns their ids. Arguments as in `settle`.
+create or replace function hourbell.hand_over(
+  p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[], p_kinds smallint[],
+  p_delays float8[], p_results json[]
+) returns bigint[]
+language plpgsql as $$
+#variable_conflict use_column
+declare accepted bigint[];
+begin
+  insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+  values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
+  on conflict do nothing;
+  -- Their rows are locked first, so that what the gate counts of them is seen (`count_in`).
+  perform from hourbell.executions where id = any (p_ids) for no key update;
+  with outcomes as materialized (
+    select o.*, x.delay, x.result
+    from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
+    join unnest(p_others, p_kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
+    where x.kind = 5),
+  living as materialized (
+    select e.id, e.fence from hourbell.executions as e where e.id = any (array(select id from outcomes))),
+  held as materialized (
+    select l.slab, l.fence, l.claimed_at, l.claim, l.alone, l.held, i.id, i.version
+    from (select distinct fence from outcomes) as f cross join lateral (
+      select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+    cross join lateral unnest(l.ids, l.versions) as i(id, version)),
+  moving as materialized (
+    select o.*, h.slab, h.claimed_at, h.claim, h.alone, h.held, h.version
+    from held as h join outcomes as o on o.id = h.id and o.fence = h.fence
+    join living as e on e.id = o.id and e.fence < o.fence),
+  moved as (
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+    select 0, fence, claimed_at, claim, alone, held, array[id], case when version is not null then array[version] end from moving),
+  emptied as (
+    delete from hourbell.leased as l where l.ctid = any (array(select slab from moving))
+      and l.ids <@ array(select id from moving)),
+  left_behind as (
+    update hourbell.leased as l
+    set ids = array(
+          select i.id from unnest(l.ids) with ordinality as i(id, pos) where not i.id = any (array(select id from moving)) order by pos),
+        versions = case when l.versions is not null then array(
+          select i.version from unnest(l.ids, l.versions) with ordinality as i(id, version, pos)
+          where not i.id = any (array(select id from moving)) order by pos) end
+    where l.ctid = any (array(select slab from moving)) and not l.ids <@ array(select id from moving)),
+  noted as (
+    insert into hourbell.awaiting (id, fence, until, begun_ms, token)
+    select id, fence, p_now + make_interval(secs => delay), begun_ms, decode(result #>> '{}', 'hex') from moving)
+  select array_agg(id) into accepted from moving;
+  return accepted;
+end $$;
+
+-- Deletes the slabs of a session that nothing is left of; p_fences: only these, null: all. What is left is looked for
+-- from the end of a slab: a worker mostly ends what it was given first. Two reports of the same moment may each miss
+-- what the other took out: such a slab is deleted by the next heartbeat.
+create or replace function hourbell.drop_slabs(p_session bigint, p_fences bigint[]) returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+  delete from hourbell.leased where ctid = any (array(
+    select l.slab
+    from unnest(coalesce(p_fences, array(select distinct fence from hourbell.leased where session = p_session))) as f(fence)
+    cross join lateral (
+      select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+    where not exists (
+      select from generate_series(cardinality(l.ids), 1, -1) as k cross join lateral (
+        select from hourbell.executions as e where e.id = l.ids[k] and e.fence < l.fence offset 0) as e offset 0)));
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The

@@ -1,10 +1,9 @@
 -- Tasks: which executions the workers of a queue can run, and how a claim finds them.
 --
 -- The gate makes rows ready only if a live session serves them; the others are parked under (queue, task), kind 6,
--- until such a session opens. While all sessions of a queue serve the same tasks, every row that is ready there fits
--- each of them, and claims go by the tag alone. When they differ, the queue is mixed: its ready rows are `apart`, in an
--- index by task. A claim there goes by the tasks of its session, so a backlog that only another worker serves neither
--- hides nor locks other rows.
+-- until such a session opens. While all sessions of a queue serve the same tasks, every slab that is ready there fits
+-- each of them, and claims go by the tag alone. When they differ, the queue is mixed: a claim there goes by the tasks
+-- of its session, so a backlog that only another worker serves neither hides nor locks other slabs.
 
 -- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped:
 -- after a database outage all sessions are late, and none is gone.
@@ -60,48 +59,28 @@ begin
   if new is not distinct from old then return; end if;
   insert into hourbell.fleets values (new.*)
   on conflict (queue) do update set tasks = new.tasks, uniform = new.uniform, mixed = new.mixed;
-  if new.mixed and not coalesce(old.mixed, false) then
-    insert into hourbell.regroupings (queue, priority, upto, last)
-    select p_queue, p.priority, v.v - 1, v.highest
-    from unnest('{0,1,2,3}'::smallint[]) as p(priority)
-    cross join lateral (
-      select v, highest from hourbell.virtual_time as v
-      where v.queue = p_queue and v.priority = p.priority order by pass desc limit 1) as v;
-  end if;
 end $$;
 
--- Sets `apart` on rows that were made ready before their queue was mixed, a part in each pass. Ends the mixed state of
--- a queue once all its sessions serve the same tasks and no ready row is `apart`. Returns whether there is more to do.
-create or replace function hourbell.regroup(p_limit int) returns boolean
+-- The tasks of which a queue has ready slabs, by priority. One lookup for each.
+create or replace function hourbell.ready_tasks(p_queue smallint) returns table (priority smallint, task int)
+language sql stable as $$
+  with recursive found as (
+    (select r.priority, r.task from hourbell.ready as r where r.queue = p_queue order by r.queue, r.priority, r.task limit 1)
+    union all
+    select n.* from found as f cross join lateral (
+      select r.priority, r.task from hourbell.ready as r
+      where r.queue = p_queue and (r.priority, r.task) > (f.priority, f.task) order by r.queue, r.priority, r.task limit 1) as n)
+  select priority, task from found
+$$;
+
+-- A queue is no longer mixed once all its sessions serve the same tasks, and these are all that is ready there.
+create or replace function hourbell.end_mixed(p_served hourbell.sessions[]) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare
-  this hourbell.regroupings;
-  seen int;
-  locked int;
-  come_to float8;
 begin
   update hourbell.fleets as f set mixed = false
-  where f.mixed and f.uniform
-    and not exists (select from hourbell.regroupings as r where r.queue = f.queue)
-    and not exists (select from hourbell.ready as r where r.queue = f.queue and r.apart offset 0);
-  select * into this from hourbell.regroupings limit 1;
-  if not found then return false; end if;
-  with next as materialized (
-    select ctid as row, tag, apart from hourbell.ready
-    where queue = this.queue and priority = this.priority and tag > this.upto and tag <= this.last
-    order by tag fetch first p_limit rows with ties),
-  free as materialized (
-    select ctid as row from hourbell.ready where ctid = any (array(select row from next where not apart)) for update skip locked),
-  moved as (update hourbell.ready set apart = true where ctid = any (array(select row from free)))
-  select count(*), count(*) filter (where not apart) - (select count(*) from free), max(tag) into seen, locked, come_to from next;
-  if locked > 0 then return false; end if;  -- a claim has locked some: the next pass processes this part again
-  if seen >= p_limit then
-    update hourbell.regroupings set upto = come_to where queue = this.queue and priority = this.priority;
-  else
-    delete from hourbell.regroupings where queue = this.queue and priority = this.priority;
-  end if;
-  return true;
+  where f.mixed and f.uniform and not exists (
+    select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_served, f.queue, r.task));
 end $$;
 
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
@@ -111,30 +90,21 @@ returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  here constant smallint[] := array(
-    select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (p_queues)
-      and not exists (select from hourbell.regroupings as r where r.queue = f.queue));
   left_behind bigint[];
   unserved int;  -- places in `ready` with tasks that no session serves
 begin
-  with recursive places as (
-    select n.* from unnest(here) as q(queue) cross join lateral (
-      select queue, priority, task from hourbell.ready as r where r.queue = q.queue and r.apart
-      order by r.queue, r.priority, r.task limit 1) as n
-    union all
-    select n.* from places as p cross join lateral (
-      select queue, priority, task from hourbell.ready as r
-      where r.queue = p.queue and r.apart and (r.priority, r.task) > (p.priority, p.task)
-      order by r.queue, r.priority, r.task limit 1) as n),
-  unserved as materialized (
-    select * from places as p where hourbell.lacks_task(p_served, hourbell.task_key(p.queue, p.task))),
-  from_ready as (
+  with unserved as materialized (
+    select f.queue, r.priority, r.task from hourbell.fleets as f cross join lateral hourbell.ready_tasks(f.queue) as r
+    where f.mixed and f.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(f.queue, r.task))),
+  slabs as (
     delete from hourbell.ready where ctid = any (array(
       select r.row from unserved as u cross join lateral (
         select ctid as row from hourbell.ready as r
-        where r.queue = u.queue and r.priority = u.priority and r.task = u.task and r.apart
-        order by r.tag limit p_limit for update skip locked) as r limit p_limit))
-    returning id, queue, priority),
+        where r.queue = u.queue and r.priority = u.priority and r.task = u.task
+        order by r.tag limit p_limit / 100 + 1 for update skip locked) as r limit p_limit / 100 + 1))
+    returning *),
+  from_ready as materialized (
+    select i.id, s.queue, s.priority from slabs as s cross join lateral unnest(s.ids) as i(id)),
   from_suspects as (
     delete from hourbell.suspects where ctid = any (array(
       select ctid from hourbell.suspects as s
@@ -151,11 +121,10 @@ begin
     perform hourbell.let_go(left_behind, false, p_now);
     perform hourbell.requeue(left_behind);
   end if;
-  -- There may be more: rows locked by a claim, or not regrouped yet.
+  -- There may be more, or some were locked by a claim.
   insert into hourbell.wakes (at, kind, key)
   select p_now + interval '100 milliseconds', 1, queue from hourbell.fleets as f
-  where f.queue = any (p_queues) and (left_behind is not null or unserved > 0
-    or exists (select from hourbell.regroupings as r where r.queue = f.queue));
+  where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);
 end $$;
 
 -- The numbers of tasks; a new name becomes a new task. See ensure_queues.

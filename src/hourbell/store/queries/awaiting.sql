@@ -6,7 +6,8 @@
 select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
   e.spec is not null or l.version = j.version as is_as_sent
 from hourbell.awaiting as a
-left join hourbell.leased as l on l.session = 0 and l.id = a.id and l.fence = a.fence
+left join lateral (
+  select * from hourbell.leases as l where l.session = 0 and l.fence = a.fence and l.id = a.id offset 0) as l on true
 left join hourbell.executions as e on e.id = a.id
 left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
@@ -18,7 +19,7 @@ select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finis
 from (
   select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
 left join lateral (
-  select * from hourbell.leased as l where l.session = 0 and l.id = a.id and l.fence = a.fence offset 0) as l on true
+  select * from hourbell.leases as l where l.session = 0 and l.fence = a.fence and l.id = a.id offset 0) as l on true
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 

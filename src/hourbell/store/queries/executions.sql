@@ -68,8 +68,8 @@ insert into hourbell.cancellations (id, wished_at) select id, $2 from hourbell.l
 -- name: runs
 -- Whether an execution is held by a worker.
 select exists (
-  select from hourbell.sessions as s cross join lateral (
-    select from hourbell.leased as l where l.session = s.id and l.id = $1 offset 0) as l)
+  select from (select id, fence from hourbell.executions where id = $1 offset 0) as e
+  join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids))
 
 -- name: live
 -- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the
@@ -79,7 +79,8 @@ select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesc
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
-cross join lateral hourbell.whereabouts(e, true, null, $2) as w
+cross join hourbell.slab_index($1, true) as i
+cross join lateral hourbell.whereabouts(e, i.ids, i.slabs, true, $2) as w
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 where e.id = $1
 
@@ -102,7 +103,8 @@ from (
   select e, e.* from hourbell.live_executions($1) as e
   where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
   order by e.occurrence desc, e.id desc limit $4) as e
-cross join lateral hourbell.whereabouts(e.e, true, null, $5) as w
+cross join hourbell.slab_index(null, true) as i
+cross join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, true, $5) as w
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 order by e.occurrence desc, e.id desc
 
@@ -144,7 +146,8 @@ from (
       and (e.job is null or e.occurrence <= $10 or e.attempt > 0) and ($7::smallint is null or e.queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as fits
     from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
-  left join lateral hourbell.whereabouts(e.e, e.fits, $6, $10) as w on true) as e
+  cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
+  left join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, e.fits, $10) as w on true) as e
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
@@ -160,29 +163,31 @@ from (
     select e, e.*, ($7::smallint is null or e.queue = $7) and ($8::text is null or hourbell.is_wanted(e.spec, null, $8)) as fits
     from hourbell.executions as e
     where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
-  left join lateral hourbell.whereabouts(e.e, e.fits, $6, $9) as w on true) as e
+  cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
+  left join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, e.fits, $9) as w on true) as e
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
 -- name: list_running
--- Running executions, and those accepted by their target, are found by session: they are few among
--- many that wait. Without filters, no session contributes more than $2 rows to the first $2.
+-- Running executions, and those accepted by their target, are found by their leases: they are few
+-- among many that wait. All of these are sorted by id before any is looked up.
 select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
 from (
-  select e.*, l.claimed_at, l.fence as lease_fence, l.session, l.progress,
-    (select s.worker from hourbell.sessions as s where s.id = l.session) as worker,
-    hourbell.live_status(e.e, false, false, l.session, null) as status, row_number() over (order by l.id desc) as pos,
-    ($5::int is null or e.tenant = $5) and ($7::smallint is null or e.queue = $7)
-      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as wanted
+  select (e.e).*, e.claimed_at, e.lease_fence, e.session, e.status, e.pos,
+    (select p.progress from hourbell.progress as p where p.id = (e.e).id and p.fence = e.lease_fence) as progress,
+    (select s.worker from hourbell.sessions as s where s.id = e.session) as worker,
+    ($5::int is null or (e.e).tenant = $5) and ($7::smallint is null or (e.e).queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec((e.e).job, (e.e).spec), null, $8)) as wanted
   from (
-    select l.* from hourbell.sessions as s cross join lateral (
-      select * from hourbell.leased as l where l.session = s.id and l.id < $1 and l.id >= $4
-      order by l.id desc
-      limit case when $5::int is null and $7::smallint is null and $8::text is null then $2::bigint else $3::bigint end) as l
-    where case s.id when 0 then 'AWAITING' else 'RUNNING' end = any ($6::text[])
-    order by l.id desc limit $3) as l
-  cross join lateral (select e, e.* from hourbell.executions as e where e.id = l.id offset 0) as e) as e
+    select e.e, l.claimed_at, l.fence as lease_fence, l.session, hourbell.live_status(e.e, false, false, l.session, null) as status,
+      row_number() over (order by l.id desc) as pos
+    from (
+      select l.session, l.fence, l.claimed_at, i.id from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
+      where i.id < $1 and i.id >= $4 and case l.session when 0 then 'AWAITING' else 'RUNNING' end = any ($6::text[])
+      order by i.id desc offset 0) as l
+    cross join lateral (select e from hourbell.executions as e where e.id = l.id and e.fence < l.fence offset 0) as e
+    limit $3) as e) as e
 cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2

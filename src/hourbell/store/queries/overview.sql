@@ -58,19 +58,19 @@ from (
     limit $2) as m) as unplanned, (
   select count(*) filter (where e.tenant = $1) as running, count(*) as looked_at from (
     select e.tenant from (select id from hourbell.sessions order by id desc) as s
-    cross join lateral (select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
     limit $2) as e) as runs
 
 -- name: queue_counts
 -- Ready executions are counted from virtual time on, as claims read them; $3 now.
 select least($2::int, (
-    select count(*) from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority)
+    select coalesce(sum(r.n), 0) from unnest(array[0, 1, 2, 3]::smallint[]) as p(priority)
     cross join lateral (
       select v from hourbell.virtual_time as v
       where v.queue = $1 and v.priority = p.priority order by pass desc limit 1) as v
     cross join lateral (
-      select from hourbell.ready as r
+      select cardinality(r.ids) as n from hourbell.ready as r
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
   runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
@@ -85,7 +85,7 @@ select least($2::int, (
 from (
   select count(*) filter (where e.queue = $1) as running, count(*) as looked_at from (
     select e.queue from (select id from hourbell.sessions order by id desc) as s
-    cross join lateral (select id from hourbell.leased as l where l.session = s.id limit $2) as l
+    cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e
     limit $2) as e) as runs
 
