@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "98067caf0b3555ab95227cdb62f2a25ad3d74a17"
+OLDER = "2aef2e8f560a3b5dd673557648c776851ea5fbaf"
 TESTS = Path(__file__).parent.parent
 
 
