@@ -429,10 +429,15 @@ begin
     cross join lateral (
       select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
     cross join lateral (
-      select ctid as row, generation from hourbell.ready as r
-      where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v order by r.tag limit 1000 for update skip locked) as r
-    where s.id = p_session and r.generation < newest),
-  taken as (delete from hourbell.ready where ctid = any (array(select row from places)) returning ready)
+      select ctid as row, generation, sum(cardinality(ids)) over (order by tag rows unbounded preceding) - cardinality(ids) as before
+      from (
+        select ctid, generation, tag, ids from hourbell.ready as r
+        where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v order by r.tag limit 1000) as r) as r
+    where s.id = p_session and r.generation < newest and r.before < 1000),
+  taken as (
+    delete from hourbell.ready where ctid = any (array(
+      select ctid from hourbell.ready where ctid = any (array(select row from places)) for update skip locked))
+    returning ready)
   select array_agg(ready) into stale from taken;
   if stale is null then return false; end if;
   back := hourbell.recall(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
