@@ -64,8 +64,10 @@ DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
 LEADER = "src/hourbell/engine/leader/term.py"
 SETTINGS = "src/hourbell/engine/operations/limits.py"
-SETTLING = "src/hourbell/worker/settling.py"
-WORKER = "src/hourbell/worker/runtime.py"
+SETTLER = "src/hourbell/worker/settler.py"
+SESSION_KEEPER = "src/hourbell/worker/session.py"
+RUNNERS = "src/hourbell/worker/runners.py"
+WATCHDOG = "src/hourbell/worker/watchdog.py"
 WRITES = "src/hourbell/engine/operations/idempotency.py"
 CREATE = "src/hourbell/engine/life/create.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
@@ -91,6 +93,7 @@ POLICIES_TEST = f"{_LIFE}/test_policies.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
+RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
@@ -345,19 +348,51 @@ MUTANTS = [
     ),
     Mutant(
         "lost_session_works_on",
-        WORKER,
-        "        for one in held.values():\n            self._stop(one, _LOST)\n",
-        "",
+        SESSION_KEEPER,
+        "            self._watchdog.stop(execution, StopReason.LOST)\n",
+        "            pass\n",
         (f"{WORKER_TEST}::test_a_lost_session_cancels_all_its_work_and_another_takes_it_up",),
         "A worker that has lost its session stops all its work: others have been given it.",
     ),
     Mutant(
         "worker_without_doubt",
-        WORKER,
-        "return time.monotonic() - self._renewed_at > self._settings.lease_seconds",
-        "return False",
+        SESSION_KEEPER,
+        "return now - self._renewed_at <= self._settings.lease_seconds",
+        "return True",
         (f"{WORKER_TEST}::test_a_worker_whose_lease_may_have_run_out_starts_nothing",),
         "A worker whose lease may have run out starts nothing.",
+    ),
+    Mutant(
+        "context_variables_leak",
+        RUNNERS,
+        "            return contextvars.copy_context() != self._context\n",
+        "            return False\n",
+        (f"{RUNNERS_TEST}::test_context_variables_of_a_handler_do_not_reach_the_next",),
+        "What a handler sets in its context variables is not seen by the next execution.",
+    ),
+    Mutant(
+        "runner_never_yields",
+        RUNNERS,
+        "                if now > self._yield_at:\n                    self._yield()\n",
+        "",
+        (f"{RUNNERS_TEST}::test_handlers_that_never_wait_let_other_tasks_run_between_them",),
+        "Handlers that never wait let heartbeats run between them.",
+    ),
+    Mutant(
+        "watchdog_waits_for_the_first",
+        RUNNERS,
+        "if stop_at < self._executions.earliest_stop:",
+        "if self._executions.earliest_stop == float('inf'):",
+        (f"{RUNNERS_TEST}::test_a_short_timeout_counts_although_longer_ones_began_before",),
+        "A timeout counts although an execution with a longer one began before.",
+    ),
+    Mutant(
+        "watchdog_looks_once",
+        WATCHDOG,
+        "        self._executions.earliest_stop = earliest\n",
+        "        self._executions.earliest_stop = math.inf\n",
+        (f"{RUNNERS_TEST}::test_a_short_timeout_counts_although_longer_ones_began_before",),
+        "After one timeout the watchdog looks at the next.",
     ),
     # Reaping and poison.
     Mutant(
@@ -728,7 +763,7 @@ MUTANTS = [
     ),
     Mutant(
         "unrecorded_outcome_forgotten",
-        SETTLING,
+        SETTLER,
         '                complain("settling", error)\n                await backoff.wait()\n',
         '                complain("settling", error)\n                return []\n',
         (f"{LOST_TEST}::test_a_worker_that_loses_answers_runs_everything_once",),

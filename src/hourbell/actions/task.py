@@ -132,10 +132,11 @@ class TaskRunner:
     """Runs handlers by name."""
 
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
-        self._handlers = dict(handlers)
-        self._asynchronous = {
-            name: inspect.iscoroutinefunction(handler) for name, handler in handlers.items()
-        }
+        self._async_handlers: dict[str, Callable[[Any, Context], Awaitable[Any]]] = {}
+        self._sync_handlers: dict[str, Callable[[Any, Context], Any]] = {}
+        for name, handler in handlers.items():
+            is_async = inspect.iscoroutinefunction(handler)
+            (self._async_handlers if is_async else self._sync_handlers)[name] = handler
         self._threads = _Threads()
 
     def close(self) -> None:
@@ -143,17 +144,17 @@ class TaskRunner:
         self._threads.close()
 
     async def run(self, action: TaskAction, run: Run) -> Outcome:
-        handler = self._handlers.get(action.name)
-        if handler is None:
-            known = ", ".join(sorted(self._handlers)) or "none"
-            return Failed(
-                f"No handler {action.name!r} in this worker; it has {known}.", "unknown_task"
-            )
-        context = Context(run.claimed)
-        if self._asynchronous[action.name]:
+        name, context = action.name, Context(run.claimed)
+        if (handler := self._async_handlers.get(name)) is not None:
             return Succeeded(await handler(action.payload, context))
+        if (function := self._sync_handlers.get(name)) is not None:
+            return await self._run_in_thread(partial(function, action.payload, context))
+        known = ", ".join(sorted((*self._async_handlers, *self._sync_handlers))) or "none"
+        return Failed(f"No handler {name!r} in this worker; it has {known}.", "unknown_task")
+
+    async def _run_in_thread(self, function: Callable[[], Any]) -> Outcome:
         variables = contextvars.copy_context()
-        ended = self._threads.call(partial(variables.run, handler, action.payload, context))
+        ended = self._threads.call(partial(variables.run, function))
         try:
             return await asyncio.shield(ended)
         except asyncio.CancelledError:

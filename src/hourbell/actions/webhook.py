@@ -127,7 +127,7 @@ class WebhookRunner:
         if delay is not None:
             return Released(delay, CIRCUIT_OPEN)
         sending = Sending(run.claimed.tenant_id)
-        SENDING.set(sending)
+        before = SENDING.set(sending)
         try:
             outcome = await self._sent(action.method, url, request, run, token, began)
         except BaseException as error:
@@ -138,6 +138,8 @@ class WebhookRunner:
             )
             self._note(call, sending.connected, is_failure=True if is_timeout else None)
             raise
+        finally:
+            SENDING.reset(before)
         self._note(call, sending.connected, _is_failure_of_target(outcome))
         return outcome
 

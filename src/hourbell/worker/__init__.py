@@ -1,14 +1,19 @@
 """The worker: claims executions, runs them, settles their outcomes.
 
-    claim ─▶ queue ─▶ runners ─▶ outcomes ─▶ settle          heartbeat and watchdog beside them
+    claimer ─▶ queue ─▶ runners ─▶ outcomes ─▶ settler
+                           ▲
+          session keeper, watchdog: stop executions
 
-`runtime.py` moves executions through the process, maintains the session and learns which executions
-were lost; `settling.py` records outcomes in batches. `engine/life/outcomes.py` decides, purely,
-what an outcome leads to.
+Each part is a loop of its own, so a claim is under way while handlers run and while outcomes are
+settled.
 
-A worker trusts the database, not itself: it holds what the last heartbeat confirmed. After a whole
-lease without a successful heartbeat it starts nothing more, because its executions may have been
-given to other workers. Running executions continue, and are stopped when a heartbeat reports them
-lost. So an outage of the database runs nothing twice, and a worker that alone was cut off stops as
-soon as it can know.
+    executions.py   one record for each claimed execution, and the slots that they occupy
+    claimer.py      claims as many executions as slots are free
+    runners.py      a pool of tasks that run them
+    watchdog.py     stops those that exceed their timeout, and insists
+    session.py      heartbeats; starts nothing while the lease is in doubt, stops what was lost
+    settler.py      records outcomes in batches
+    runtime.py      wires all that, and drains it at the end
+
+`engine/life/outcomes.py` decides, purely, what an outcome leads to.
 """

@@ -8,6 +8,7 @@ import hashlib
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextvars import copy_context
 from datetime import UTC, datetime, tzinfo
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,13 @@ async def test_a_2xx_is_success_and_says_who_asks(target: Target, send: Sends) -
         "Hourbell-Scheduled-For": "2027-01-01T00:00:00Z",
     }
     assert {name: request.headers[name] for name in expected} == expected
+
+
+async def test_a_webhook_leaves_no_context_variable_behind(send: Sends) -> None:
+    before = copy_context()
+    await send()
+    await send(url="http://127.0.0.1:1/")  # it fails
+    assert copy_context() == before  # or every webhook would cost a runner
 
 
 async def test_a_job_chooses_its_content_type_but_not_what_we_vouch_for(

@@ -21,7 +21,7 @@ from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.executions import Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import Job, TaskAction, decode_spec
-from hourbell.worker import runtime
+from hourbell.worker import executions, watchdog
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.life.support import (
     PATIENCE_SECONDS,
@@ -165,14 +165,14 @@ async def test_a_fault_of_the_worker_itself_fails_the_execution_and_frees_its_sl
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [RuntimeError("a fault")]
-    decide = runtime.settlement
+    decide = executions.settlement
 
     def faulty(*args: object) -> Settlement:
         if faults:
             raise faults.pop()
         return decide(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runtime, "settlement", faulty)
+    monkeypatch.setattr(executions, "settlement", faulty)
     async with working(engine, slots=1):
         execution = await ended(engine, await ready(engine))
         assert execution.status is ExecutionStatus.DEAD
@@ -248,7 +248,7 @@ async def stop_by_cancel(engine: Engine, job: Job) -> None:
 async def test_a_handler_that_will_not_stop_is_recorded_and_keeps_its_slot_until_it_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, stop, timeout_seconds: int, fate: str
 ) -> None:
-    monkeypatch.setattr(runtime, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "GRACE_SECONDS", 0.3)
     stubborn = Stubborn()
     job = await ready(engine, "stubborn", timeout_seconds=timeout_seconds)
     with capture_logs() as said:
@@ -270,7 +270,7 @@ async def test_a_handler_that_will_not_stop_is_recorded_and_keeps_its_slot_until
 async def test_a_lost_handler_that_will_not_stop_is_told_again_and_keeps_its_slot(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "GRACE_SECONDS", 0.3)
     stubborn = Stubborn()
     await ready(engine, "stubborn")
     async with working(engine, {"stubborn": stubborn.run}, slots=1):
@@ -288,7 +288,7 @@ async def test_a_lost_handler_that_will_not_stop_is_told_again_and_keeps_its_slo
 async def test_a_drain_does_not_wait_for_a_handler_whose_outcome_is_recorded(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "GRACE_SECONDS", 0.3)
     stubborn = Stubborn()
     job = await ready(engine, "stubborn", timeout_seconds=1)
     async with working(engine, {"stubborn": stubborn.run}, drain_seconds=PATIENCE_SECONDS):

@@ -55,6 +55,8 @@ def settlement(
     remaining_seconds: float | None,
 ) -> Settlement:
     """The settlement of an outcome. `spec` is None when it could not be read."""
+    if isinstance(outcome, Succeeded) and outcome.result is None:  # the common case
+        return Settlement(claimed.execution_id, claimed.fence, SUCCEEDED, begun_ms, took_ms)
     if isinstance(outcome, Failed):
         return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     return plain_settlement(claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms)

@@ -26,9 +26,8 @@ _FEW = 100
 class Settler:
     """Ensures that each outcome is recorded, or refused."""
 
-    def __init__(self, dispatch: Dispatch, settled: Callable[[Sequence[Settlement]], None]) -> None:
+    def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._settled = settled  # called with what need no longer be reported as running
         self._waiting: list[Settlement] = []
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
@@ -36,9 +35,10 @@ class Settler:
         self.session: Session | None = None
 
     def put(self, settlement: Settlement) -> None:
+        if not self._waiting:
+            self._idle.clear()
+            self._more.set()
         self._waiting.append(settlement)
-        self._idle.clear()
-        self._more.set()
 
     def forget(self) -> None:
         """Drop pending outcomes: the session is lost, so none would be accepted."""
@@ -48,8 +48,8 @@ class Settler:
         """Wait until everything is settled."""
         await self._idle.wait()
 
-    async def run(self) -> None:
-        """Settle until cancelled."""
+    async def run(self, settled: Callable[[Sequence[Settlement]], None]) -> None:
+        """Settle until cancelled; `settled` is called with what is recorded or refused."""
         settled_at = 0.0
         while True:
             await self._more.wait()
@@ -65,7 +65,7 @@ class Settler:
                         "outcomes refused",  # settled before, or the claim was lost
                         refused=len(refused),
                     )
-                self._settled(batch)
+                settled(batch)
                 settled_at = time.monotonic()
             if not self._waiting:
                 self._idle.set()

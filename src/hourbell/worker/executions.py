@@ -1,0 +1,195 @@
+"""The executions of this process, from their claim to their settled outcome.
+
+    claimed ─▶ queued ─▶ running ─▶ recorded ─▶ settled
+                  └── stopped before it ran ─▲
+
+One `LocalExecution` passes through all steps. The claimer creates it, a runner runs it, the
+watchdog and the session keeper may stop it, the settler settles it; they all meet here. Everything
+happens in one thread, and no method suspends, so none sees another half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+import msgspec
+import structlog
+
+from hourbell.dispatch import Settlement
+from hourbell.engine.life.outcomes import settlement
+from hourbell.model.executions import TIMEOUT, Cancelled, Claimed, Failed, Outcome, Released
+from hourbell.model.jobs import SentSpec
+from hourbell.worker.settler import Settler
+
+log = structlog.get_logger()
+
+
+class StopReason(Enum):
+    """Why the worker stops an execution."""
+
+    TIMEOUT = "timeout"  # of the attempt, or the total deadline
+    LOST = "lost"  # the session no longer holds it, another worker may
+    CANCELLED = "cancelled"  # cancellation was requested
+    SHUTDOWN = "shutdown"  # the worker stops
+
+
+class LocalExecution(msgspec.Struct, eq=False):
+    """One claimed execution in this process. All times are monotonic."""
+
+    claimed: Claimed
+    start_at: float  # the earliest time at which it may start
+    deadline: float | None = None  # the total one, by the local time since the claim
+    spec: SentSpec | None = None  # decoded when it starts
+    runner: asyncio.Task[None] | None = None  # that runs it, or waits for its start
+    started_at: float | None = None
+    stop_at: float = math.inf  # it is cancelled after this; if it was cancelled before, again
+    stop_reason: StopReason | None = None
+    is_recorded: bool = False  # its outcome is final, whether it has ended or not
+
+    def stopped(self) -> Outcome:
+        """The outcome of an execution that ended because it was stopped."""
+        if self.stop_reason is StopReason.TIMEOUT:
+            return Failed("The attempt exceeded its timeout.", TIMEOUT)
+        if self.stop_reason is StopReason.SHUTDOWN:
+            if self.started_at is None:  # it waited for its start under a rate limit
+                return Released()
+            return Failed("The worker was shut down before the execution ended.", "shutdown")
+        return Cancelled()
+
+
+class Executions:
+    """All executions of this process, and the slots that they occupy."""
+
+    def __init__(self, slots: int, settler: Settler) -> None:
+        self._slots = slots
+        self._settler = settler
+        self._by_id: dict[int, LocalExecution] = {}  # claimed and not yet settled
+        self._busy = 0  # queued or running: slots in use
+        self._lingering = 0  # of those: recorded, but not ended
+        self.queue: deque[LocalExecution] = deque()  # not yet started
+        self.stopping: set[LocalExecution] = set()  # cancelled, and not ended
+        self.earliest_stop = math.inf  # no running execution exceeds its timeout before this
+        self.changed = asyncio.Event()  # a slot was freed, or something else to look at
+
+    def __iter__(self) -> Iterator[LocalExecution]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def free_slots(self) -> int:
+        return self._slots - self._busy
+
+    @property
+    def are_recorded(self) -> bool:
+        """Whether nothing is queued or running, except what is already recorded."""
+        return self._busy == self._lingering
+
+    def get(self, execution_id: int) -> LocalExecution | None:
+        return self._by_id.get(execution_id)
+
+    def snapshot(self) -> dict[int, LocalExecution]:
+        """By id: what a heartbeat lists."""
+        return dict(self._by_id)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a change, or this long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            pass
+        # Cleared before the caller checks its state, so that no later change is missed.
+        self.changed.clear()
+
+    # The steps.
+
+    def add(self, claimed: Sequence[Claimed], now: float) -> list[LocalExecution]:
+        """Queue claimed executions; returns earlier ones with the same id, whose claim was lost."""
+        by_id, queue = self._by_id, self.queue
+        lost = []
+        for one in claimed:
+            known = by_id.get(one.execution_id)
+            if known is not None:
+                if known.claimed.fence == one.fence:
+                    continue  # a repeated answer
+                lost.append(known)
+            left = one.deadline_in_seconds
+            execution = LocalExecution(
+                one, now + one.start_in_seconds, None if left is None else now + left
+            )
+            by_id[one.execution_id] = execution
+            queue.append(execution)
+            self._busy += 1
+        return lost
+
+    def withdraw(self, execution: LocalExecution) -> bool:
+        """Take an execution from the queue; False if it is not there."""
+        try:
+            self.queue.remove(execution)
+        except ValueError:
+            return False
+        return True
+
+    def finish(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
+        """Record an ended execution and free its slot."""
+        execution.runner = None
+        if execution.stop_reason is not None:
+            self.stopping.discard(execution)
+        if execution.is_recorded:
+            self._lingering -= 1
+        else:
+            self._record(execution, outcome, now)
+        self._busy -= 1
+        if not self.changed.is_set():
+            self.changed.set()
+
+    def linger(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
+        """Record the outcome of an execution that still runs: its slot stays taken."""
+        if execution.is_recorded:
+            return
+        log.warning("handler ignored cancellation", execution=execution.claimed.execution_id)
+        self._record(execution, outcome, now)
+        self._lingering += 1
+        self.changed.set()  # a drain does not wait for it
+
+    def forget(self, settled: Sequence[Settlement]) -> None:
+        """Drop settled executions: heartbeats no longer list them."""
+        for one in settled:
+            execution = self._by_id.get(one.execution_id)
+            # Compare the fence: after a lost claim the execution may have been claimed again.
+            if execution is not None and execution.claimed.fence == one.fence:
+                del self._by_id[one.execution_id]
+        if not self._by_id:
+            self.changed.set()  # a session in quarantine waits until nothing is held
+
+    def forget_all(self) -> list[LocalExecution]:
+        """Drop everything, because the session is lost; no outcome is settled any more."""
+        dropped, self._by_id = self._by_id, {}
+        self._settler.forget()
+        return list(dropped.values())
+
+    def _record(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
+        claimed, deadline = execution.claimed, execution.deadline
+        if self._by_id.get(claimed.execution_id) is execution:
+            if execution.stop_reason is StopReason.LOST:
+                del self._by_id[claimed.execution_id]
+            else:
+                started = now if execution.started_at is None else execution.started_at
+                waited_ms = int((started - execution.start_at) * 1000)
+                self._settler.put(
+                    settlement(
+                        claimed,
+                        execution.spec,
+                        outcome,
+                        waited_ms if waited_ms > 0 else 0,
+                        int((now - started) * 1000),
+                        None if deadline is None else deadline - now,
+                    )
+                )
+        execution.is_recorded = True

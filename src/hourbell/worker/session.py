@@ -1,0 +1,114 @@
+"""The session keeper: opens the worker's session, renews it, and notices when it is lost.
+
+A worker trusts the database, not itself: it holds what the last heartbeat confirmed. After a whole
+lease without a successful heartbeat the session is in doubt, because its executions may have been
+given to other workers: the worker starts nothing more. Running executions continue, and are stopped
+when a heartbeat reports them lost. So an outage of the database runs nothing twice, and a worker
+that alone was cut off stops as soon as it can know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from hourbell.dispatch import Dispatch, Session
+from hourbell.engine.leader.loop import Backoff
+from hourbell.model.errors import SessionLost
+from hourbell.worker.executions import Executions, StopReason
+from hourbell.worker.settings import WorkerSettings
+from hourbell.worker.settler import Settler, complain
+from hourbell.worker.watchdog import Watchdog
+
+log = structlog.get_logger()
+
+
+class SessionKeeper:
+    """Holds the session on everything that this process has claimed."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        settings: WorkerSettings,
+        executions: Executions,
+        watchdog: Watchdog,
+        settler: Settler,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._dispatch = dispatch
+        self._settings = settings
+        self._executions = executions
+        self._watchdog = watchdog
+        self._settler = settler
+        self._stopping = stopping  # no new session is opened any more
+        self._renewed_at = 0.0  # when the last successful heartbeat was sent
+        self.current: Session | None = None
+        # Claims are numbered within a session.
+        self.last_claim = 0
+        self.answered_claim = 0  # claims up to this number are answered
+
+    def may_start(self, now: float) -> bool:
+        """Whether the lease is certain; executions are claimed and started only then."""
+        return now - self._renewed_at <= self._settings.lease_seconds
+
+    async def run(self, renewed: Callable[[], None]) -> None:
+        """Heartbeats every third of the lease; more often while the database does not answer."""
+        backoff = Backoff()
+        while True:
+            try:
+                if self.current is None:
+                    await self._open()
+                else:
+                    await self._beat(self.current)
+            except Exception as error:
+                complain("renewing the session", error)
+                await backoff.wait()
+                continue
+            backoff.reset()
+            renewed()
+            await asyncio.sleep(self._settings.lease_seconds / 3)
+
+    def lose(self, session: Session) -> None:
+        """Stop everything: other workers may have been given the executions."""
+        if self.current is not session:
+            return
+        log.warning("session lost", executions=len(self._executions))
+        self.current = self._settler.session = None
+        self.last_claim = self.answered_claim = 0
+        for execution in self._executions.forget_all():
+            self._watchdog.stop(execution, StopReason.LOST)
+
+    async def _open(self) -> None:
+        if self._stopping.is_set():
+            return
+        asked_at = time.monotonic()
+        settings = self._settings
+        self.current = self._settler.session = await self._dispatch.open(
+            settings.name, settings.queues, settings.slots, settings.tasks
+        )
+        self._renewed_at = asked_at
+        self._executions.changed.set()
+
+    async def _beat(self, session: Session) -> None:
+        asked_at = time.monotonic()
+        answered = self.answered_claim  # read before the list, which lacks later claims
+        listed = self._executions.snapshot()
+        try:
+            heard = await self._dispatch.heartbeat(session, list(listed), answered)
+        except SessionLost:
+            self.lose(session)
+            await self._open()
+            return
+        if self.current is not session:
+            return
+        self._renewed_at = asked_at
+        for number in heard.lost:
+            # An execution settled during the heartbeat is reported too; it may be claimed again.
+            if self._executions.get(number) is listed[number]:
+                self._watchdog.stop(listed[number], StopReason.LOST)
+        for number in heard.unwanted:
+            if (execution := self._executions.get(number)) is not None:
+                self._watchdog.stop(execution, StopReason.CANCELLED)
