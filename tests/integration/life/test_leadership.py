@@ -100,7 +100,7 @@ async def test_three_schedulers_without_leadership_make_one_execution_per_occurr
 
 
 async def test_only_one_campaigner_wins_and_every_term_has_a_higher_epoch(engine: Engine) -> None:
-    engine.times = replace(TIMES, leader_lease_seconds=0.2)
+    engine.times = replace(TIMES, leader_lease_seconds=1.0)  # longer than a step of all takes
     candidates = [Leadership(engine) for _ in range(6)]
     epochs = []
     for _ in range(4):

@@ -347,7 +347,7 @@ async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(
 @pytest.fixture
 async def half_changed(engine: Engine) -> AsyncIterator[tuple[int, asyncpg.Connection]]:
     """A job whose window has closed, and a client that has begun to change it and goes no further."""
-    ends = await engine.clock.now() + timedelta(seconds=1)
+    ends = await engine.clock.now() + timedelta(seconds=2)  # a run at a whole second before it
     schedule = {"every_seconds": 1, "ends_at": ends.isoformat()}
     job = await create(engine, every(1) | {"schedule": schedule})
     while (now := await engine.clock.now()) <= ends:
