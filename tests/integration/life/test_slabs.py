@@ -20,6 +20,7 @@ from integration.life.support import (
     admit_all,
     check_sound,
     create,
+    create_many,
     expire_session,
     fates,
     fill,
@@ -211,10 +212,11 @@ async def test_what_its_target_has_accepted_leaves_its_slab(engine: Engine) -> N
 
 
 async def test_a_deadline_takes_one_out_of_a_ready_slab(still: Engine) -> None:
-    await fill(still, 6)
+    await create_many(still, [one_time()] * 6)
     await create(still, one_time(start_deadline_seconds=5))
-    await fill(still, 6)
+    await create_many(still, [one_time()] * 6)
     await admit_all(still)
+    assert max(await slabs(still, "ready")) == 3
     for seconds in (10, 20):  # what is ready is looked for some seconds later
         await expire(still, None, await travel(still, START + timedelta(seconds=seconds)))
     assert await fates(still) == {"SKIPPED(start_deadline)": 1}
