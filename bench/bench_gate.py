@@ -235,7 +235,7 @@ async def unblock(made: Engine) -> None:
     await set_queue(made, "stopped", QueueSettings(), Write())
     async with made.database.connection() as connection:
         await connection.execute(
-            "truncate hourbell.executions, hourbell.parked, hourbell.holds, hourbell.wakes, hourbell.leased"
+            "truncate hourbell.executions, hourbell.parked, hourbell.limit_holds, hourbell.gate_wakeups, hourbell.leased"
         )
 
 

@@ -50,7 +50,7 @@ with jobs as (
   insert into hourbell.jobs (id, tenant, queue, priority, timetable, created_at, updated_at, name, spec)
   select hourbell.id_base($1) + n, $2, $3, 2, 1 + n % $5, $1, $1, 'herd', $6 from generate_series(1, $4::int) as n
   returning *)
-insert into hourbell.members
+insert into hourbell.memberships
   (timetable, priority, job, version, active_since, joined_through, tenant, queue, misfire, catch_up_seconds,
    catch_up_limit, overlap, at_most_once)
 select timetable, priority, id, 1, $1, $1, tenant, queue, 1, 86400, 100, 0, false from jobs
@@ -188,7 +188,7 @@ async def planned(made: Engine, timetables: int) -> None:
         await connection.execute(
             _JOBS, now, *numbers, HERD, timetables, encode_job(spec).decode(), timeout=600
         )
-        await connection.execute("vacuum analyze hourbell.members", timeout=600)
+        await connection.execute("vacuum analyze hourbell.memberships", timeout=600)
         at = whole_second(datetime.now(UTC) + timedelta(seconds=90))
         await connection.execute(
             "update hourbell.timetables set next_fire_at = $1, plan_from = $1", at

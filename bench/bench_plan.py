@@ -23,7 +23,7 @@ select '@every 86400+' || ($3 + n), 'UTC', 'run_after', 'once', $1, $1, $1, $4 f
 returning id
 """
 _MEMBERS = """
-insert into hourbell.members
+insert into hourbell.memberships
   (timetable, priority, job, version, active_since, joined_through, tenant, queue, misfire, catch_up_seconds,
    catch_up_limit, overlap, at_most_once)
 select ($1::bigint[])[1 + n % cardinality($1)], 2, n + $4, 1, $3, $3, 1 + n % 97, 1, 1, 86400, 100, 0, false
@@ -39,7 +39,7 @@ async def planned_per_second(made: Engine, timetables: int, members: int, salt: 
     numbers = [row["id"] for row in rows]
     before = now - timedelta(seconds=1)
     await made.database.value(_MEMBERS, numbers, members, before, salt * 10_000_000)
-    await made.database.value("vacuum analyze hourbell.members")
+    await made.database.value("vacuum analyze hourbell.memberships")
     began = time.monotonic()
     while await plan(made, None, await made.clock.now()):
         pass

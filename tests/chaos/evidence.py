@@ -93,7 +93,7 @@ _JOBS = ("SCHEDULED", "PAUSED", "COMPLETED", "CANCELLED")
 _PLACES = {
     "due": "hourbell.due",
     "parked": "hourbell.parked",
-    "held": "hourbell.held",
+    "held": "hourbell.paused",
     "ready": "(select unnest(ids) as id from hourbell.ready) as r",
     "suspects": "hourbell.suspects",
     "leased": "hourbell.leases",

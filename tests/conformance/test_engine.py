@@ -778,7 +778,7 @@ insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_throu
 values ('* * * * *', 'UTC', 'skip', 'once', now(), 'x');
 insert into hourbell.jobs (id, tenant, queue, priority, timetable, created_at, updated_at, name, spec)
 values (7, 1, 1, 2, 1, now(), now(), 'j', '{"action":{"type":"WEBHOOK","url":"HTTPS://Slow.Example.:8443/x"}}');
-insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire, catch_up_seconds,
+insert into hourbell.memberships (timetable, priority, job, version, active_since, tenant, queue, misfire, catch_up_seconds,
   catch_up_limit, overlap, at_most_once) values (1, 2, 7, 1, now(), 1, 1, 0, 1, 1, 3, false);
 insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
 values (8, 7, now(), now(), 1, 1, 1, 2, 0, 3);
@@ -800,7 +800,7 @@ async def test_a_database_of_before_limits_keeps_what_is_in_it(engine_dsn: str) 
     )
     await migrate(engine_dsn)
     parked = await connection.fetchrow("select kind, key, id from hourbell.parked")
-    woken = await connection.fetchrow("select kind, key from hourbell.wakes")
+    woken = await connection.fetchrow("select kind, key from hourbell.gate_wakeups")
     assert (tuple(parked), tuple(woken)) == ((5, 7, 8), (5, 7))
     host = "select host from hourbell.targets as t join hourbell.{0} as x on x.target = t.id"
     for table in ("jobs", "members", "executions"):

@@ -46,7 +46,7 @@ SINGLES = 23_000  # of one
 SMALL = 1_000  # rows; a table that has fewer may well be read from end to end
 
 TAKE = (
-    "select * from hourbell.take($1, $2, $3, $4, $5, 0, false, false, $6, $7,"
+    "select * from hourbell.take_ready($1, $2, $3, $4, $5, 0, false, false, $6, $7,"
     " null, null, null, null, null, null, null, null, null, null)"
 )
 SETTLE = "select hourbell.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
@@ -178,7 +178,7 @@ def _(s: Scene) -> Case:
     args = [1, s.now, [], s.now, s.now + timedelta(seconds=65), "60 s"]
     rejoins = Step(
         """
-        insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire,
+        insert into hourbell.memberships (timetable, priority, job, version, active_since, tenant, queue, misfire,
           catch_up_seconds, catch_up_limit, overlap, at_most_once)
         values (1, 2, $1, 2, $2, 1, 1, 1, 60, 10, 0, false)
         """,
@@ -245,7 +245,7 @@ def _(s: Scene) -> Case:
 @case("unparking")
 def _(s: Scene) -> Case:
     news = Step(
-        "insert into hourbell.wakes (at, kind, key) select $1, 5, job from unnest($2::bigint[]) as job",
+        "insert into hourbell.gate_wakeups (at, kind, key) select $1, 5, job from unnest($2::bigint[]) as job",
         [s.now, s.parked_jobs],
     )
     args = [s.now, 2_500, False, 1]
@@ -284,7 +284,7 @@ def other_tasks_first(s: Scene) -> list[Step]:
         ),
         Step("update hourbell.sessions set tasks = '{3}' where id = $1", [s.session]),
         Step(
-            "insert into hourbell.fleets (queue, uniform, mixed)"
+            "insert into hourbell.queue_workers (queue, uniform, mixed)"
             " select unnest(queues), false, true from hourbell.sessions where id = $1"
             " on conflict (queue) do update set uniform = false, mixed = true",
             [s.session],
@@ -911,7 +911,7 @@ def _(s: Scene) -> Case:
 @case("what a session holds of 200")
 def _(s: Scene) -> Case:
     args = [s.session, s.token, s.held[:200]]
-    return Case("select * from hourbell.held_by($1, $2, $3)", args, rows=700, buffers=5_000)
+    return Case("select * from hourbell.claimed_by($1, $2, $3)", args, rows=700, buffers=5_000)
 
 
 @case("progress of one")
@@ -925,7 +925,7 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     kinds = [n % 3 for n in range(200)]
     args = [s.session, s.token, s.held[:200], s.fences[:200], kinds]
-    statement = "select hourbell.brought_before($1, $2, $3, $4, $5)"
+    statement = "select hourbell.already_settled($1, $2, $3, $4, $5)"
     return Case(statement, args, rows=450, buffers=40_000)
 
 
@@ -933,7 +933,7 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     over = Step("insert into hourbell.past_sessions values (900, $1, $2)", [UUID(int=9), s.now])
     args = [900, UUID(int=9), [s.recorded], [1], [0]]
-    statement = "select hourbell.brought_before($1, $2, $3, $4, $5)"
+    statement = "select hourbell.already_settled($1, $2, $3, $4, $5)"
     return Case(statement, args, rows=10, buffers=600, before=[over])
 
 
@@ -1177,7 +1177,7 @@ def _(s: Scene) -> Case:
     # Once a minute; it may look at every timetable and lane, never at every execution.
     args = [NODE, 1, s.now, "48 hours", 10_000]
     return Case(
-        "select hourbell.forget($1, $2, $3, $4, $5)",
+        "select hourbell.delete_expired($1, $2, $3, $4, $5)",
         args,
         rows=90_000,
         buffers=200_000,
@@ -1246,7 +1246,7 @@ def opened_fire(s: Scene, timetable: int) -> list[Step]:
 
 def joiners(s: Scene, timetable: int, count: int) -> list[Step]:
     statement = """
-      insert into hourbell.members (timetable, priority, job, version, active_since, tenant, queue, misfire,
+      insert into hourbell.memberships (timetable, priority, job, version, active_since, tenant, queue, misfire,
         catch_up_seconds, catch_up_limit, overlap, at_most_once)
       select $1, 2, 9000000000000000000 + n, 1, $2, 1, 1, 1, 60, 10, 0, false from generate_series(1, $3::int) as n
     """

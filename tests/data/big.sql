@@ -43,7 +43,7 @@ select id, tenant, queue, priority, (n % 50 = 7)::int, timetable, $now - interva
   'job-' || n, '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"RECURRING","schedule":{"kind":"cron","cron":"0 0 * * *"}}'
 from hourbell.big_jobs;
 
-insert into hourbell.members
+insert into hourbell.memberships
   (timetable, priority, job, version, active_since, joined_through, until, tenant, queue, misfire, catch_up_seconds,
    catch_up_limit, overlap, at_most_once)
 select timetable, priority, id, 1, $now - interval '40 days', $now - interval '40 days',
@@ -110,7 +110,7 @@ insert into hourbell.deadlines (at, id, kind)
 select d.at, e.id, d.kind from hourbell.executions as e
 cross join lateral (values (e.start_by, 0), (e.finish_by, 1)) as d(at, kind) where d.at is not null;
 
-insert into hourbell.cancellations (id, wished_at)
+insert into hourbell.cancellations (id, requested_at)
 select id, $now from hourbell.big_live where place = 'leased' and n % 100 = 9 or place = 'ready' and n % 100 = 2;
 
 insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)

@@ -58,7 +58,7 @@ PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
-MIGRATION = "src/hourbell/store/migrations/0011_slabs.sql"
+MIGRATION = "src/hourbell/store/migrations/0001_schema.sql"
 CHANGE = "src/hourbell/engine/operations/change.py"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant(
         "counted_runs_keep_their_hold",
         SETTLE,
-        "and l.fence = f.fence and l.held offset 0) as l) then",
+        "and l.fence = f.fence and l.limited offset 0) as l) then",
         "and l.fence = f.fence and false offset 0) as l) then",
         (f"{SLABS_TEST}::test_a_limit_that_comes_while_a_slab_runs_is_counted_and_let_go",),
         "What was counted under a limit while it ran frees its place when it ends.",
@@ -185,14 +185,14 @@ MUTANTS = [
       select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence""",
+      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence""",
         """l.session = p_session offset 0) as l
       cross join lateral unnest(l.ids, l.versions) as i(id, version)),
     taken as materialized (
       select o.id, h.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id""",
+      from members as h join outcomes as o on o.id = h.id""",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[0--1]",),
         "An outcome under a stale fence changes nothing, and here it ends the execution.",
     ),
@@ -204,13 +204,13 @@ MUTANTS = [
     taken as materialized (
       select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence),""",
+      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),""",
         """l.session = p_session offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
       select o.id, h.fence, o.kind, o.delay, o.reason, o.error, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id),""",
+      from members as h join outcomes as o on o.id = h.id),""",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "counted_run_read_by_claim_number",
         CLAIM,
-        "from hourbell.held_by(p_session, p_token, popped) as h;",
-        "from hourbell.held_by(p_session, p_token, array("
+        "from hourbell.claimed_by(p_session, p_token, popped) as h;",
+        "from hourbell.claimed_by(p_session, p_token, array("
         "select id from hourbell.leased where leased.session = p_session and claim = p_claim)) as h;",
         (
             f"{CLAIMS_TEST}::test_an_unnumbered_claim_with_a_counted_run_gives_nothing_that_is_still_held",
@@ -311,16 +311,16 @@ MUTANTS = [
     Mutant(
         "give_back_burns_an_attempt",
         SESSIONS,
-        "set fence = h.fence, run_at = p_now from held as h",
-        "set fence = h.fence, run_at = p_now, attempt = e.attempt + 1 from held as h",
+        "set fence = h.fence, run_at = p_now from returned as h",
+        "set fence = h.fence, run_at = p_now, attempt = e.attempt + 1 from returned as h",
         (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
         "What was not started burns no attempt.",
     ),
     Mutant(
         "give_back_keeps_the_old_fence",
         SESSIONS,
-        "set fence = h.fence, run_at = p_now from held as h",
-        "set run_at = p_now from held as h",
+        "set fence = h.fence, run_at = p_now from returned as h",
+        "set run_at = p_now from returned as h",
         (f"{DISPATCH_TEST}::test_every_claim_of_an_execution_has_a_higher_fence[embedded]",),
         "The fence of a claim that was given back counts, however little time has passed.",
     ),
@@ -640,7 +640,7 @@ MUTANTS = [
     Mutant(
         "no_claims_by_task",
         CLAIM,
-        "mixed := array(select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (session.queues));",
+        "mixed := array(select f.queue from hourbell.queue_workers as f where f.mixed and f.queue = any (session.queues));",
         "mixed := '{}';",
         (
             f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[mixed]",
@@ -773,7 +773,7 @@ MUTANTS = [
     Mutant(
         "holds_kept_at_a_retry",
         SETTLE,
-        "perform hourbell.let_go(requeued, false, p_now);",
+        "perform hourbell.release_limits(requeued, false, p_now);",
         "",
         (f"{LIMITS_TEST}::test_whatever_becomes_of_a_run_its_place_is_free_again[retry]",),
         "An execution that waits for its retry takes nobody's place.",
@@ -781,23 +781,23 @@ MUTANTS = [
     Mutant(
         "key_let_go_at_a_retry",
         SETTLE,
-        "perform hourbell.let_go(requeued, false, p_now);",
-        "perform hourbell.let_go(requeued, true, p_now);",
+        "perform hourbell.release_limits(requeued, false, p_now);",
+        "perform hourbell.release_limits(requeued, true, p_now);",
         (f"{LIMITS_TEST}::test_a_retrying_head_keeps_its_key",),
         "What shares a key goes in order, and a retrying head keeps it.",
     ),
     Mutant(
         "wakes_lost",
         LIMITS,
-        "  select p_now, kind, key from held union select p_now, kind, key from offered\n",
-        "  select p_now, kind, key from held where false union select p_now, kind, key from offered\n",
+        "  select p_now, kind, key from released union select p_now, kind, key from offered\n",
+        "  select p_now, kind, key from released where false union select p_now, kind, key from offered\n",
         (f"{LIMITS_TEST}::test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass",),
         "What waits for a place goes when one is free.",
     ),
     Mutant(
         "holds_not_counted",
         LIMITS,
-        "l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),",
+        "l.max_concurrency - (select count(*) from hourbell.limit_holds as h where h.kind = l.kind and h.key = l.key),",
         "l.max_concurrency,",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit counts what runs already.",
@@ -805,7 +805,7 @@ MUTANTS = [
     Mutant(
         "bucket_ignores_offers",
         LIMITS,
-        "    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6",
+        "    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) + 1e-6",
         "    + 1e-6",
         (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
         "What is offered and not claimed is not offered again.",
@@ -853,7 +853,7 @@ MUTANTS = [
     Mutant(
         "bucket_without_its_lock",
         LIMITS,
-        "    perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));\n    buckets",
+        "    perform pg_advisory_xact_lock(hourbell.tag_space(l.kind, l.key));\n    buckets",
         "    buckets",
         (f"{RATES_TEST}::test_claims_at_one_moment_take_a_token_each",),
         "Two claims do not start by one token.",
@@ -861,15 +861,15 @@ MUTANTS = [
     Mutant(
         "tokens_of_the_unclaimed_lost",
         LIMITS,
-        "offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)",
-        "offered as (select kind, key from hourbell.offers where id = any (p_ids))",
+        "offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)",
+        "offered as (select kind, key from hourbell.rate_reservations where id = any (p_ids))",
         (f"{LIMITS_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
         "What was offered and not claimed takes no token.",
     ),
     Mutant(
         "limit_before_counting",
         LIMITS,
-        "select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
+        "select exists (select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
         "select false",
         (
             f"{LIMIT_CHANGES_TEST}::test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for",
@@ -887,7 +887,7 @@ MUTANTS = [
     Mutant(
         "key_kept_by_what_was_taken_back",
         CLAIM,
-        "  perform hourbell.let_go(taken, true, p_now);\n",
+        "  perform hourbell.release_limits(taken, true, p_now);\n",
         "",
         (f"{LIMITS_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",),
         "A key is free when the execution that has it is gone.",
@@ -914,7 +914,7 @@ MUTANTS = [
     Mutant(
         "running_not_counted_in",
         ADMIT,
-        "  if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;\n",
+        "  if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;\n",
         "",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit that is set counts what runs.",
@@ -930,7 +930,7 @@ MUTANTS = [
     Mutant(
         "unserved_charged",
         ADMIT,
-        "  if exists (select from hourbell.refunds) then perform hourbell.refund(p_batch, this_pass); end if;\n",
+        "  if exists (select from hourbell.tag_refunds) then perform hourbell.apply_refunds(p_batch, this_pass); end if;\n",
         "",
         (f"{FAIRNESS_TEST}::test_what_left_without_being_served_is_not_charged",),
         "A tenant is not charged for what left without having been served.",
@@ -1048,12 +1048,12 @@ MUTANTS = [
     Mutant(
         "joined_through_ignored_by_a_fire",
         PLAN,
-        "      select m from hourbell.members as m\n"
+        "      select m from hourbell.memberships as m\n"
         "      where timetable = fire.timetable\n"
         "        and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)\n"
         "        and joined_through < fire.fire_at and",
         "      select jsonb_populate_record(m, jsonb_build_object('joined_through', active_since))\n"
-        "      from hourbell.members as m\n"
+        "      from hourbell.memberships as m\n"
         "      where timetable = fire.timetable\n"
         "        and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)\n"
         "        and joined_through is not null and",

@@ -73,21 +73,21 @@ alter sequence hourbell.ids cache 1;
 
 _AGENDA = """
 select
-  exists (select from hourbell.members where joined_through is null) as joining,
+  exists (select from hourbell.memberships where joined_through is null) as joining,
   exists (select from hourbell.fires)
     or exists (select from hourbell.timetables where plan_from <= $1::timestamptz + $2::interval) as plan,
   exists (select from hourbell.due where run_at <= $1::timestamptz)
-    or exists (select from hourbell.wakes where at <= $1::timestamptz) as due,
+    or exists (select from hourbell.gate_wakeups where at <= $1::timestamptz) as due,
   exists (select from hourbell.deadlines where at < $1::timestamptz) as deadlines,
-  exists (select from hourbell.members where until <= $1::timestamptz) as ended,
+  exists (select from hourbell.memberships where until <= $1::timestamptz) as ended,
   exists (select from hourbell.sessions where expires_at <= $1::timestamptz) as expired,
   exists (select from hourbell.ready) or exists (select from hourbell.suspects) as ready,
   least(
     (select min(run_at) from hourbell.due where run_at > $1::timestamptz),
-    (select min(at) from hourbell.wakes where at > $1::timestamptz),
+    (select min(at) from hourbell.gate_wakeups where at > $1::timestamptz),
     (select min(plan_from) - $2::interval from hourbell.timetables where plan_from > $1::timestamptz + $2::interval),
     (select min(at) + interval '1 millisecond' from hourbell.deadlines where at >= $1::timestamptz),
-    (select min(until) from hourbell.members where until > $1::timestamptz),
+    (select min(until) from hourbell.memberships where until > $1::timestamptz),
     (select min(expires_at) from hourbell.sessions where expires_at > $1::timestamptz)) as next
 """
 
@@ -95,7 +95,7 @@ _LIVE = """
 select e.id, coalesce(e.job, e.id) as job, e.origin, e.occurrence, e.run_at, e.attempt, case
     when exists (select from hourbell.due as d where d.id = e.id) then 'due'
     when exists (select from hourbell.parked as p where p.id = e.id) then 'parked'
-    when exists (select from hourbell.held as h where h.id = e.id) then 'held'
+    when exists (select from hourbell.paused as h where h.id = e.id) then 'held'
     when exists (select from hourbell.ready as r where e.id = any (r.ids)) then 'ready'
     when exists (select from hourbell.suspects as s where s.id = e.id) then 'suspects'
     when exists (select from hourbell.leases as l where l.id = e.id) then 'leased'

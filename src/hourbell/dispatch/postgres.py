@@ -22,10 +22,10 @@ _CLAIM = (
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
-_HELD = "select * from hourbell.held_by($1, $2, $3)"
+_HELD = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
-_BROUGHT_BEFORE = "select hourbell.brought_before($1, $2, $3, $4, $5)"
+_BROUGHT_BEFORE = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _MOST_NAMES = 100_000

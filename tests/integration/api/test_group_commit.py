@@ -119,7 +119,7 @@ async def test_what_somebody_holds_delays_no_stranger(
         await api.send("DELETE", (await api.created(recurring()))["path"])
         await stopped.execute("create temp table kept as select * from hourbell.timetables")
         await stopped.execute(
-            "delete from hourbell.members; delete from hourbell.jobs; delete from hourbell.timetables"
+            "delete from hourbell.memberships; delete from hourbell.jobs; delete from hourbell.timetables"
         )
         insert = insert.replace("from hourbell.timetables", "from kept")
     transaction = stopped.transaction()
@@ -163,7 +163,7 @@ async def test_what_somebody_holds_harms_no_other_item_of_a_batch(
     if what == "a timetable":
         await stopped.execute("create temp table kept as select * from hourbell.timetables")
         await stopped.execute(
-            "delete from hourbell.members; delete from hourbell.jobs; delete from hourbell.timetables"
+            "delete from hourbell.memberships; delete from hourbell.jobs; delete from hourbell.timetables"
         )
         insert = insert.replace("from hourbell.timetables", "from kept")
     async with stopped.transaction():

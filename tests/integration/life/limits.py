@@ -54,6 +54,6 @@ def by_tenant(runs: Sequence[Claimed]) -> Counter[str]:
 async def nothing_is_held(engine: Engine) -> None:
     assert await places(engine) == {}
     assert not await engine.database.fetch(
-        "select id from hourbell.holds union all select id from hourbell.offers"
+        "select id from hourbell.limit_holds union all select id from hourbell.rate_reservations"
         " union all select id from hourbell.parked"
     )

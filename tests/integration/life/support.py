@@ -52,7 +52,7 @@ TIMES = Times(horizon_seconds=60, lease_seconds=3, leader_lease_seconds=1.5)
 
 START = datetime(2031, 5, 6, 10, 0, 30, tzinfo=UTC)  # a moment far from every change of the clocks
 
-PLACES = ("due", "parked", "held", "ready", "suspects", "leased")
+PLACES = ("due", "parked", "paused", "ready", "suspects", "leased")
 PATIENCE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
 
@@ -468,7 +468,7 @@ _LOST = """
 select e.id from hourbell.executions as e
 where not exists (select from hourbell.due as p where p.id = e.id)
   and not exists (select from hourbell.parked as p where p.id = e.id)
-  and not exists (select from hourbell.held as p where p.id = e.id)
+  and not exists (select from hourbell.paused as p where p.id = e.id)
   and not exists (select from hourbell.ready as p where e.id = any (p.ids))
   and not exists (select from hourbell.suspects as p where p.id = e.id)
   and not exists (select from hourbell.leases as p where p.id = e.id)

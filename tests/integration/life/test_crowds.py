@@ -161,9 +161,9 @@ async def test_planned_crowds_are_counted_over_timetables_until_their_moment_has
 ) -> None:
     await from_several_timetables(still, CROWD)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
-    assert await still.database.value("select max(planned) from hourbell.crowds") == CROWD
+    assert await still.database.value("select max(planned) from hourbell.planned_counts") == CROWD
     await keep_house(still, None, await travel(still, MINUTE + SECOND))
-    assert await still.database.value("select count(*) from hourbell.crowds") == 0
+    assert await still.database.value("select count(*) from hourbell.planned_counts") == 0
 
 
 async def test_a_crowd_is_counted_by_tenant_and_second(still: Engine) -> None:

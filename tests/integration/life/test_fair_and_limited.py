@@ -328,7 +328,7 @@ async def pages_of_a_round(engine: Engine, hand: Hand) -> int:
         for statement, arguments in (
             ("select * from hourbell.admit($1, 5000, '1 minute')", (now,)),
             (
-                "select * from hourbell.take($1, $2, 1, false, 1000, 0, false, false, $3, '1 s',"
+                "select * from hourbell.take_ready($1, $2, 1, false, 1000, 0, false, false, $3, '1 s',"
                 " null, null, null, null, null, null, null, null, null, null)",
                 (session.id, session.token, now),
             ),
@@ -468,5 +468,5 @@ async def test_limits_hold_while_workers_are_killed_and_no_place_is_lost(
         assert seen.total() == 364
         assert 0 < seen["CANCELLED(cancelled)"] <= 40
         assert seen["DEAD(retries_exhausted)"] > 0  # those that hang
-        left = "select count(*) from (select from hourbell.holds union all select from hourbell.offers) as l"
+        left = "select count(*) from (select from hourbell.limit_holds union all select from hourbell.rate_reservations) as l"
         assert await engine.database.value(left) == 0

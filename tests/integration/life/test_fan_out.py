@@ -380,7 +380,7 @@ async def test_a_join_left_over_from_before_an_outage_completes_during_the_late_
     (left_over,) = [
         row["job"]
         for row in await still.database.fetch(
-            "select job from hourbell.members where joined_through is null"
+            "select job from hourbell.memberships where joined_through is null"
         )
     ]
     await travel(still, at("10:10:30"))

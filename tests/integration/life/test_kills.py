@@ -39,7 +39,7 @@ LEFT_BEHIND = """
 select (select count(*) from hourbell.executions) as executions,
   (select count(*) from hourbell.fires) as fires,
   (select count(*) from hourbell.notices) as notices,
-  (select count(*) from hourbell.members where joined_through is null) as joining
+  (select count(*) from hourbell.memberships where joined_through is null) as joining
 """
 
 

@@ -107,7 +107,7 @@ async def to_reap(engine: Engine) -> None:
 async def to_cancel(engine: Engine) -> None:
     claimed = await accepted(engine, 86_400)
     await engine.database.value(
-        "insert into hourbell.cancellations (id, wished_at) values ($1, $2)",
+        "insert into hourbell.cancellations (id, requested_at) values ($1, $2)",
         claimed.execution_id,
         START,
     )
@@ -116,12 +116,12 @@ async def to_cancel(engine: Engine) -> None:
 async def to_pause(engine: Engine) -> None:
     job = await create(engine, recurring())
     await engine.database.value(
-        "insert into hourbell.gone (job, version) values ($1, 1)", job.job_id
+        "insert into hourbell.abandoned_jobs (job, version) values ($1, 1)", job.job_id
     )
 
 
 async def to_forget_pausing(engine: Engine) -> None:
-    await engine.database.value("insert into hourbell.gone (job, version) values (1, 1)")
+    await engine.database.value("insert into hourbell.abandoned_jobs (job, version) values (1, 1)")
 
 
 async def to_watch(engine: Engine) -> None:

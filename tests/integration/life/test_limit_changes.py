@@ -160,7 +160,7 @@ async def test_what_was_claimed_before_a_limit_was_set_is_counted_when_it_shows(
     async with in_transaction(still) as own:
         session, now = hand.session, await still.clock.now()
         await own.database.row(
-            "select * from hourbell.take($1, $2, 1, false, 1, 0, false, false, $3, '15 s',"
+            "select * from hourbell.take_ready($1, $2, 1, false, 1, 0, false, false, $3, '15 s',"
             " null, null, null, null, null, null, null, null, null, null)",
             session.id,
             session.token,

@@ -34,11 +34,11 @@ from integration.life.support import (
 
 LIMITED = "(select unnest(ids) as id, held from hourbell.ready union all select id, held from hourbell.suspects)"
 INVARIANTS = {
-    "a hold of nothing": "select h.* from hourbell.holds as h where not exists (select from hourbell.executions as e where e.id = h.id)",
-    "an offer of what is not ready": f"select o.* from hourbell.offers as o where not exists (select from {LIMITED} as r where r.id = o.id)",  # noqa: S608
-    "a hold twice": "select kind, key, id from hourbell.holds group by 1, 2, 3 having count(*) > 1",
+    "a hold of nothing": "select h.* from hourbell.limit_holds as h where not exists (select from hourbell.executions as e where e.id = h.id)",
+    "an offer of what is not ready": f"select o.* from hourbell.rate_reservations as o where not exists (select from {LIMITED} as r where r.id = o.id)",  # noqa: S608
+    "a hold twice": "select kind, key, id from hourbell.limit_holds group by 1, 2, 3 having count(*) > 1",
     "a hold of what waits": f"""
-        select h.* from hourbell.holds as h where kind < 4
+        select h.* from hourbell.limit_holds as h where kind < 4
           and not exists (select from {LIMITED} as r where r.id = h.id)
           and not exists (select from hourbell.leases as l where l.id = h.id)""",  # noqa: S608
     "a key twice": """

@@ -198,7 +198,7 @@ async def test_the_same_create_many_times_at_once_makes_one_job(engine: Engine) 
     created = await asyncio.gather(*(create_job(engine, every(5), write) for _ in range(8)))
     assert len({each.job.job_id for each in created}) == 1
     assert await engine.database.value("select count(*) from hourbell.jobs") == 1
-    assert await engine.database.value("select count(*) from hourbell.members") == 1
+    assert await engine.database.value("select count(*) from hourbell.memberships") == 1
 
 
 Operation = Callable[[Engine, Job, Write], Awaitable[Any]]

@@ -304,7 +304,7 @@ async def test_a_job_with_three_runs_has_three_and_is_completed(still: Engine) -
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 3
     assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
     assert await still.database.value("select count(*) from hourbell.executions") == 0
-    assert await still.database.value("select count(*) from hourbell.members") == 0
+    assert await still.database.value("select count(*) from hourbell.memberships") == 0
 
 
 async def test_runs_that_are_due_together_do_not_exceed_the_number_of_runs(still: Engine) -> None:
@@ -380,7 +380,7 @@ async def test_a_job_ends_with_its_window_and_is_completed(still: Engine) -> Non
         Fate(at(f"10:0{minute}"), "SUCCEEDED") for minute in (1, 2, 3)
     ]
     assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
-    assert await still.database.value("select count(*) from hourbell.members") == 0
+    assert await still.database.value("select count(*) from hourbell.memberships") == 0
 
 
 async def test_a_job_begins_with_its_window(still: Engine) -> None:

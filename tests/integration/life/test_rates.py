@@ -185,7 +185,7 @@ async def test_claims_at_one_moment_take_a_token_each(still: Engine) -> None:
     first, second = await Hand.opened(still), await Hand.opened(still)
     async with in_transaction(still) as own:
         row = await own.database.row(
-            "select * from hourbell.take($1, $2, 1, false, 1, 0, false, false, $3, '15 s',"
+            "select * from hourbell.take_ready($1, $2, 1, false, 1, 0, false, false, $3, '15 s',"
             " null, null, null, null, null, null, null, null, null, null)",
             first.session.id,
             first.session.token,
@@ -287,7 +287,7 @@ class Crowd:
         return len(claimed)
 
     async def _cancel_some(self) -> None:
-        rows = await self._engine.database.fetch("select id from hourbell.offers order by id")
+        rows = await self._engine.database.fetch("select id from hourbell.rate_reservations order by id")
         for row in self._chosen.sample(rows, min(len(rows), 3)):
             with contextlib.suppress(Conflict, NotFound):
                 await cancel_execution(self._engine, row["id"], Write())

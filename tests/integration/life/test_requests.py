@@ -160,7 +160,7 @@ async def test_what_is_not_due_is_cancelled_at_once(still: Engine) -> None:
 async def test_what_is_held_is_cancelled_at_once(still: Engine) -> None:
     job = await create(still, one_time())
     await pause_job(still, job.job_id, Write())
-    assert await place_of(still, job.job_id) == ["held"]
+    assert await place_of(still, job.job_id) == ["paused"]
     await cancel_execution(still, job.job_id, Write())
     assert await fates(still) == CANCELLED
     with pytest.raises(JobNotActive):

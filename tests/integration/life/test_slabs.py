@@ -101,7 +101,7 @@ async def test_a_claim_waits_a_little_for_the_slab_of_another(engine: Engine) ->
     )
     async with in_transaction(engine) as own:
         taken = await own.database.row(
-            "select ids from hourbell.take($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
+            "select ids from hourbell.take_ready($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
             " null, null, null, null, null, null, null, null, null, null)",
             first.session.id,
             first.session.token,
@@ -242,7 +242,7 @@ async def test_a_limit_that_comes_while_a_slab_runs_is_counted_and_let_go(engine
     hand, runs = await claimed(engine, 5)
     await limit_queue(engine, max_concurrency=5)
     await admit_all(engine)
-    counted = "select count(*) from hourbell.holds"
+    counted = "select count(*) from hourbell.limit_holds"
     assert await engine.database.value(counted) == 5
     await hand.succeed(runs[:2])
     await hand.fail(runs[2:3], 60)
@@ -264,4 +264,4 @@ async def test_a_limit_is_counted_while_a_report_is_under_way(engine: Engine) ->
             )
         assert rows
     assert not await reporting
-    assert await engine.database.value("select count(*) from hourbell.holds") == 0
+    assert await engine.database.value("select count(*) from hourbell.limit_holds") == 0

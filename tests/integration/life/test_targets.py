@@ -241,7 +241,7 @@ async def test_a_wish_that_came_while_it_was_handed_over_is_granted(still: Engin
     """The worker was to stop it, and has it no more."""
     claimed = await accepted(still)
     await still.database.value(
-        "insert into hourbell.cancellations (id, wished_at) values ($1, $2)",
+        "insert into hourbell.cancellations (id, requested_at) values ($1, $2)",
         claimed.execution_id,
         START,
     )
@@ -339,7 +339,7 @@ async def test_a_job_that_was_mended_meanwhile_goes_on(still: Engine) -> None:
     await update_job(still, job_id, {"timeout_seconds": 7}, Write())
     await pause_abandoned(still, None)
     assert (await get_job(still, job_id)).status is JobStatus.SCHEDULED
-    assert await still.database.value("select count(*) from hourbell.gone") == 0
+    assert await still.database.value("select count(*) from hourbell.abandoned_jobs") == 0
 
 
 async def test_a_job_that_wants_to_try_again_is_not_paused(still: Engine) -> None:
@@ -358,7 +358,7 @@ async def test_a_one_time_job_that_is_gone_is_just_dead(still: Engine) -> None:
     await settle(hand, claimed, Failed("gone", "http_410", final=True, gone=True))
     assert await fates(still) == {"DEAD(non_retryable)": 1}
     assert await still.database.value("select count(*) from hourbell.dead_letters") == 1
-    assert await still.database.value("select count(*) from hourbell.gone") == 0
+    assert await still.database.value("select count(*) from hourbell.abandoned_jobs") == 0
 
 
 # Put off.

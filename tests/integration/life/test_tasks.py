@@ -55,7 +55,7 @@ async def made(engine: Engine, task: str, count: int = 1, **fields: object) -> s
 
 async def is_mixed(engine: Engine) -> bool:
     return bool(
-        await engine.database.value("select exists (select from hourbell.fleets where mixed)")
+        await engine.database.value("select exists (select from hourbell.queue_workers where mixed)")
     )
 
 
@@ -251,7 +251,7 @@ async def test_a_claim_locks_nothing_that_another_worker_serves(engine: Engine) 
     await admit_all(engine)
     async with in_transaction(engine) as own:
         taken = await own.database.row(
-            "select ids from hourbell.take($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
+            "select ids from hourbell.take_ready($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
             " null, null, null, null, null, null, null, null, null, null)",
             greeter.session.id,
             greeter.session.token,

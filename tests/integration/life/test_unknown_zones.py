@@ -110,7 +110,7 @@ async def test_the_others_are_planned_by_new_zone_data(still: Engine) -> None:
 
 async def test_the_joins_of_the_others_are_completed(still: Engine) -> None:
     bad, good = await two_jobs(still)
-    await still.database.value("update hourbell.members set joined_through = null")
+    await still.database.value("update hourbell.memberships set joined_through = null")
     await still.database.value("delete from hourbell.due")
     await still.database.value("delete from hourbell.executions")
     await join_left_over(still, START)
@@ -124,7 +124,7 @@ async def test_the_joins_of_the_others_are_completed(still: Engine) -> None:
 async def test_a_job_whose_target_is_gone_is_paused_all_the_same(still: Engine) -> None:
     bad, good = await two_jobs(still)
     for job in (bad, good):
-        await still.database.value("insert into hourbell.gone values ($1, 1)", job.job_id)
+        await still.database.value("insert into hourbell.abandoned_jobs values ($1, 1)", job.job_id)
     await pause_abandoned(still, None)
     assert {(await get_job(still, job.job_id)).status for job in (bad, good)} == {JobStatus.PAUSED}
 
@@ -193,7 +193,7 @@ async def test_the_job_can_be_paused_and_deleted(still: Engine) -> None:
     bad, _ = await two_jobs(still)
     assert (await pause_job(still, bad.job_id, Write())).status is JobStatus.PAUSED
     # Its timetable has no rider any more, and is forgotten.
-    await still.database.value("delete from hourbell.members where job = $1", bad.job_id)
+    await still.database.value("delete from hourbell.memberships where job = $1", bad.job_id)
     await still.database.value("delete from hourbell.timetables where zone = $1", GONE)
     assert (await delete_job(still, bad.job_id, Write())).status is JobStatus.CANCELLED
 
@@ -238,7 +238,7 @@ async def test_what_needs_its_schedule_is_refused_with_what_to_do(still: Engine)
     with pytest.raises(Conflict, match=f"{GONE}.*Update the schedule"):
         await create_monitor(still, document, Write())
     await pause_job(still, bad.job_id, Write())
-    await still.database.value("delete from hourbell.members where job = $1", bad.job_id)
+    await still.database.value("delete from hourbell.memberships where job = $1", bad.job_id)
     await still.database.value("delete from hourbell.timetables where zone = $1", GONE)
     with pytest.raises(Conflict, match=f"{GONE}.*Update the schedule"):
         await resume_job(still, bad.job_id, Write())

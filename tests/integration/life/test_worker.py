@@ -281,7 +281,7 @@ async def test_an_execution_lost_and_claimed_again_by_the_same_worker_runs_again
     async with running_one(engine, work) as (worker, number):
         # As when its deadline was moved: it leaves the worker and comes back, the session stays.
         await engine.database.value(
-            "select hourbell.give_back($1, $2, hourbell.clock())", worker.session.id, [number]
+            "select hourbell.release_executions($1, $2, hourbell.clock())", worker.session.id, [number]
         )
         await work.was_cancelled()
         await admit_all(engine)

@@ -30,7 +30,7 @@ _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the 
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
-_RETIME = "select hourbell.retime($1, $2, $3, $4, $5, $6, $7)"
+_RETIME = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 

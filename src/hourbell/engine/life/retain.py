@@ -35,7 +35,7 @@ async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
             timedelta(days=times.ledger_days),
         )
         forgotten = await engine.database.value(
-            "select hourbell.forget($1, $2, $3, $4, $5)",
+            "select hourbell.delete_expired($1, $2, $3, $4, $5)",
             *authority(term),
             now,
             timedelta(seconds=times.answers_seconds),

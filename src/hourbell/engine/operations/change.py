@@ -374,7 +374,7 @@ async def _change_one_time(
         await connection.execute(_Q["let_go"], seen.job_id, now)
         await connection.execute(_Q["insert_deadlines"], seen.job_id, start_by, finish_by)
         paused = target.status is JobStatus.PAUSED
-        await connection.execute(_Q["insert_held" if paused else "insert_due"], seen.job_id)
+        await connection.execute(_Q["insert_paused" if paused else "insert_due"], seen.job_id)
         return _as(seen, target, version, now)
 
     return Prepared(tenant, effect)

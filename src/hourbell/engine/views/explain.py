@@ -123,7 +123,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
             message=f"It runs on worker {row['worker']}, which must renew its lease.",
             until=row["expires_at"],
         )
-    if row["in_held"]:
+    if row["in_paused"]:
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
         return await _not_yet(engine, row)

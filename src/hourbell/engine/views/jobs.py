@@ -187,8 +187,8 @@ def _one_time_live(row: asyncpg.Record) -> Job:
     return _job(
         decode_job(row["spec"]),
         row,
-        status=JobStatus.PAUSED if row["held"] else JobStatus.SCHEDULED,
-        next_run_at=None if row["held"] else row["run_at"],
+        status=JobStatus.PAUSED if row["paused"] else JobStatus.SCHEDULED,
+        next_run_at=None if row["paused"] else row["run_at"],
         created_at=created,
         updated_at=row["updated_at"] or created,
     )

@@ -9,18 +9,18 @@ language sql stable as $$
 $$;
 
 -- Whether an execution has already run since it was created or replayed. If it has not, it is a newcomer.
-create or replace function hourbell.has_begun(e hourbell.executions) returns boolean
+create or replace function hourbell.has_started(e hourbell.executions) returns boolean
 language sql immutable
 return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.replayed_fence, 0);
 
 -- The live executions of a job that block a newcomer: ready, leased, or between two attempts. p_newcomers were just
 -- taken from due. A retry is the earlier run, never a newcomer, wherever its row is.
 -- `offset 0` keeps a lookup a lookup: without it the planner may hash the whole table for one row.
-create or replace function hourbell.under_way(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
+create or replace function hourbell.blocking_runs(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
   where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = 5 offset 0)
-    and (hourbell.has_begun(e) or (not e.id = any (p_newcomers) and not exists (
+    and (hourbell.has_started(e) or (not e.id = any (p_newcomers) and not exists (
       select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
         and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
@@ -32,7 +32,7 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 declare
   skipped bigint[];
   reasons text[];
-  held bigint[];
+  to_park bigint[];
   replacing bigint[];  -- jobs whose newest execution replaces all others
   taken bigint[];
   replaced bigint[];
@@ -42,9 +42,9 @@ begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
       exists (select from hourbell.parked as p where p.kind = 5 and p.key = e.job offset 0) as waiting,
-      exists (select from hourbell.under_way(e.job, p_ids) offset 0) as busy
+      exists (select from hourbell.blocking_runs(e.job, p_ids) offset 0) as busy
     from hourbell.executions as e
-    where e.id = any (p_ids) and not hourbell.has_begun(e)
+    where e.id = any (p_ids) and not hourbell.has_started(e)
     window w as (partition by e.job order by e.occurrence, e.id)),
   decided as (
     select id, job, overlap, case
@@ -58,25 +58,25 @@ begin
     array_agg(case when overlap = 2 then 'replaced' else 'overlap' end) filter (where fate = 'skip'),
     array_agg(id) filter (where fate = 'park'),
     array_agg(job) filter (where overlap = 2 and fate is distinct from 'skip')
-  into skipped, reasons, held, replacing from decided;
+  into skipped, reasons, to_park, replacing from decided;
 
   if replacing is not null then
     -- Executions that have not begun are removed, and those waiting for their next attempt end at once. For all other
     -- live executions cancellation is requested, and the newcomer waits for them to end.
-    taken := hourbell.take_out(array(
+    taken := hourbell.remove_waiting(array(
       select e.id from unnest(replacing) as r(job) cross join lateral (
-        select id from hourbell.under_way(r.job, p_ids) union all
+        select id from hourbell.blocking_runs(r.job, p_ids) union all
         select id from hourbell.parked as p where p.kind = 5 and p.key = r.job) as e));
     select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
-    from (select x.id, hourbell.has_begun(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
+    from (select x.id, hourbell.has_started(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
     skipped := skipped || replaced;
     reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
     if retrying is not null then
       perform hourbell.discard(retrying, array_fill(2::smallint, array[cardinality(retrying)]),
         array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
     end if;
-    insert into hourbell.cancellations (id, wished_at)
-    select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.under_way(r.job, p_ids) as e
+    insert into hourbell.cancellations (id, requested_at)
+    select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.blocking_runs(r.job, p_ids) as e
     where not e.id = any (coalesce(skipped, '{}'))
       and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0);
   end if;
@@ -92,14 +92,14 @@ begin
       select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason, spec, history
       from gone)
     select array_agg(job) into jobs from gone;
-    perform hourbell.let_go(skipped, true, p_now);
+    perform hourbell.release_limits(skipped, true, p_now);
     perform hourbell.wake_jobs(jobs, p_now);
   end if;
-  if held is not null then
+  if to_park is not null then
     insert into hourbell.parked (kind, key, priority, rank, id)
-    select 5, job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (held);
+    select 5, job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (to_park);
   end if;
-  return coalesce(skipped, '{}') || coalesce(held, '{}');
+  return coalesce(skipped, '{}') || coalesce(to_park, '{}');
 end $$;
 
 -- Runs one pass. Returns how many rows it looked at and whether there is more to do; admitted = -1: another pass is
@@ -145,27 +145,27 @@ begin
   end if;
   this_pass := nextval('hourbell.passes');
 
-  if exists (select from hourbell.refunds) then perform hourbell.refund(p_batch, this_pass); end if;
-  if exists (select from hourbell.reweighings) or exists (select from hourbell.stretches) then
-    more := hourbell.reweigh(p_batch, this_pass);
+  if exists (select from hourbell.tag_refunds) then perform hourbell.apply_refunds(p_batch, this_pass); end if;
+  if exists (select from hourbell.weight_changes) or exists (select from hourbell.retaggings) then
+    more := hourbell.retag(p_batch, this_pass);
   end if;
-  if exists (select from hourbell.countings) then perform hourbell.count_in(p_now); end if;
+  if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
   -- In one of sixteen passes, parked rows go before newly due rows, least urgent first, so that low priorities make
   -- progress too. A hash of the pass number selects the pass, so no periodic load can miss it forever.
   from_below := hashint8(this_pass) & 15 = 0;
-  if exists (select from hourbell.wakes where at <= p_now) then
+  if exists (select from hourbell.gate_wakeups where at <= p_now) then
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), from_below, this_pass);
     -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
-    woken := hourbell.take_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
+    woken := hourbell.acquire_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
     room := room - 2 * cardinality(woken);
     admitted := cardinality(woken);
   end if;
-  served := hourbell.served();
-  if exists (select from hourbell.fleets where mixed) then perform hourbell.end_mixed(served); end if;
+  served := hourbell.serving_sessions();
+  if exists (select from hourbell.queue_workers where mixed) then perform hourbell.end_mixed(served); end if;
   generation := hourbell.generation();  -- before any limit is read
   if from_below and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
-      perform hourbell.let_on(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now,
+      perform hourbell.admit_rows(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now,
         this_pass);
     end loop;
     woken := '{}';
@@ -179,7 +179,7 @@ begin
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
     where m.priority = tier order by pass desc limit 1) as m on true;
   if swept > p_now + interval '5 seconds' then  -- the clock was set back: nothing may wait for the old time
-    update hourbell.wakes set at = p_now where at > p_now;
+    update hourbell.gate_wakeups set at = p_now where at > p_now;
   end if;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
   if sweeping or swept <= p_now - interval '1 second' or swept > p_now then
@@ -223,7 +223,7 @@ begin
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    limited := n - missed - hourbell.let_on(rows, p, served, generation, p_now, this_pass);
+    limited := n - missed - hourbell.admit_rows(rows, p, served, generation, p_now, this_pass);
 
     -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
     -- due "now" is committed some milliseconds later.
@@ -240,11 +240,11 @@ begin
     end if;
   end loop;
   perform hourbell.move_virtual_time(this_pass);
-  more := more or exists (select from hourbell.wakes where at <= p_now);
+  more := more or exists (select from hourbell.gate_wakeups where at <= p_now);
 end $$;
 
 -- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
-create or replace function hourbell.let_on(
+create or replace function hourbell.admit_rows(
   p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz, p_pass bigint
 ) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -261,11 +261,11 @@ begin
   -- Overlap is decided once. An execution that has been parked for something else since then is the earlier run.
   if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
-    perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+    perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
-  rows := hourbell.restrict(rows, p, p_served, p_now, p_pass);
-  perform hourbell.offer(rows, p, p_generation, p_now, p_pass);
+  rows := hourbell.apply_limits(rows, p, p_served, p_now, p_pass);
+  perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & 256 = 0);
 end $$;
 
@@ -296,7 +296,7 @@ end $$;
 -- Makes executions of one priority ready. Fairness comes from the tag that each gets. They are cut into slabs in the
 -- order of their tags, small enough for four claims of each session of the queue; what holds something of a limit is
 -- a slab of its own.
-create or replace function hourbell.offer(
+create or replace function hourbell.make_ready(
   p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql
@@ -325,7 +325,7 @@ begin
       select count(*) as n from hourbell.sessions as s
       where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
   suspected as (
-    insert into hourbell.suspects (tag, id, queue, priority, since, held, generation, task)
+    insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
     select tag, id, queue, p, p_now, checks & 256 > 0, p_generation, task from tagged where checks & 2 > 0),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
@@ -338,7 +338,7 @@ begin
   highest as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, p, v, highest, p_pass from times)
-  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
   select min(tag), max(tag), p_generation, task, queue, p, checks & 256 > 0, array_agg(id order by tag, id)
   from (
     select tag, id, queue, checks, task, s.size, row_number() over (partition by queue, task order by tag, id) - 1 as nth

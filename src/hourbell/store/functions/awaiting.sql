@@ -2,7 +2,7 @@
 
 -- Whether no outcome has been reported yet. Not `outcome is null`, which is the condition of the index ordered by time:
 -- the planner would scan all of that index for one id.
-create or replace function hourbell.waits(a hourbell.awaiting) returns boolean
+create or replace function hourbell.is_awaiting(a hourbell.awaiting) returns boolean
 language sql immutable
 return coalesce(a.outcome, '') = '';
 
@@ -17,7 +17,7 @@ declare
   n int;
 begin
   with noted as (
-    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and hourbell.waits(a) returning a.*)
+    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and hourbell.is_awaiting(a) returning a.*)
   select array_agg(a.id), array_agg(a.fence), array_agg(a.begun_ms), array_agg(
     greatest(least(extract(epoch from p_now - l.claimed_at) * 1000, 2000000000) - a.begun_ms, 0)::int)
   into ids, fences, begun, took
@@ -35,7 +35,7 @@ end $$;
 
 -- Ends awaiting executions whose cancellation is requested. The request may have come while a worker was handing them
 -- over, or from a later run that replaces them.
-create or replace function hourbell.cancel_wished(p_node uuid, p_epoch bigint, p_now timestamptz) returns void
+create or replace function hourbell.cancel_requested(p_node uuid, p_epoch bigint, p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -44,7 +44,7 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   perform hourbell.cancel_awaiting(array(
     select c.id from hourbell.cancellations as c
-    where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.waits(a) offset 0) limit 1000), p_now);
+    where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.is_awaiting(a) offset 0) limit 1000), p_now);
 end $$;
 
 -- Ends executions that their targets did not complete in time. p_settled … p_results are as in hourbell.settle, for
@@ -65,6 +65,6 @@ begin
     0, '00000000-0000-0000-0000-000000000000', p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
     p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
   update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
-  where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.waits(a);
+  where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.is_awaiting(a);
   return released;
 end $$;

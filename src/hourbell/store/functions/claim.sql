@@ -4,11 +4,11 @@
 -- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_from_below starts with the least
 -- urgent priority, so that it makes progress too. A claim that is repeated under its number gets the same rows: the
 -- first answer was lost. Number 0 marks unnumbered claims, which cannot be repeated.
--- A rate limit may delay a start slightly (`start_paced`): `waits` holds the seconds until each execution may start;
+-- A rate limit may delay a start slightly (`start_rate_limited`): `waits` has the seconds until each execution may start;
 -- null: all may start at once. p_at_once: take only executions that may start at the same moment, for a worker that
 -- cannot wait.
 -- recalled: the claim took executions that may no longer start, and returned them to the gate.
-create or replace function hourbell.take(
+create or replace function hourbell.take_ready(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_at_once boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
@@ -22,7 +22,7 @@ set enable_material = off as $$
 declare
   session hourbell.sessions;
   popped bigint[] := '{}';
-  held bigint[] := '{}';
+  limited bigint[] := '{}';
   more bigint[];
   holding bigint[];
   p smallint;
@@ -41,7 +41,7 @@ declare
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
   older bigint[];
-  tags float8[] := '{}';  -- of `held`, because some of those rows may have to go back
+  tags float8[] := '{}';  -- of `limited`, because some of those rows may have to go back
   generations int[] := '{}';
   late bigint[];
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
@@ -53,7 +53,7 @@ begin
   if session.all_queues then session.queues := hourbell.all_queues(); end if;
   if session.tasks is not null then
     fitting := session.tasks || 0;
-    mixed := array(select f.queue from hourbell.fleets as f where f.mixed and f.queue = any (session.queues));
+    mixed := array(select f.queue from hourbell.queue_workers as f where f.mixed and f.queue = any (session.queues));
   end if;
 
   -- All unnumbered claims share number 0, so it identifies none of them.
@@ -61,8 +61,8 @@ begin
     more := array(select id from hourbell.leases where leases.session = p_session and claim = p_claim);
     if more <> '{}' then
       select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-      from hourbell.held_by(p_session, p_token, more) as h;
-      waits := hourbell.waits_of(p_session, ids, p_now);
+      from hourbell.claimed_by(p_session, p_token, more) as h;
+      waits := hourbell.start_delays(p_session, ids, p_now);
       return;
     end if;
   end if;
@@ -97,10 +97,10 @@ begin
       delete from hourbell.suspects where ctid = (
         select ctid from hourbell.suspects where queue = any (session.queues) and (fitting is null or task = any (fitting))
         order by priority, tag limit 1 for update skip locked)
-      returning array[id], case when held then array[id] else '{}' end,
-        case when generation < newest then array[id] else '{}' end into popped, held, stale;
+      returning array[id], case when limited then array[id] else '{}' end,
+        case when generation < newest then array[id] else '{}' end into popped, limited, stale;
       if popped is null then
-        popped := '{}'; held := '{}'; stale := '{}';
+        popped := '{}'; limited := '{}'; stale := '{}';
         update hourbell.sessions set quarantine = false where id = p_session;
       else
         solo := true;
@@ -155,10 +155,10 @@ begin
         continue when slabs = '{}';
         select popped || array_agg(i.id order by s.pos, i.pos),
           stale || array_agg(i.id) filter (where s.generation < newest),
-          held || array_agg(i.id order by s.pos) filter (where s.single),
+          limited || array_agg(i.id order by s.pos) filter (where s.single),
           tags || array_agg(s.tag order by s.pos) filter (where s.single),
           generations || array_agg(s.generation order by s.pos) filter (where s.single)
-        into popped, stale, held, tags, generations
+        into popped, stale, limited, tags, generations
         from unnest(slabs) with ordinality as s(tag, last_tag, generation, task, queue, priority, single, ids, pos)
         cross join lateral unnest(s.ids) with ordinality as i(id, pos);
       end loop;
@@ -169,16 +169,16 @@ begin
   -- By the clock: p_now may be older than the due time of the rows taken, or even than the rows themselves.
   at := greatest(p_now, hourbell.clock());
   if p_at_once and tags <> '{}' then
-    late := hourbell.late_starts(held, at);
+    late := hourbell.without_token(limited, at);
     if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
     if late <> '{}' then
-      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
       select h.tag, h.tag, h.generation, hourbell.task(e.target), e.queue, e.priority, true, array[h.id]
-      from unnest(held, tags, generations) as h(id, tag, generation)
+      from unnest(limited, tags, generations) as h(id, tag, generation)
       cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
       where h.id = any (late);
       popped := array(select id from unnest(popped) with ordinality as p(id, pos) where id <> all (late) order by pos);
-      held := array(select id from unnest(held) with ordinality as h(id, pos) where id <> all (late) order by pos);
+      limited := array(select id from unnest(limited) with ordinality as h(id, pos) where id <> all (late) order by pos);
       stale := array(select id from unnest(stale) as s(id) where id <> all (late));
     end if;
   end if;
@@ -186,7 +186,7 @@ begin
   with found as materialized (
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
       hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
-      e.fence as last_fence, coalesce(j.version, e.version) as version, r.pos, held <> '{}' and e.id = any (held) as holds,
+      e.fence as last_fence, coalesce(j.version, e.version) as version, r.pos, limited <> '{}' and e.id = any (limited) as is_limited,
       -- the plain case; all others are left to set_aside
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
@@ -200,16 +200,16 @@ begin
     left join hourbell.jobs as j on j.id = e.job),
   -- Each slab has a fence of its own, above all that its executions had before. What holds limits is leased one by one.
   leasing as materialized (
-    select f.*, greatest(least_fence, max(last_fence) over () + 1) + case when holds then plain_slabs + nth else nth / 100 end as fence
+    select f.*, greatest(least_fence, max(last_fence) over () + 1) + case when is_limited then plain_slabs + nth else nth / 100 end as fence
     from (
-      select found.*, row_number() over (partition by holds order by pos) - 1 as nth,
-        (count(*) filter (where not holds) over () + 99) / 100 as plain_slabs
+      select found.*, row_number() over (partition by is_limited order by pos) - 1 as nth,
+        (count(*) filter (where not is_limited) over () + 99) / 100 as plain_slabs
       from found where plain) as f
     order by pos),
   kept as (
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
-    select p_session, fence, at, p_claim, solo, holds, array_agg(id), case when count(job) > 0 then array_agg(version) end
-    from leasing group by fence, holds)
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
+    select p_session, fence, at, p_claim, solo, is_limited, array_agg(id), case when count(job) > 0 then array_agg(version) end
+    from leasing group by fence, is_limited)
   select array_agg(id), array_agg(coalesce(job, id)), array_agg(tenant), array_agg(attempt + 1), array_agg(fence),
     array_agg(occurrence), array_agg(leasing.finish_by), array_agg(spec),
     (select array_agg(id order by pos) from found where not plain)
@@ -217,26 +217,26 @@ begin
 
   if more is not null then
     if stale <> '{}' then
-      older := hourbell.recall(array(select id from unnest(more) as m(id) where id = any (stale)), p_now);
+      older := hourbell.readmit(array(select id from unnest(more) as m(id) where id = any (stale)), p_now);
       recalled := older <> '{}';
       more := array(select id from unnest(more) with ordinality as m(id, pos) where not id = any (older) order by pos);
     end if;
-    perform hourbell.set_aside(p_session, p_claim, more, held, p_now, least_fence, solo);
+    perform hourbell.claim_uncommon(p_session, p_claim, more, limited, p_now, least_fence, solo);
   end if;
   -- Counted runs are leased by set_aside, so the answer is read again: by the ids taken, not by the claim's number.
   if more is not null and exists (
       select from hourbell.leases as l where l.session = p_session and l.id = any (more)) then
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
-    from hourbell.held_by(p_session, p_token, popped) as h;
+    from hourbell.claimed_by(p_session, p_token, popped) as h;
   end if;
-  if held <> '{}' and hourbell.start_paced(p_session, held, least_fence, p_now, p_at_once) then
-    waits := hourbell.waits_of(p_session, ids, hourbell.clock());
+  if limited <> '{}' and hourbell.start_rate_limited(p_session, limited, least_fence, p_now, p_at_once) then
+    waits := hourbell.start_delays(p_session, ids, hourbell.clock());
   end if;
 end $$;
 
 -- Takes p_room executions of one line out of `ready`, or fewer: whole slabs in the order of their tags, and a part of
 -- the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
--- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take`, whose
+-- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take_ready`, whose
 -- plan settings apply.
 create or replace function hourbell.take_slabs(p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int)
 returns hourbell.ready[]
@@ -283,7 +283,7 @@ begin
     slabs := slabs[:cardinality(slabs) - 1];
     if got - n < p_room then
       kept := p_room - got + n;
-      slabs := slabs || row(last.tag, last.last_tag, last.generation, last.task, last.queue, last.priority, last.held,
+      slabs := slabs || row(last.tag, last.last_tag, last.generation, last.task, last.queue, last.priority, last.limited,
         last.ids[:kept])::hourbell.ready;
       last.ids := last.ids[kept + 1:];
       last.tag := last.tag + (last.last_tag - last.tag) * kept / (n - 1);
@@ -295,7 +295,7 @@ begin
 end $$;
 
 -- The seconds until each of these executions of a session may start, in the given order.
-create or replace function hourbell.waits_of(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
+create or replace function hourbell.start_delays(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
 language sql stable
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
   select array_agg(extract(epoch from l.claimed_at - p_now)::float8 order by i.pos)
@@ -304,7 +304,7 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 $$;
 
 -- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
-create or replace function hourbell.late_starts(p_ids bigint[], p_now timestamptz) returns bigint[]
+create or replace function hourbell.without_token(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 begin
@@ -313,7 +313,7 @@ begin
     from (
       select h.id, h.pos, o.kind, o.key, row_number() over (partition by o.kind, o.key order by h.pos) as nth
       from unnest(p_ids) with ordinality as h(id, pos)
-      cross join lateral (select kind, key from hourbell.offers as o where o.id = h.id offset 0) as o) as w
+      cross join lateral (select kind, key from hourbell.rate_reservations as o where o.id = h.id offset 0) as o) as w
     cross join lateral (
       select hourbell.tokens(l, p_now) as n from hourbell.limits as l
       where l.kind = w.kind and l.key = w.key and l.rate is not null offset 0) as tokens
@@ -328,8 +328,8 @@ return case when p_replayed_attempt is null then coalesce(p_own, p_job)
 
 -- The uncommon cases of a claim: cancellation requested, out of date, too late, or a job with a limited number of runs.
 -- Such runs are counted here, when they start.
-create or replace function hourbell.set_aside(
-  p_session bigint, p_claim int, p_ids bigint[], p_held bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
+create or replace function hourbell.claim_uncommon(
+  p_session bigint, p_claim int, p_ids bigint[], p_limited bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
 ) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
@@ -358,7 +358,7 @@ begin
         if not found then
           -- Another transaction is changing the job. Its client may have stopped, which cannot be detected, so the
           -- claim does not wait: the execution is retried a little later.
-          perform hourbell.put_off(e, p_now + interval '200 milliseconds', p_now);
+          perform hourbell.postpone(e, p_now + interval '200 milliseconds', p_now);
           continue;
         end if;
         update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs;
@@ -366,21 +366,21 @@ begin
           fate := 4; why := 'max_runs';
         end if;
         if fate = 4 or j.runs + 1 >= j.max_runs then
-          perform hourbell.complete(j.id, p_now);
+          perform hourbell.complete_job(j.id, p_now);
         end if;
       end if;
       if fate is null then
-        insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+        insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
         values (p_session, greatest(e.fence + 1, p_least_fence), greatest(p_now, hourbell.clock()), p_claim, p_solo,
-          e.id = any (p_held), array[e.id], array[coalesce(j.version, e.version)]);
+          e.id = any (p_limited), array[e.id], array[coalesce(j.version, e.version)]);
       else
-        insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
+        insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
         perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
       end if;
     exception when data_exception or integrity_constraint_violation then
       -- An execution that raises an error here must not keep the others from being claimed.
       raise warning 'execution % is put off: %', e.id, sqlerrm;
-      perform hourbell.put_off(e, p_now + interval '1 minute', p_now);
+      perform hourbell.postpone(e, p_now + interval '1 minute', p_now);
     end;
   end loop;
 end $$;
@@ -388,7 +388,7 @@ end $$;
 -- Checks executions that were made ready under older limits and have been taken out of `ready`. Those that may no
 -- longer start go through the gate again. Executions that have to end anyway are left to their claim. Returns the ids
 -- sent back.
-create or replace function hourbell.recall(p_ids bigint[], p_now timestamptz) returns bigint[]
+create or replace function hourbell.readmit(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -403,10 +403,10 @@ begin
         select from hourbell.jobs as j where j.id = e.job and e.version >= j.valid_from offset 0))
       and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now) and (e.finish_by is null or e.finish_by >= p_now)
     returning e.id, e.queue, e.priority, e.tenant),
-  refunded as (insert into hourbell.refunds (queue, priority, tenant) select queue, priority, tenant from stopped)
+  refunded as (insert into hourbell.tag_refunds (queue, priority, tenant) select queue, priority, tenant from stopped)
   select array_agg(id) into back from stopped;
   if back is null then return '{}'; end if;
-  perform hourbell.let_go(back, false, p_now);
+  perform hourbell.release_limits(back, false, p_now);
   perform hourbell.requeue(back);
   return back;
 end $$;
@@ -414,7 +414,7 @@ end $$;
 -- Called after a claim met rows that may no longer start: a million more may follow. The next rows in the queues of the
 -- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them. Returns whether
 -- there were any.
-create or replace function hourbell.recall_next(p_session bigint, p_now timestamptz) returns boolean
+create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -440,10 +440,10 @@ begin
     returning ready)
   select array_agg(ready) into stale from taken;
   if stale is null then return false; end if;
-  back := hourbell.recall(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
+  back := hourbell.readmit(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
   -- Those that may start under the current limits are put back.
-  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
-  select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.held, r.ids
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+  select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.limited, r.ids
   from unnest(stale) as s cross join lateral (
     select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos) where not i.id = any (back)) as r
   where r.ids is not null;
@@ -451,11 +451,11 @@ begin
 end $$;
 
 -- Moves an execution from a claim back to due, to run at p_until.
-create or replace function hourbell.put_off(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
+create or replace function hourbell.postpone(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
-  insert into hourbell.refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
-  perform hourbell.let_go(array[e.id], false, p_now);
+  insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
+  perform hourbell.release_limits(array[e.id], false, p_now);
   update hourbell.executions set run_at = p_until, waits_for = null where id = e.id;
   perform hourbell.requeue(array[e.id]);
 end $$;
@@ -468,50 +468,50 @@ return exists (select from hourbell.limits as l where l.kind = 1 and l.key = e.q
   or exists (select from hourbell.limits as l where l.kind = 3 and l.key = e.target);
 
 -- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed.
-create or replace function hourbell.complete(p_job bigint, p_now timestamptz) returns void
+create or replace function hourbell.complete_job(p_job bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  update hourbell.members as m set until = least(m.until, p_now)
+  update hourbell.memberships as m set until = least(m.until, p_now)
   from hourbell.jobs as j
   where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
   update hourbell.jobs set status = 2, updated_at = p_now where id = p_job and status in (0, 1);
-  perform hourbell.take_back(p_job, p_now);
+  perform hourbell.withdraw_planned(p_job, p_now);
 end $$;
 
 -- Removes the executions planned ahead for a job: those whose time has not come. Nothing has observed them, so they are
 -- not recorded. Rows locked by another transaction (such as a stalled cancel) are skipped and left to it, and later to
 -- their claim.
-create or replace function hourbell.take_back(p_job bigint, p_now timestamptz) returns int
+create or replace function hourbell.withdraw_planned(p_job bigint, p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   taken bigint[];
   queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
-  taken := hourbell.take_out(array(
+  taken := hourbell.remove_waiting(array(
     select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
   if taken = '{}' then return 0; end if;
   -- The time of an execution may have come since the caller read the clock, so it may hold its key or have been parked.
   with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
   select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
   into queues, tenants, targets, keys from gone;
-  perform hourbell.let_go(taken, true, p_now);
-  perform hourbell.wake_others(queues, tenants, targets, keys, p_now);
+  perform hourbell.release_limits(taken, true, p_now);
+  perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);
   return cardinality(taken);
 end $$;
 
 -- A change has made the waiting executions of a job out of date. They are recorded at once, so that nothing waits for
 -- them. Executions that are ready, or taken by another transaction, are found out of date by their claim. Executions
 -- planned ahead are removed, or belong to the new version.
-create or replace function hourbell.supersede(p_job bigint, p_now timestamptz) returns void
+create or replace function hourbell.supersede_waiting(p_job bigint, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   ids bigint[];
   why text;
 begin
-  ids := hourbell.take_out(array(
+  ids := hourbell.remove_waiting(array(
     select e.id from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
     where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)));
   if ids = '{}' then return; end if;
@@ -537,14 +537,14 @@ begin
   -- behind them.
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled
-    from hourbell.take(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,
+    from hourbell.take_ready(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,
       alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
     commit;
     exit when ids is not null or not alive;
     if recalled then
-      perform hourbell.recall_next(p_session, p_now);
+      perform hourbell.readmit_next(p_session, p_now);
     else
-      exit when round > 1 or not hourbell.await_slab(p_session);
+      exit when round > 1 or not hourbell.wait_for_slab(p_session);
     end if;
     commit;
   end loop;
@@ -552,7 +552,7 @@ end $$;
 
 -- Waits a little for the first slab that a session might take: another claim has it, and puts back what it does not
 -- take. False: there is none.
-create or replace function hourbell.await_slab(p_session bigint) returns boolean
+create or replace function hourbell.wait_for_slab(p_session bigint) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set lock_timeout = '20ms' as $$

@@ -99,7 +99,7 @@ begin
 end $$;
 
 -- Those of these jobs that have not ended. Volatile: a caller that waited for a lock must see the current state.
-create or replace function hourbell.living(p_jobs bigint[]) returns bigint[]
+create or replace function hourbell.live_jobs(p_jobs bigint[]) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
   if p_jobs = '{}' then return '{}'; end if;  -- for an empty array the planner would read everything
@@ -118,19 +118,19 @@ declare
 begin
   perform from hourbell.jobs where id = p_job for no key update;
   if found then
-    update hourbell.members as m set until = least(m.until, p_now)
+    update hourbell.memberships as m set until = least(m.until, p_now)
     from hourbell.jobs as j
     where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
-    perform hourbell.take_back(p_job, p_now);
+    perform hourbell.withdraw_planned(p_job, p_now);
     update hourbell.jobs
     set version = version + 1, valid_from = version + 1, outdated = 'deleted', updated_at = p_now, status = 3
     where id = p_job;
-    perform hourbell.supersede(p_job, p_now);
+    perform hourbell.supersede_waiting(p_job, p_now);
     return true;
   end if;
-  taken := hourbell.take_out(array[p_job]);
+  taken := hourbell.remove_waiting(array[p_job]);
   if taken = '{}' then
-    delete from hourbell.held where id = p_job;
+    delete from hourbell.paused where id = p_job;
     if not found then return false; end if;
   end if;
   perform hourbell.discard(array[p_job], array[2::smallint], array['cancelled'], p_now);
@@ -178,7 +178,7 @@ begin
   refused := '{}'; holders := '{}'; replacing := '{}';
   for n in 1 .. cardinality(places) loop
     place := places[n]; other := others[n];
-    if hourbell.living(array[other]) <> '{}' then
+    if hourbell.live_jobs(array[other]) <> '{}' then
       if not (p_replaces[place] and hourbell.withdraw(other, p_now)) then
         refused := refused || p_jobs[place]; holders := holders || other;
         continue;
@@ -341,7 +341,7 @@ begin
     noted as (
       insert into hourbell.audit (at, tenant, job, actor, operation, after)
       select p_now, tenant, id, p_actors[request], 'create', spec::json from new)
-    insert into hourbell.members
+    insert into hourbell.memberships
       (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
        overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,

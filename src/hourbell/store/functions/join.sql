@@ -16,7 +16,7 @@ $$;
 -- Produces a stretch for members that join it late: past occurrences by their misfire policies, future ones as if the
 -- members had been there from the start.
 create or replace function hourbell.catch_up(
-  p_members hourbell.members[], p_occurrences timestamptz[], p_now timestamptz, p_grace interval
+  p_members hourbell.memberships[], p_occurrences timestamptz[], p_now timestamptz, p_grace interval
 ) returns void
 language plpgsql as $$
 declare
@@ -43,9 +43,9 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare
   planned timestamptz;
-  joiners hourbell.members[];
+  joiners hourbell.memberships[];
   living bigint[];
-  apart hourbell.members[];  -- members whose job already has some of their occurrences,
+  apart hourbell.memberships[];  -- members whose job already has some of their occurrences,
   hads tstzmultirange[];     -- which ones,
   reaches timestamptz[];     -- and how far they join
 begin
@@ -55,7 +55,7 @@ begin
   if planned > p_through then beyond := planned; return; end if;
 
   joiners := array(
-    select m from hourbell.members as m
+    select m from hourbell.memberships as m
     where timetable = p_timetable and joined_through is null and active_since >= p_from
     order by priority, job limit 5000 for update skip locked);
   if joiners = '{}' then return; end if;
@@ -97,7 +97,7 @@ begin
     array(select at from unnest(p_occurrences) as at where at <= planned order by at),
     p_now, p_grace);
 
-  update hourbell.members as m set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)
+  update hourbell.memberships as m set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)
   from unnest(joiners) as j
   left join unnest(apart) with ordinality as a
     on a.job = j.job and a.version = j.version

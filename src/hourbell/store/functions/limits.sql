@@ -4,7 +4,7 @@
 -- `kind + 0`: a lookup by id must not become one by kind: statistics may say that no row of the kind exists.
 
 -- The tag space of rows parked by a blocker. The tag space of the ready rows of a queue is the queue's number.
-create or replace function hourbell.space(p_kind smallint, p_key bigint) returns bigint
+create or replace function hourbell.tag_space(p_kind smallint, p_key bigint) returns bigint
 language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
@@ -19,27 +19,27 @@ language sql immutable
 return (p_queue << 32) + p_task;
 
 -- The key of the blocker of a kind that applies to an execution; null: none.
-create or replace function hourbell.scope(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
+create or replace function hourbell.blocker_id(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
 language sql immutable
 return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key
   when 6 then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
 -- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
 -- with that key waits for its end. Offers that were not claimed have cost no token.
-create or replace function hourbell.let_go(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
+create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-  with held as (
-    delete from hourbell.holds where id = any (p_ids) and (p_ended or kind <> 4) returning kind, key),
-  offered as (delete from hourbell.offers where id = any (p_ids) returning kind, key)
-  insert into hourbell.wakes (at, kind, key)
-  select p_now, kind, key from held union select p_now, kind, key from offered
+  with released as (
+    delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> 4) returning kind, key),
+  offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select p_now, kind, key from released union select p_now, kind, key from offered
 $$;
 
 -- Wakes the blockers of parked executions that have ended: other executions may have been waiting behind them.
-create or replace function hourbell.wake_others(
+create or replace function hourbell.wake_blockers(
   p_queues smallint[], p_tenants int[], p_targets int[], p_keys bigint[], p_now timestamptz
 ) returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-  insert into hourbell.wakes (at, kind, key)
+  insert into hourbell.gate_wakeups (at, kind, key)
   select distinct p_now, s.kind, s.key
   from (
     select 1::smallint as kind, unnest(p_queues)::bigint as key union all
@@ -51,11 +51,11 @@ $$;
 -- Wakes jobs of which an execution that restricts overlap has ended.
 create or replace function hourbell.wake_jobs(p_jobs bigint[], p_now timestamptz) returns void
 language sql as $$
-  insert into hourbell.wakes (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
+  insert into hourbell.gate_wakeups (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
 $$;
 
 -- Rate limits. A start takes a token out of its bucket at the moment of the start, so at most rate * T + burst
--- executions start in any T seconds. The claim decides that moment (`start_paced`): at once if there is a token,
+-- executions start in any T seconds. The claim decides that moment (`start_rate_limited`): at once if there is a token,
 -- otherwise when the next token arrives, up to `lead_seconds` ahead. The worker waits for that moment, so the time
 -- taken by the gate, the notification and the claim is not lost, even with a burst of 1. The gate offers no more than
 -- can start within `lead_seconds`. An offer costs nothing until it is claimed, and an offer that is claimed late takes
@@ -72,44 +72,44 @@ language sql stable as $$
   select least(l.burst, coalesce(b.level + greatest(extract(epoch from p_now - b.at)::float8, 0) * l.rate, l.burst))
   from (values (1)) as one
   left join lateral (
-    select level, at from hourbell.buckets as b where b.kind = l.kind and b.key = l.key order by pass desc limit 1) as b on true
+    select level, at from hourbell.rate_buckets as b where b.kind = l.kind and b.key = l.key order by pass desc limit 1) as b on true
 $$;
 
 -- How many more executions the gate may offer at p_now: what can start within `lead_seconds`, minus unclaimed offers.
-create or replace function hourbell.offerable(l hourbell.limits, p_now timestamptz) returns float8
+create or replace function hourbell.reservable(l hourbell.limits, p_now timestamptz) returns float8
 language sql stable as $$
   select hourbell.tokens(l, p_now) + l.rate * hourbell.lead_seconds()
-    - (select count(*) from hourbell.offers as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- for rounding
+    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- for rounding
 $$;
 
 -- How many more executions a limit admits now.
-create or replace function hourbell.room(l hourbell.limits, p_now timestamptz) returns int
+create or replace function hourbell.limit_room(l hourbell.limits, p_now timestamptz) returns int
 language sql stable as $$
   select greatest(least(
-    l.max_concurrency - (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key),
-    case when l.rate is not null then floor(hourbell.offerable(l, p_now)) end,
-    case when hourbell.is_uncounted(l.kind, l.key) then 0 end,
+    l.max_concurrency - (select count(*) from hourbell.limit_holds as h where h.kind = l.kind and h.key = l.key),
+    case when l.rate is not null then floor(hourbell.reservable(l, p_now)) end,
+    case when hourbell.is_recount_pending(l.kind, l.key) then 0 end,
     1000000), 0)::int
 $$;
 
 -- Whether a limit was set and the executions running under it are not counted yet. Until then it admits none.
-create or replace function hourbell.is_uncounted(p_kind smallint, p_key bigint) returns boolean
+create or replace function hourbell.is_recount_pending(p_kind smallint, p_key bigint) returns boolean
 language sql stable as $$
-  select exists (select from hourbell.countings as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
+  select exists (select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
 $$;
 
 -- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes
 -- the moment of its start; each is a slab of its own, and none has a fence below p_least_fence. p_at_once: all of them
 -- start at the same moment. Returns whether any has to wait for its start.
 -- Buckets are locked until the commit, in a fixed order; the caller takes no other lock after this.
-create or replace function hourbell.start_paced(
+create or replace function hourbell.start_rate_limited(
   p_session bigint, p_ids bigint[], p_least_fence bigint, p_now timestamptz, p_at_once boolean
 ) returns boolean
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  taken hourbell.offers[];
+  taken hourbell.rate_reservations[];
   buckets hourbell.limits[] := '{}';
   l hourbell.limits;
   now timestamptz;
@@ -121,18 +121,18 @@ declare
   start float8;
   earliest float8 := 0;
 begin
-  with used as (delete from hourbell.offers where id = any (p_ids) returning offers)
-  select array_agg(offers) into taken from used;
+  with used as (delete from hourbell.rate_reservations where id = any (p_ids) returning rate_reservations)
+  select array_agg(rate_reservations) into taken from used;
   if taken is null then return false; end if;
   for l in
     select * from hourbell.limits where rate is not null and (kind, key) in (select kind, key from unnest(taken)) order by kind, key
   loop
-    perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
+    perform pg_advisory_xact_lock(hourbell.tag_space(l.kind, l.key));
     buckets := buckets || l;
   end loop;
   -- Read under the lock, so that it is not before what is already written; not the caller's time, which may be old.
   now := greatest(p_now, hourbell.clock());
-  insert into hourbell.wakes (at, kind, key) select distinct now, kind, key from unnest(taken);
+  insert into hourbell.gate_wakeups (at, kind, key) select distinct now, kind, key from unnest(taken);
 
   for round in 1 .. case when p_at_once then 2 else 1 end loop
     started := '{}'; starts := '{}';
@@ -176,18 +176,10 @@ end $$;
 create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with old as (
-    delete from hourbell.buckets where ctid = any (array(
-      select ctid from hourbell.buckets where kind = p_kind and key = p_key order by pass desc limit 1)))
-  insert into hourbell.buckets (kind, key, level, at, pass) values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
+    delete from hourbell.rate_buckets where ctid = any (array(
+      select ctid from hourbell.rate_buckets where kind = p_kind and key = p_key order by pass desc limit 1)))
+  insert into hourbell.rate_buckets (kind, key, level, at, pass) values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
 $$;
-
--- Claims by the previous release take no token; they leave that to the gate, by `starts` in the wakes that they write.
-create or replace function hourbell.charge(l hourbell.limits, p_starts bigint, p_now timestamptz) returns void
-language plpgsql as $$
-begin
-  perform pg_advisory_xact_lock(hourbell.space(l.kind, l.key));
-  perform hourbell.write_bucket(l.kind, l.key, hourbell.tokens(l, p_now) - p_starts, p_now);
-end $$;
 
 -- Takes rows that may proceed out of `parked`: for every blocker with a wake, as many as it has room for, in order.
 -- They are returned as due rows whose `checks` say, from 16 up, where they were parked; the gate checks them again.
@@ -198,7 +190,6 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_me
 #variable_conflict use_column
 declare
   kinds smallint[]; keys bigint[];
-  claimed hourbell.wakes[];
   served hourbell.sessions[];
   queues bigint[];  -- queues with a wake: workers may have come or gone
   share int;
@@ -207,34 +198,26 @@ declare
   taken hourbell.due[];
 begin
   with popped as (
-    delete from hourbell.wakes where ctid = any (array(
-      select ctid from hourbell.wakes where at <= p_now order by at limit p_limit for update skip locked))
-    returning at, kind, key, starts)
-  select array_agg(kind order by kind, key), array_agg(key order by kind, key),
-    (select array_agg(popped::hourbell.wakes order by kind, key) from popped where starts > 0)
-  into kinds, keys, claimed from (select distinct kind, key from popped) as news;
+    delete from hourbell.gate_wakeups where ctid = any (array(
+      select ctid from hourbell.gate_wakeups where at <= p_now order by at limit p_limit for update skip locked))
+    returning kind, key)
+  select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
+  from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
-  served := hourbell.served();  -- after the wakes were read, so that it is not older than they are
+  served := hourbell.serving_sessions();  -- after the wakes were read, so that it is not older than they are
   queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1);
   if queues <> '{}' then
-    perform hourbell.note_fleet(q::smallint, served) from unnest(queues) as q;
-    perform hourbell.leave(array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
-    perform hourbell.leave_tasks(queues, served, p_limit, p_now);
+    perform hourbell.note_queue_workers(q::smallint, served) from unnest(queues) as q;
+    perform hourbell.unready_unserved(array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
+    perform hourbell.unready_unserved_tasks(queues, served, p_limit, p_now);
     select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
     from (
       select kind, key from unnest(kinds, keys) as n(kind, key)
       union  -- each once: a row parked under a blocker would be picked once per duplicate
-      select 6::smallint, t.key from unnest(queues) as q cross join lateral hourbell.parked_tasks(q) as t(key)
+      select 6::smallint, t.key from unnest(queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
       where not hourbell.lacks_task(served, t.key)) as n(kind, key);
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
-
-  if claimed is not null then
-    perform hourbell.charge(l, c.starts, p_now)
-    from (select kind, key, sum(starts) as starts from unnest(claimed) group by kind, key order by kind, key offset 0) as c
-    cross join lateral (
-      select * from hourbell.limits as l where l.kind = c.kind and l.key = c.key and l.rate is not null offset 0) as l;
-  end if;
 
   select array_agg(room order by pos) into rooms
   from (
@@ -244,10 +227,10 @@ begin
         select e.key_limit from (
           select id from hourbell.parked as p where p.kind = 4 and p.key = n.key order by p.priority, p.rank, p.id limit 1) as p
         cross join lateral (select key_limit from hourbell.executions as e where e.id = p.id offset 0) as e)
-        - (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = n.key)
+        - (select count(*) from hourbell.limit_holds as h where h.kind = 4 and h.key = n.key)
       when n.kind = 1 and not hourbell.is_queue_served(served, n.key) then 0
       when n.kind = 6 and hourbell.lacks_task(served, n.key) then 0
-      else coalesce((select hourbell.room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
+      else coalesce((select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
@@ -276,18 +259,18 @@ begin
 
   -- Blockers with room that still have parked rows are checked again: at once if there were too many rows, a little
   -- later if the rows are locked, and under a rate limit when it can offer more.
-  insert into hourbell.wakes (at, kind, key)
-  select case when n.room <= n.taken then hourbell.next_offer(n.kind, n.key, p_now)
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select case when n.room <= n.taken then hourbell.next_reservation_at(n.kind, n.key, p_now)
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
   from unnest(kinds, keys, rooms, counts) as n(kind, key, room, taken)
   where exists (select from hourbell.parked as p where p.kind = n.kind and p.key = n.key offset 0)
-    and (n.room > n.taken or (n.kind < 4 and hourbell.next_offer(n.kind, n.key, p_now) is not null));
+    and (n.room > n.taken or (n.kind < 4 and hourbell.next_reservation_at(n.kind, n.key, p_now) is not null));
   return coalesce(taken, '{}');
 end $$;
 
 -- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
 -- and go through the gate again.
-create or replace function hourbell.leave(p_queues bigint[], p_limit int, p_now timestamptz) returns void
+create or replace function hourbell.unready_unserved(p_queues bigint[], p_limit int, p_now timestamptz) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare left_behind bigint[];
@@ -295,40 +278,40 @@ begin
   if p_queues = '{}' then return; end if;
   with from_ready as (
     delete from hourbell.ready where ctid = any (array(
-      select ctid from hourbell.ready where queue = any (p_queues) and held limit p_limit for update skip locked))
+      select ctid from hourbell.ready where queue = any (p_queues) and limited limit p_limit for update skip locked))
     returning ids[1] as id, queue, priority),
   from_suspects as (
     delete from hourbell.suspects where ctid = any (array(
-      select ctid from hourbell.suspects where queue = any (p_queues) and held limit p_limit for update skip locked))
+      select ctid from hourbell.suspects where queue = any (p_queues) and limited limit p_limit for update skip locked))
     returning id),
   refunded as (
-    insert into hourbell.refunds (queue, priority, tenant)
+    insert into hourbell.tag_refunds (queue, priority, tenant)
     select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
       select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
   select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
   if left_behind is null then return; end if;
-  perform hourbell.let_go(left_behind, false, p_now);
+  perform hourbell.release_limits(left_behind, false, p_now);
   perform hourbell.requeue(left_behind);
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(p_queues);
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, unnest(p_queues);
 end $$;
 
 -- The earliest time at which the next row parked under a rate limit can start; null: it is no rate limit.
-create or replace function hourbell.next_token(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
+create or replace function hourbell.next_token_at(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
 language sql stable as $$
   select p_now + make_interval(secs => greatest(1 + o.n - hourbell.tokens(l, p_now), 0) / l.rate)
   from hourbell.limits as l
-  cross join lateral (select count(*) as n from hourbell.offers as o where o.kind = l.kind and o.key = l.key) as o
+  cross join lateral (select count(*) as n from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) as o
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
 -- When the gate checks again what is parked under a rate limit: as soon as it can offer one more, or as many as arrive
 -- in 50 ms if that is more. Null: it is no rate limit.
-create or replace function hourbell.next_offer(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
+create or replace function hourbell.next_reservation_at(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
 language sql stable as $$
   select p_now + make_interval(secs => greatest(
     (greatest(floor(l.rate * 0.05), 1) - (o.n - floor(o.n))) / l.rate, 0.005))
   from hourbell.limits as l
-  cross join lateral (select hourbell.offerable(l, p_now) as n) as o
+  cross join lateral (select hourbell.reservable(l, p_now) as n) as o
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
@@ -352,7 +335,7 @@ begin
     return;
   end if;
   spaces := array(
-    select hourbell.space(p_kind, hourbell.scope(p_kind, queue, tenant, target, key)) from unnest(p_rows));
+    select hourbell.tag_space(p_kind, hourbell.blocker_id(p_kind, queue, tenant, target, key)) from unnest(p_rows));
   -- With an empty line, restart from the highest tag handed out so far.
   select array_agg(s.space), array_agg(coalesce(p.rank, (
     select max(last) from hourbell.lanes as l cross join lateral unnest(l.lasts) as last
@@ -360,18 +343,18 @@ begin
   from (select distinct unnest(spaces) as space) as s
   left join lateral (
     select rank from hourbell.parked as p
-    where p.kind = p_kind and p.key = s.space - hourbell.space(p_kind, 0) and p.priority = p_priority
+    where p.kind = p_kind and p.key = s.space - hourbell.tag_space(p_kind, 0) and p.priority = p_priority
     order by rank limit 1) as p on true;
   tags := hourbell.tag(spaces, array(select tenant from unnest(p_rows)), p_priority, places, floors, p_pass);
   insert into hourbell.parked (kind, key, priority, rank, id)
-  select p_kind, space - hourbell.space(p_kind, 0), p_priority, tag, id
+  select p_kind, space - hourbell.tag_space(p_kind, 0), p_priority, tag, id
   from unnest(p_rows, spaces, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, space, tag);
 end $$;
 
 -- Of these due executions, those that may proceed as far as their keys are concerned. They take their keys; the others
 -- are parked. A key goes to the execution that is due first, whatever the priorities. Executions that were parked for
 -- it go before newly due ones.
-create or replace function hourbell.take_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
+create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
@@ -382,11 +365,11 @@ begin
     select r, k.most, k.holding from unnest(p_rows) as r
     cross join lateral (
       select e.key_limit as most,
-        exists (select from hourbell.holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
+        exists (select from hourbell.limit_holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
       from hourbell.executions as e where e.id = r.id offset 0) as k
     where (r).key is not null),
   used as materialized (
-    select key, (select count(*) from hourbell.holds as h where h.kind = 4 and h.key = k.key) as n,
+    select key, (select count(*) from hourbell.limit_holds as h where h.kind = 4 and h.key = k.key) as n,
       exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
       d.run_at as next_at, d.id as next_id
     from (
@@ -413,10 +396,10 @@ begin
       from candidates as c where not c.holding) as c
     join used as u on u.key = (c.r).key
     where not u.waited_for or (c.r).checks >> 4 = 4),
-  taken as (insert into hourbell.holds (kind, key, id) select 4, key, id from fit where fits),
+  taken as (insert into hourbell.limit_holds (kind, key, id) select 4, key, id from fit where fits),
   -- Keys with free places whose executions are parked anyway are checked again.
   again as (
-    insert into hourbell.wakes (at, kind, key)
+    insert into hourbell.gate_wakeups (at, kind, key)
     select distinct p_now + interval '10 milliseconds', 4::smallint, u.key
     from candidates as c join used as u on u.key = (c.r).key
     left join (select key, count(*) as n from fit where fits group by key) as f on f.key = u.key
@@ -425,7 +408,7 @@ begin
   where not holding and (r).id not in (select id from fit where fits);
   if staying is null then return p_rows; end if;
   perform hourbell.park(4::smallint, staying, 0::smallint, p_now, p_pass);
-  perform hourbell.move_on(4::smallint, staying, p_now);
+  perform hourbell.wake_next(4::smallint, staying, p_now);
   return array(select r from unnest(p_rows) as r where id not in (select id from unnest(staying)));
 end $$;
 
@@ -433,24 +416,24 @@ end $$;
 -- parked. `checks` of an execution that proceeds has 256 if it holds something.
 -- First comes the key, which a parked execution keeps; then target, tenant and queue, which only executions that
 -- proceed take. An execution that was parked at one of these has passed those before it, and does not wait there again.
-create or replace function hourbell.restrict(
+create or replace function hourbell.apply_limits(
   p_rows hourbell.due[], p_priority smallint, p_served hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
-  going hourbell.due[] := hourbell.take_keys(p_rows, p_now, p_pass);
+  going hourbell.due[] := hourbell.acquire_keys(p_rows, p_now, p_pass);
   staying hourbell.due[];
   blocker smallint;
 begin
   foreach blocker in array array[6, 3, 2, 1]::smallint[] loop
     with candidates as materialized (
-      select r, hourbell.scope(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
+      select r, hourbell.blocker_id(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
       from unnest(going) as r),
     limited as materialized (
       select s.key, case when l.key is null or (blocker = 1 and not hourbell.is_queue_served(p_served, s.key)) then 0
-          else hourbell.room(l, p_now) end as room,
+          else hourbell.limit_room(l, p_now) end as room,
         exists (
           select from hourbell.parked as p
           where p.kind = blocker and p.key = s.key and p.priority <= p_priority offset 0) as waited_for
@@ -466,9 +449,9 @@ begin
     where (c.r).id not in (select id from fit where fits);
     continue when staying is null;
     going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
-    staying := staying || hourbell.behind(blocker, staying, p_priority);
+    staying := staying || hourbell.followers_of(blocker, staying, p_priority);
     perform hourbell.park(blocker, staying, p_priority, p_now, p_pass);
-    perform hourbell.move_on(blocker, staying, p_now);
+    perform hourbell.wake_next(blocker, staying, p_now);
   end loop;
 
   -- Executions that proceed take what they need.
@@ -487,10 +470,10 @@ begin
       union all select 3::smallint, target, id from unnest(going) where target is not null) as s
     join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
-    insert into hourbell.holds (kind, key, id)
+    insert into hourbell.limit_holds (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).max_concurrency is not null),
   offered as (
-    insert into hourbell.offers (kind, key, id)
+    insert into hourbell.rate_reservations (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
       (r.checks & 3) + 256 * (r.key is not null or r.id in (select id from limited))::int,
@@ -503,15 +486,15 @@ end $$;
 -- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that
 -- the same blocker would stop are moved along at once: one by one, a million of them would keep the gate busy for
 -- hours.
-create or replace function hourbell.behind(p_kind smallint, p_rows hourbell.due[], p_priority smallint) returns hourbell.due[]
+create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint) returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare followers hourbell.due[];
 begin
   with lines as materialized (
-    select distinct (checks >> 4)::smallint as kind, hourbell.scope((checks >> 4)::smallint, queue, tenant, target, key) as key,
-      hourbell.scope(p_kind, queue, tenant, target, key) as blocked
+    select distinct (checks >> 4)::smallint as kind, hourbell.blocker_id((checks >> 4)::smallint, queue, tenant, target, key) as key,
+      hourbell.blocker_id(p_kind, queue, tenant, target, key) as blocked
     from unnest(p_rows) where checks >> 4 between 1 and 3 and (p_kind = 6 or checks >> 4 > p_kind)),
   picked as materialized (
     select p.row, e.executions as e, l.kind
@@ -520,7 +503,7 @@ begin
       select ctid as row, id from hourbell.parked as p where p.kind = l.kind and p.key = l.key and p.priority = p_priority
       order by p.rank, p.id limit 1000 for update skip locked) as p
     cross join lateral (select e as executions from hourbell.executions as e where e.id = p.id offset 0) as e
-    where hourbell.scope(p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key) = l.blocked),
+    where hourbell.blocker_id(p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key) = l.blocked),
   gone as (delete from hourbell.parked where ctid = any (array(select row from picked)) returning id)
   select array_agg(row((e).run_at, (e).id, (e).tenant, (e).queue, (e).priority,
       ((e).overlap > 0)::int + 2 * ((e).crashes > 1)::int + 16 * kind, (e).target, (e).key)::hourbell.due)
@@ -530,20 +513,20 @@ end $$;
 
 -- After parking: a rate limit gets a wake for the time when it can offer more. An execution that was counted at one
 -- limit and then stopped by another has left a free place at the first, so the first gets a wake too.
-create or replace function hourbell.move_on(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
+create or replace function hourbell.wake_next(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-  insert into hourbell.wakes (at, kind, key)
+  insert into hourbell.gate_wakeups (at, kind, key)
   select w.at, s.kind, s.key
   from (
-    select distinct p_kind as kind, hourbell.scope(p_kind, r.queue, r.tenant, r.target, r.key) as key
+    select distinct p_kind as kind, hourbell.blocker_id(p_kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r where p_kind < 4) as s
-  cross join lateral (select hourbell.next_offer(s.kind, s.key, p_now) as at) as w
+  cross join lateral (select hourbell.next_reservation_at(s.kind, s.key, p_now) as at) as w
   where w.at is not null and not exists (
-    select from hourbell.wakes as p where p.kind = s.kind and p.key = s.key and p.starts = 0 and p.at <= w.at offset 0)
+    select from hourbell.gate_wakeups as p where p.kind = s.kind and p.key = s.key and p.at <= w.at offset 0)
   union all
   select p_now, s.kind, s.key
   from (
-    select distinct k.kind, hourbell.scope(k.kind, r.queue, r.tenant, r.target, r.key) as key
+    select distinct k.kind, hourbell.blocker_id(k.kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r
     cross join unnest(array[1, 2, 3]::smallint[]) as k(kind)
     where k.kind <> p_kind and (k.kind > p_kind or k.kind = r.checks >> 4)) as s
@@ -552,17 +535,17 @@ $$;
 
 -- Counts running executions under newly set limits. A claim in progress may not have seen a limit, so this is repeated
 -- until every transaction of that time has ended. Ready rows are checked by their claim (`may_start`).
-create or replace function hourbell.count_in(p_now timestamptz) returns void
+create or replace function hourbell.recount_running(p_now timestamptz) returns void
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  these hourbell.countings[];
-  found_some hourbell.countings[];
+  these hourbell.limit_recounts[];
+  found_some hourbell.limit_recounts[];
   over bigint[];
 begin
   these := array(
-    select c from hourbell.countings as c
+    select c from hourbell.limit_recounts as c
     -- At growing intervals, up to 5 s: a transaction may stay open for hours.
     where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
     order by looked_at nulls first, id limit 1000 for update skip locked);
@@ -570,7 +553,7 @@ begin
   with running as materialized (
     select l.session, l.fence, e.id, s.kind, s.key
     from (select * from hourbell.leases offset 0) as l
-    -- A transaction that ends one of them waits until this commits, and then sees `held`.
+    -- A transaction that ends one of them waits until this commits, and then sees `limited`.
     cross join lateral (select * from hourbell.executions as e where e.id = l.id for no key update skip locked) as e
     cross join lateral (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
     where e.fence < l.fence),
@@ -579,20 +562,20 @@ begin
       select from hourbell.limits as m where m.kind = c.kind and m.key = c.key and m.max_concurrency is not null offset 0) as m),
   uncounted as materialized (
     select r.* from limited as l join running as r on r.kind = l.kind and r.key = l.key
-    where not exists (select from hourbell.holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
+    where not exists (select from hourbell.limit_holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
   counted as (
-    update hourbell.leased as l set held = true from (select distinct session, fence from uncounted) as u
+    update hourbell.leased as l set limited = true from (select distinct session, fence from uncounted) as u
     where l.session = u.session and l.fence = u.fence),
-  noted as (insert into hourbell.holds (kind, key, id) select kind, key, id from uncounted)
+  noted as (insert into hourbell.limit_holds (kind, key, id) select kind, key, id from uncounted)
   select array_agg(c) into found_some from unnest(these) as c
   where exists (select from uncounted as u where u.kind = c.kind and u.key = c.key);
   over := array(
     select id from unnest(these) as c
     where ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not exists (
       select from unnest(found_some) as f where f.id = c.id));
-  insert into hourbell.wakes (at, kind, key) select p_now, kind, key from unnest(these) where id = any (over);
-  delete from hourbell.countings where id = any (over);
-  update hourbell.countings
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, kind, key from unnest(these) where id = any (over);
+  delete from hourbell.limit_recounts where id = any (over);
+  update hourbell.limit_recounts
   set ahead = coalesce(ahead, pg_snapshot_xmax(pg_current_snapshot())), looked_at = p_now, looks = looks + 1
   where id = any (array(select id from unnest(these)));
 end $$;
@@ -603,29 +586,29 @@ language sql volatile as $$
   select not exists (
     select from (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
-    where hourbell.is_uncounted(l.kind, l.key)
-      or l.max_concurrency < (select count(*) from hourbell.holds as h where h.kind = l.kind and h.key = l.key)
-      or hourbell.offerable(l, hourbell.clock()) < 0
+    where hourbell.is_recount_pending(l.kind, l.key)
+      or l.max_concurrency < (select count(*) from hourbell.limit_holds as h where h.kind = l.kind and h.key = l.key)
+      or hourbell.reservable(l, hourbell.clock()) < 0
       or (l.max_concurrency is not null and not exists (
-        select from hourbell.holds as h where h.id = e.id and h.kind + 0 = l.kind offset 0))
+        select from hourbell.limit_holds as h where h.id = e.id and h.kind + 0 = l.kind offset 0))
       or (l.rate is not null and not exists (
-        select from hourbell.offers as o where o.id = e.id and o.kind + 0 = l.kind offset 0)))
+        select from hourbell.rate_reservations as o where o.id = e.id and o.kind + 0 = l.kind offset 0)))
 $$;
 
 -- The newest generation of limits.
 create or replace function hourbell.generation() returns int
 language sql stable as $$
-  select coalesce(max(id), 0) from hourbell.generations
+  select coalesce(max(id), 0) from hourbell.limit_generations
 $$;
 
 -- Gives back to lanes what was charged for executions that were ready and were not served.
-create or replace function hourbell.refund(p_limit int, p_pass bigint) returns void
+create or replace function hourbell.apply_refunds(p_limit int, p_pass bigint) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
   with gone as (
-    delete from hourbell.refunds where ctid = any (array(
-      select ctid from hourbell.refunds limit p_limit for update skip locked)) returning *),
+    delete from hourbell.tag_refunds where ctid = any (array(
+      select ctid from hourbell.tag_refunds limit p_limit for update skip locked)) returning *),
   owed as materialized (
     select g.queue, g.priority, g.tenant, g.n / t.weight as back
     from (select queue, priority, tenant, count(*) as n from gone group by queue, priority, tenant) as g
@@ -647,27 +630,27 @@ end $$;
 -- Applies a changed weight of a tenant. New rows use it at once. For ready and parked rows, the distance of the
 -- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
 -- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
-create or replace function hourbell.reweigh(p_limit int, p_pass bigint) returns boolean
+create or replace function hourbell.retag(p_limit int, p_pass bigint) returns boolean
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-  this hourbell.reweighings;
-  s hourbell.stretches;
+  this hourbell.weight_changes;
+  s hourbell.retaggings;
   old float8;
   seen int;
   come_to float8;
 begin
-  if not exists (select from hourbell.stretches) then
+  if not exists (select from hourbell.retaggings) then
     -- A client may have stalled in the middle of changing a tenant: its row is skipped.
-    select r.* into this from (select * from hourbell.reweighings order by id offset 0) as r cross join lateral (
+    select r.* into this from (select * from hourbell.weight_changes order by id offset 0) as r cross join lateral (
       select from hourbell.tenants as t where t.id = r.tenant for no key update skip locked) as t
     limit 1;
     if not found then return false; end if;
     select weight into old from hourbell.tenants where id = this.tenant;
-    delete from hourbell.reweighings where id = this.id;
+    delete from hourbell.weight_changes where id = this.id;
     update hourbell.tenants set weight = this.weight where id = this.tenant;
     if old <> this.weight then
-      insert into hourbell.stretches (space, priority, tenant, factor, v, last, upto)
+      insert into hourbell.retaggings (space, priority, tenant, factor, v, last, upto)
       select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then '-infinity' else 'infinity' end::float8
       from (
         select distinct on (b.space, b.priority) b.space, b.priority, b.tenants, b.lasts, coalesce(
@@ -680,10 +663,10 @@ begin
       where l.tenant = this.tenant and l.last > b.v;
     end if;
   end if;
-  select * into s from hourbell.stretches limit 1;
-  if not found then return exists (select from hourbell.reweighings); end if;
+  select * into s from hourbell.retaggings limit 1;
+  if not found then return exists (select from hourbell.weight_changes); end if;
 
-  if s.space < hourbell.space(1::smallint, 0) then
+  if s.space < hourbell.tag_space(1::smallint, 0) then
     -- No tag may end up below the virtual time, which has moved since the stretch began.
     if s.factor < 1 then
       s.v := greatest(s.v, (
@@ -710,12 +693,12 @@ begin
         m.tag + (m.last_tag - m.tag) * (i.pos - 1) / greatest(cardinality(m.ids) - 1, 1) as own_tag
       from moved as m cross join lateral unnest(m.ids) with ordinality as i(id, pos) left join its on its.id = i.id),
     put as (
-      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
-      select new.tag, new.tag, generation, task, queue, priority, held, array[id]
+      insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+      select new.tag, new.tag, generation, task, queue, priority, limited, array[id]
       from parts cross join lateral (select s.v + (own_tag - s.v) * s.factor as tag) as new where moves
       union all
-      select min(own_tag), max(own_tag), generation, task, queue, priority, held, array_agg(id order by pos)
-      from parts where not moves group by generation, task, queue, priority, held, ids)
+      select min(own_tag), max(own_tag), generation, task, queue, priority, limited, array_agg(id order by pos)
+      from parts where not moves group by generation, task, queue, priority, limited, ids)
     select count(*), case when s.factor < 1 then max(tag) else min(tag) end into seen, come_to from next;
   else
     with next as materialized (
@@ -742,11 +725,11 @@ begin
   end if;
 
   if seen >= p_limit then
-    update hourbell.stretches set upto = come_to
+    update hourbell.retaggings set upto = come_to
     where space = s.space and priority = s.priority and tenant = s.tenant;
     return true;
   end if;
-  delete from hourbell.stretches where space = s.space and priority = s.priority and tenant = s.tenant;
+  delete from hourbell.retaggings where space = s.space and priority = s.priority and tenant = s.tenant;
   with newest as materialized (
     select ctid as row, block, tenants, lasts from hourbell.lanes as l
     where l.space = s.space and l.priority = s.priority and l.block = s.tenant >> 6 order by pass desc limit 1),
@@ -757,5 +740,5 @@ begin
       select case when l.tenant = s.tenant and l.last = s.last then s.v + (l.last - s.v) * s.factor else l.last end
       from unnest(n.tenants, n.lasts) with ordinality as l(tenant, last, pos) order by l.pos), p_pass
   from newest as n;
-  return exists (select from hourbell.stretches) or exists (select from hourbell.reweighings);
+  return exists (select from hourbell.retaggings) or exists (select from hourbell.weight_changes);
 end $$;

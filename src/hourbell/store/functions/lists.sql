@@ -19,15 +19,15 @@ return p_status = 1
 --   QUEUED     its time has come: it waits for the gate, a limit, its target or a worker
 --   RETRYING   an attempt failed, and the time of the next one has not come
 create or replace function hourbell.live_status(
-  e hourbell.executions, p_in_due boolean, p_in_held boolean, p_session bigint, p_now timestamptz
+  e hourbell.executions, p_in_due boolean, p_in_paused boolean, p_session bigint, p_now timestamptz
 ) returns text
 language sql immutable
 return case
   when p_session = 0 then 'AWAITING'
   when p_session is not null then 'RUNNING'
-  when not p_in_held and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
+  when not p_in_paused and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
-  when not p_in_held and e.waits_for is not null then 'QUEUED'  -- given back by a worker: its target's circuit is open
+  when not p_in_paused and e.waits_for is not null then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
 -- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
@@ -43,28 +43,28 @@ $$;
 
 -- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_ids and p_slabs: see
 -- slab_index; slabs of one are looked up.
-create or replace function hourbell.whereabouts(
+create or replace function hourbell.location_of(
   e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean, out in_parked boolean,
-  out in_held boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
+  out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
   out worker text, out expires_at timestamptz, out status text
 ) returns setof record
 language sql stable as $$
   select p.*, l.*, (select o.progress from hourbell.progress as o where o.id = e.id and o.fence = l.fence), s.*,
-    hourbell.live_status(e, p.in_due, p.in_held, l.session, p_now)
+    hourbell.live_status(e, p.in_due, p.in_paused, l.session, p_now)
   from (
     select
       exists (select from hourbell.due as d
               where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
                 and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
-      exists (select from hourbell.held as h where h.id = e.id offset 0) as in_held) as p
+      exists (select from hourbell.paused as h where h.id = e.id offset 0) as in_paused) as p
   left join lateral (
     select claimed_at, fence, session from hourbell.leased
-    where cardinality(ids) = 1 and ids[1] = e.id and fence > e.fence and not (p.in_due or p.in_parked or p.in_held)
+    where cardinality(ids) = 1 and ids[1] = e.id and fence > e.fence and not (p.in_due or p.in_parked or p.in_paused)
     union all
     select claimed_at, fence, session from hourbell.leased
     where ctid = case when p_ids[width_bucket(e.id, p_ids)] = e.id then p_slabs[width_bucket(e.id, p_ids)] end
-      and fence > e.fence and not (p.in_due or p.in_parked or p.in_held)
+      and fence > e.fence and not (p.in_due or p.in_parked or p.in_paused)
     limit 1) as l on true
   left join lateral (select s.worker, s.expires_at from hourbell.sessions as s where s.id = l.session offset 0) as s on true
   where p_asked offset 0  -- decided before anything is looked up
@@ -89,7 +89,7 @@ return (
   where s.id <> 0);
 
 -- What is shown with an execution besides its own row, with names instead of numbers.
-create or replace function hourbell.shown(
+create or replace function hourbell.display_columns(
   p_id bigint, p_job bigint, p_tenant int, p_queue smallint, p_spec text, p_history jsonb, p_session bigint,
   out tenant_name text, out queue_name text, out job_name text, out workers text, out replayed boolean
 ) returns setof record

@@ -1,5 +1,5 @@
 -- Misfires at the gate: an occurrence that was planned in time but waited too long in `due`, because nothing admitted
--- it, follows the misfire policy of its job, like one that is planned too late (hourbell.share_of).
+-- it, follows the misfire policy of its job, like one that is planned too late (hourbell.member_share).
 
 -- The due rows p_rows without those that are recorded as missed. A row is judged once, when the gate first takes it:
 -- not after it was parked, given back or retried, which makes its run_at differ from its occurrence (hourbell.requeue).
@@ -34,7 +34,7 @@ begin
           cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
           cross join lateral (
             select greatest(late.occurrence, m.active_since) as since, least(p_now, m.until) as until
-            from hourbell.members as m
+            from hourbell.memberships as m
             where m.timetable = t.id and m.priority = p.priority and m.job = late.job offset 0) as m
           where t.id = late.timetable and (
             (t.next_fire_at > m.since and t.next_fire_at <= m.until)

@@ -40,7 +40,7 @@ end $$;
 -- Takes executions out of `due` and `parked`, where they wait for their time or for a limit. Returns those that it got:
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
 -- has stopped.
-create or replace function hourbell.take_out(p_ids bigint[]) returns bigint[]
+create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -98,8 +98,8 @@ begin
   into freed, queues, tenants, targets, keys, noting, notifies from gone;
   if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
   if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
-  perform hourbell.let_go(p_ids, true, p_now);
+  perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
-    perform hourbell.wake_others(queues, tenants, targets, keys, p_now);
+    perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);
   end if;
 end $$;

@@ -33,7 +33,7 @@ end $$;
 -- Sets the next fire of timetables that were computed with zone data other than p_tz_version, or that were broken and
 -- no longer are. Executions already planned stay. A timetable that was planned further since the caller read it is left
 -- to the next call.
-create or replace function hourbell.retime(
+create or replace function hourbell.update_tz_version(
   p_node uuid, p_epoch bigint, p_tz_version text, p_timetables bigint[], p_planned_through timestamptz[],
   p_next timestamptz[], p_rows_per_second float8
 ) returns int
@@ -53,7 +53,7 @@ begin
 end $$;
 
 -- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] is the reason for
--- p_timetables[k]. They leave the index of timetables to plan; `retime` checks them again after p_look_again, or when
+-- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after p_look_again, or when
 -- the leader has other zone data.
 create or replace function hourbell.mark_broken(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
@@ -83,8 +83,8 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 declare
   fire hourbell.fires;
-  chunk hourbell.members[];
-  final hourbell.members;
+  chunk hourbell.memberships[];
+  final hourbell.memberships;
   room int;
   each int;
   wanted int;
@@ -108,7 +108,7 @@ begin
     each := case when fire.late then 1 else cardinality(fire.occurrences) end;
     wanted := greatest(room / each, 1);
     chunk := array(
-      select m from hourbell.members as m
+      select m from hourbell.memberships as m
       where timetable = fire.timetable
         and (priority, job, version) > (fire.after_priority, fire.after_job, fire.after_version)
         and joined_through < fire.fire_at and (until is null or until >= fire.occurrences[1])
@@ -160,7 +160,7 @@ declare
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   select array_agg(row), array_agg(job) into places, ours from (
-    select m.ctid as row, m.job from hourbell.members as m
+    select m.ctid as row, m.job from hourbell.memberships as m
     cross join lateral (select * from hourbell.timetables as t where t.id = m.timetable offset 0) as t
     where m.until <= p_now and m.joined_through is not null
       and (t.next_fire_at is null or t.next_fire_at > m.until)
@@ -170,7 +170,7 @@ begin
   if places is null then return 0; end if;
   ours := array(select id from hourbell.jobs where id = any (ours) order by id for no key update skip locked);
   with gone as (
-    delete from hourbell.members where ctid = any (places) and job = any (ours) returning job, version),
+    delete from hourbell.memberships where ctid = any (places) and job = any (ours) returning job, version),
   completed as (
     update hourbell.jobs as j set status = 2, updated_at = p_now
     from gone where j.id = gone.job and j.version = gone.version and j.status = 0)

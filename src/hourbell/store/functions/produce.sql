@@ -6,8 +6,8 @@
 -- by less always run. So `latest` makes up the newest misfire only if nothing newer is due. If a later fire continues
 -- the stretch (not p_tail), the newest one comes with that fire, unless the member ends before it.
 -- Found by binary search: a stretch may have ten thousand occurrences, and a timetable a million members.
-create or replace function hourbell.share_of(
-  m hourbell.members, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
+create or replace function hourbell.member_share(
+  m hourbell.memberships, p_occurrences timestamptz[], p_opened_at timestamptz, p_tail boolean, p_grace interval,
   out first int, out last int, out runs_from int
 )
 language sql immutable as $$
@@ -28,7 +28,7 @@ $$;
 -- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed. An
 -- execution of the same occurrence left by an older version of the job is taken over, never duplicated.
 create or replace function hourbell.produce(
-  p_members hourbell.members[], p_occurrences timestamptz[], p_opened_at timestamptz,
+  p_members hourbell.memberships[], p_occurrences timestamptz[], p_opened_at timestamptz,
   p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz
 ) returns int
 language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
@@ -45,12 +45,12 @@ begin
       select m.tenant, m.n + coalesce(c.planned, 0) as planned
       from (select tenant, count(*) as n from unnest(p_members) group by tenant) as m
       left join (
-        select tenant, max(planned) as planned from hourbell.crowds where at = any (p_occurrences) group by tenant) as c
+        select tenant, max(planned) as planned from hourbell.planned_counts where at = any (p_occurrences) group by tenant) as c
         on c.tenant = m.tenant
       where m.n + coalesce(c.planned, 0) >= 16),
     counted as (
       -- For a late fire only the newest occurrence: the others are misfires that are made up.
-      insert into hourbell.crowds (at, tenant, planned)
+      insert into hourbell.planned_counts (at, tenant, planned)
       select o.at, c.tenant, c.planned from crowds as c
       cross join unnest(case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
     select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from crowds;
@@ -65,7 +65,7 @@ begin
       m.notifies
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
-      select p_occurrences[s.runs_from:s.last] from hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
+      select p_occurrences[s.runs_from:s.last] from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
       else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
     on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do update
@@ -90,7 +90,7 @@ begin
     select base | (nextval('hourbell.ids') & 4194303), m.job, 0, p_occurrences[s.first], p_now,
       p_occurrences[s.runs_from - 1], m.tenant, m.version, 0, s.runs_from - s.first, m.queue, m.priority, 0, 4, 'misfire'
     from unnest(p_members) as m
-    cross join lateral hourbell.share_of(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
+    cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
     where s.runs_from > s.first;
   end if;
   return made;

@@ -31,21 +31,21 @@ begin
     select id from hourbell.sessions where expires_at <= p_now order by expires_at limit 16 for update skip locked
   loop
     begin
-      with held as materialized (select * from hourbell.leases as l where l.session = expired),
+      with lost as materialized (select * from hourbell.leases as l where l.session = expired),
       judged as materialized (
         select h.*, case
           when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
           when e.at_most_once then 1
           when h.alone and e.crashes - 1 >= hourbell.max_crashes(hourbell.job_spec(e.job, e.spec), p_crash_limit) then 1
         end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
-        from held as h
-        join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from held))),
+        from lost as h
+        join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from lost))),
       gone as (
         delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
         select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
-          hourbell.letter(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
+          hourbell.dead_letter_of(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
         from gone as e join judged as j using (id) where j.fate = 1),
       granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
       recorded as (
@@ -74,8 +74,8 @@ begin
       if failing is not null then perform hourbell.note_failures(failing); end if;
       if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
       if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
-      perform hourbell.let_go(back, false, p_now);
-      perform hourbell.let_go(over, true, p_now);
+      perform hourbell.release_limits(back, false, p_now);
+      perform hourbell.release_limits(over, true, p_now);
       perform hourbell.requeue(back);
       delete from hourbell.leased where session = expired;
       perform hourbell.remember_session(expired, p_now);
@@ -122,18 +122,18 @@ begin
     returning deadlines)
   select array_agg(deadlines) into come from popped;
   if come is null then return 0; end if;
-  taken := hourbell.take_out(array(
+  taken := hourbell.remove_waiting(array(
     select e.id from unnest(come) as c cross join lateral (
-      select * from hourbell.executions as e where e.id = c.id offset 0) as e where hourbell.is_over(c.kind, e, p_now)));
+      select * from hourbell.executions as e where e.id = c.id offset 0) as e where hourbell.is_deadline_passed(c.kind, e, p_now)));
   with over as materialized (
     select e.id, e.queue, e.priority, min(c.kind % 2) as kind, max(c.kind % 2) as last_kind, bool_or(c.kind > 1) as again
     from unnest(come) as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
-    where hourbell.is_over(c.kind, e, p_now)
+    where hourbell.is_deadline_passed(c.kind, e, p_now)
     group by e.id, e.queue, e.priority),
-  from_held as (
-    delete from hourbell.held where ctid = any (array(
+  from_paused as (
+    delete from hourbell.paused where ctid = any (array(
       select h.row from over as o cross join lateral (
-        select ctid as row from hourbell.held as h where h.id = o.id for update skip locked) as h))
+        select ctid as row from hourbell.paused as h where h.id = o.id for update skip locked) as h))
     returning id),
   running as materialized (
     select l.session, i.id, l.fence, l.claimed_at
@@ -150,7 +150,7 @@ begin
     returning e.id, l.session, l.fence),
   missing as materialized (
     select o.* from over as o where not o.id = any (taken || array(
-      select id from from_held union all select id from fenced))),
+      select id from from_paused union all select id from fenced))),
   looked_for as (
     insert into hourbell.deadlines (at, id, kind)
     select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id, kind + 2 from missing where not again),
@@ -165,14 +165,14 @@ begin
     select i.id, s.queue, s.priority from slabs as s cross join lateral unnest(s.ids) as i(id)
     where i.id = any (array(select id from missing where again))),
   put_back as (
-    insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
-    select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.held, r.ids
+    insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+    select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.limited, r.ids
     from slabs as s cross join lateral (
       select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos)
       where not i.id = any (array(select id from missing where again))) as r
     where r.ids is not null),
   refunded as (
-    insert into hourbell.refunds (queue, priority, tenant)
+    insert into hourbell.tag_refunds (queue, priority, tenant)
     select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
       select tenant from hourbell.executions as e where e.id = r.id offset 0) as e),
   from_suspects as (
@@ -183,7 +183,7 @@ begin
     returning id),
   owned as (
     select o.id, o.kind from over as o where o.id = any (taken || array(
-      select id from from_held union all select id from from_ready union all select id from from_suspects))
+      select id from from_paused union all select id from from_ready union all select id from from_suspects))
     union all
     select id, 1 from fenced)
   select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),
@@ -199,6 +199,6 @@ end $$;
 
 -- Whether an execution still has this deadline and it has passed. Its own columns decide: the job may have been
 -- rescheduled.
-create or replace function hourbell.is_over(p_kind smallint, e hourbell.executions, p_now timestamptz) returns boolean
+create or replace function hourbell.is_deadline_passed(p_kind smallint, e hourbell.executions, p_now timestamptz) returns boolean
 language sql immutable
 return case p_kind % 2 when 0 then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;

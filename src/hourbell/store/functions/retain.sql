@@ -61,15 +61,15 @@ end $$;
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and cancellation
 -- requests whose execution has ended, timetables without members, lanes that virtual time has passed, unique keys of
 -- jobs that have ended.
-create or replace function hourbell.forget(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
+create or replace function hourbell.delete_expired(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
   n int;
   total int := 0;
-  held bigint[];
-  living bigint[];
+  holders bigint[];
+  live bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   delete from hourbell.idempotency where ctid = any (array(
@@ -89,8 +89,8 @@ begin
     where not exists (select from hourbell.executions as e where e.id = p.id and e.fence < p.fence offset 0)
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
-  delete from hourbell.crowds where ctid = any (array(
-    select ctid from hourbell.crowds where at < p_now order by at limit p_limit for update skip locked));
+  delete from hourbell.planned_counts where ctid = any (array(
+    select ctid from hourbell.planned_counts where at < p_now order by at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.cancellations where ctid = any (array(
     select ctid from hourbell.cancellations as c
@@ -98,7 +98,7 @@ begin
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.timetables where ctid = any (array(
     select ctid from hourbell.timetables as t
-    where not exists (select from hourbell.members as m where m.timetable = t.id)
+    where not exists (select from hourbell.memberships as m where m.timetable = t.id)
       and not exists (select from hourbell.fires as f where f.timetable = t.id)
       and planned_through < p_now - interval '1 hour'
     limit p_limit for update skip locked));
@@ -110,26 +110,26 @@ begin
     join hourbell.lanes as l on l.space = v.queue and l.priority = v.priority
     where not v.v < any (l.lasts) limit p_limit for update of l skip locked));
   get diagnostics n = row_count; total := total + n;
-  delete from hourbell.generations where id = any (array(
-    select id from hourbell.generations where id < (select max(id) from hourbell.generations) order by id limit p_limit));
+  delete from hourbell.limit_generations where id = any (array(
+    select id from hourbell.limit_generations where id < (select max(id) from hourbell.limit_generations) order by id limit p_limit));
   get diagnostics n = row_count; total := total + n;
   -- Lanes of blockers under which nothing is parked any more.
   delete from hourbell.lanes where ctid = any (array(
     select l.ctid from hourbell.lanes as l
-    where l.space >= hourbell.space(1::smallint, 0) and not exists (
+    where l.space >= hourbell.tag_space(1::smallint, 0) and not exists (
       select from hourbell.parked as p
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   -- The cursor wraps around, so that a million live keys are not scanned each time.
-  held := array(
+  holders := array(
     select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
     order by job limit p_limit);
-  perform setval('hourbell.unique_keys_cursor', case when cardinality(held) < p_limit then 0 else held[p_limit] end);
-  living := hourbell.living(held);
+  perform setval('hourbell.unique_keys_cursor', case when cardinality(holders) < p_limit then 0 else holders[p_limit] end);
+  live := hourbell.live_jobs(holders);
   delete from hourbell.unique_keys where ctid = any (array(
     select ctid from hourbell.unique_keys
-    where job = any (array(select * from unnest(held) except select * from unnest(living))) for update skip locked));
+    where job = any (array(select * from unnest(holders) except select * from unnest(live))) for update skip locked));
   get diagnostics n = row_count; total := total + n;
   return total;
 end $$;

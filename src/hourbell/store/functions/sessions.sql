@@ -7,7 +7,7 @@ create or replace function hourbell.open_session(
 )
 language sql volatile as $$
   -- Wake what waits for a worker of these queues.
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
   insert into hourbell.sessions (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
   values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, coalesce(p_queues, hourbell.all_queues()),
     p_queues is null, case when p_tasks is not null then array(select distinct unnest(p_tasks) order by 1) end, p_slots, p_now,
@@ -79,38 +79,38 @@ create or replace function hourbell.heartbeat(
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  held bigint[];
+  leased bigint[];
   nameless bigint[];  -- those that are given back if the worker does not name them
 begin
   alive := hourbell.extend_session(p_session, p_token, p_now, p_lease);
   if not alive then lost := p_running; unwanted := '{}'; return; end if;
   select coalesce(array_agg(id), '{}'), array_agg(id) filter (
     where case when claim > 0 and p_resolved is not null then claim <= p_resolved else claimed_at < p_now - p_lease end)
-  into held, nameless from hourbell.leases where session = p_session;
-  lost := array(select unnest(p_running) except select unnest(held));
+  into leased, nameless from hourbell.leases where session = p_session;
+  lost := array(select unnest(p_running) except select unnest(leased));
   unwanted := array(
     select r from unnest(p_running) as r
     where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
   nameless := array(select unnest(nameless) except select unnest(p_running));
-  if nameless <> '{}' then perform hourbell.give_back(p_session, nameless, p_now); end if;
+  if nameless <> '{}' then perform hourbell.release_executions(p_session, nameless, p_now); end if;
   perform hourbell.drop_slabs(p_session, null);
 end $$;
 
 -- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.
 -- They are due now, not at their first due time: that may lie below the gate's mark, where they would wait for the
 -- sweep.
-create or replace function hourbell.give_back(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
+create or replace function hourbell.release_executions(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare back bigint[];
 begin
-  with held as materialized (
+  with returned as materialized (
     select id, fence from hourbell.leases where session = p_session and id = any (p_ids)),
   again as (
-    update hourbell.executions as e set fence = h.fence, run_at = p_now from held as h
-    where e.id = h.id and e.id = any (array(select id from held)) and e.fence < h.fence returning e.id)
+    update hourbell.executions as e set fence = h.fence, run_at = p_now from returned as h
+    where e.id = h.id and e.id = any (array(select id from returned)) and e.fence < h.fence returning e.id)
   select array_agg(id) into back from again;
-  perform hourbell.let_go(back, false, p_now);
+  perform hourbell.release_limits(back, false, p_now);
   return hourbell.requeue(back);
 end $$;
 
@@ -134,7 +134,7 @@ declare n int;
 begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
-  n := hourbell.give_back(p_session, array(select id from hourbell.leases where session = p_session), p_now);
+  n := hourbell.release_executions(p_session, array(select id from hourbell.leases where session = p_session), p_now);
   delete from hourbell.leased where session = p_session;
   perform hourbell.end_session(p_session, p_now);
   return n;
@@ -154,11 +154,11 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 begin
   with gone as (delete from hourbell.sessions where id = p_session returning *)
-  insert into hourbell.wakes (at, kind, key) select p_now, 1, unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
 end $$;
 
 -- Those of these executions that a session holds, as its claims returned them.
-create or replace function hourbell.held_by(
+create or replace function hourbell.claimed_by(
   p_session bigint, p_token uuid, p_ids bigint[],
   out ids bigint[], out jobs bigint[], out tenants int[], out attempts int[], out fences bigint[],
   out scheduled_for timestamptz[], out finish_by timestamptz[], out specs text[]

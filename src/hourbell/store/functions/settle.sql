@@ -8,7 +8,7 @@
 -- token whose digest is in p_results, 6 dead, and its job is to be paused.
 -- p_reasons: why it is dead, or the kind of failure of one that is retried. p_failures: the kind of failure of one that
 -- is dead.
--- Returns the ids that were refused: no longer held, or not under this fence. Their rows are untouched. freed: whether
+-- Returns the ids that were refused: no longer leased by this session, or not under this fence. Their rows are untouched. freed: whether
 -- other executions may be waiting for limits that were released.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
@@ -51,14 +51,14 @@ begin
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
       where x.kind in (1, 4)),
-    held as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
+    members as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
       select l.fence, l.claimed_at, i.id from unnest(fences) as f(fence)
       cross join lateral (select * from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
       select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence),
+      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),
     again as (
       update hourbell.executions as e
       set fence = t.fence,
@@ -77,7 +77,7 @@ begin
     if noting is not null then perform hourbell.note_failures(noting); end if;
   end if;
   if kinds && '{5}' then
-    accepted := hourbell.hand_over(p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
+    accepted := hourbell.move_to_awaiting(p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
   if kinds && '{1,4,5}' then
     ending := array(
@@ -93,7 +93,7 @@ begin
       left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
         as x(pos, kind, reason, error, result, failure)
         on x.pos = o.pos),
-    held as materialized (
+    members as materialized (
       select l.fence, l.claimed_at, l.slab, cardinality(l.ids) as size, i.id, i.version from unnest(fences) as f(fence)
       cross join lateral (
         select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
@@ -102,20 +102,20 @@ begin
       select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from held as h join outcomes as o on o.id = h.id and o.fence = h.fence where o.kind in (0, 2, 3, 6)),
+      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence where o.kind in (0, 2, 3, 6)),
     gone as (
       delete from hourbell.executions as e using taken as t
       where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
       returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority, e.spec,
         e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
         t.fence, t.kind, t.reason, t.error, t.result, t.failure, t.started_at, t.finished_at, t.slab, t.size,
-        case when t.kind in (2, 6) then hourbell.letter(
+        case when t.kind in (2, 6) then hourbell.dead_letter_of(
           e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null) end as letter),
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select id, job, tenant, p_now, reason, error, letter from gone where kind in (2, 6)),
     abandoned as (
-      insert into hourbell.gone (job, version) select job, ran_version from gone where kind = 6 and job is not null),
+      insert into hourbell.abandoned_jobs (job, version) select job, ran_version from gone where kind = 6 and job is not null),
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
@@ -135,12 +135,12 @@ begin
   end if;
 
   settled := ended || requeued || accepted;
-  -- In a statement of its own, which sees what the gate has counted until the executions were ours (`count_in`).
+  -- In a statement of its own, which sees what the gate has counted until the executions were ours (`recount_running`).
   if exists (
       select from unnest(fences) as f(fence) cross join lateral (
-        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence and l.held offset 0) as l) then
-    perform hourbell.let_go(requeued, false, p_now);
-    perform hourbell.let_go(ended, true, p_now);
+        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence and l.limited offset 0) as l) then
+    perform hourbell.release_limits(requeued, false, p_now);
+    perform hourbell.release_limits(ended, true, p_now);
     freed := true;
   end if;
   delete from hourbell.leased where ctid = any (emptied);
@@ -151,7 +151,7 @@ end $$;
 
 -- Executions that their targets have accepted (kind 5) move to session 0, which never ends and serves no queue: no
 -- worker has to hold them any more, and all else about them stays. Returns their ids. Arguments as in `settle`.
-create or replace function hourbell.hand_over(
+create or replace function hourbell.move_to_awaiting(
   p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[], p_kinds smallint[],
   p_delays float8[], p_results json[]
 ) returns bigint[]
@@ -162,7 +162,7 @@ begin
   insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
   values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
   on conflict do nothing;
-  -- Their rows are locked first, so that what the gate counts of them is seen (`count_in`).
+  -- Their rows are locked first, so that what the gate counts of them is seen (`recount_running`).
   perform from hourbell.executions where id = any (p_ids) for no key update;
   with outcomes as materialized (
     select o.*, x.delay, x.result
@@ -171,18 +171,18 @@ begin
     where x.kind = 5),
   living as materialized (
     select e.id, e.fence from hourbell.executions as e where e.id = any (array(select id from outcomes))),
-  held as materialized (
-    select l.slab, l.fence, l.claimed_at, l.claim, l.alone, l.held, i.id, i.version
+  members as materialized (
+    select l.slab, l.fence, l.claimed_at, l.claim, l.alone, l.limited, i.id, i.version
     from (select distinct fence from outcomes) as f cross join lateral (
       select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
     cross join lateral unnest(l.ids, l.versions) as i(id, version)),
   moving as materialized (
-    select o.*, h.slab, h.claimed_at, h.claim, h.alone, h.held, h.version
-    from held as h join outcomes as o on o.id = h.id and o.fence = h.fence
+    select o.*, h.slab, h.claimed_at, h.claim, h.alone, h.limited, h.version
+    from members as h join outcomes as o on o.id = h.id and o.fence = h.fence
     join living as e on e.id = o.id and e.fence < o.fence),
   moved as (
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
-    select 0, fence, claimed_at, claim, alone, held, array[id], case when version is not null then array[version] end from moving),
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
+    select 0, fence, claimed_at, claim, alone, limited, array[id], case when version is not null then array[version] end from moving),
   emptied as (
     delete from hourbell.leased as l where l.ctid = any (array(select slab from moving))
       and l.ids <@ array(select id from moving)),
@@ -222,7 +222,7 @@ end $$;
 -- session may be over by now. Kinds as above; 1 and 2 are the same, a failure. Entries written by the reaper are not
 -- reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt ended under the
 -- fence.
-create or replace function hourbell.brought_before(
+create or replace function hourbell.already_settled(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
 ) returns bigint[]
 language plpgsql
@@ -252,20 +252,20 @@ begin
         and (l.status = 2 or (l.status = 1 and l.reason not in ('lost', 'crashed')))) end);
 end $$;
 
-create or replace function hourbell.later(p_at timestamptz, p_ms int) returns timestamptz
+create or replace function hourbell.plus_ms(p_at timestamptz, p_ms int) returns timestamptz
 language sql stable
 return p_at + make_interval(secs => p_ms / 1000.0::float8);
 
 -- When an outcome started and when it ended, from what its worker reports; never before the claim.
 create or replace function hourbell.started(p_claimed timestamptz, p_begun_ms int, p_took_ms int, p_now timestamptz)
 returns timestamptz language sql stable
-return case when p_begun_ms is null then greatest(p_claimed, hourbell.later(p_now, -p_took_ms))
-  else hourbell.later(p_claimed, p_begun_ms) end;
+return case when p_begun_ms is null then greatest(p_claimed, hourbell.plus_ms(p_now, -p_took_ms))
+  else hourbell.plus_ms(p_claimed, p_begun_ms) end;
 
 create or replace function hourbell.finished(p_claimed timestamptz, p_begun_ms int, p_took_ms int, p_now timestamptz)
 returns timestamptz language sql stable
 return case when p_begun_ms is null then greatest(p_claimed, p_now)
-  else hourbell.later(p_claimed, p_begun_ms + p_took_ms) end;
+  else hourbell.plus_ms(p_claimed, p_begun_ms + p_took_ms) end;
 
 -- How late the first attempt started: after the nominal time or, for a backfill, after the request, whose time is in
 -- its id.
@@ -292,7 +292,7 @@ language sql stable
 return coalesce(p_own, (select j.spec from hourbell.jobs as j where j.id = p_job));
 
 -- An execution whose last attempt has failed, as a dead letter stores it: with every attempt, and the job as it was.
-create or replace function hourbell.letter(
+create or replace function hourbell.dead_letter_of(
   e hourbell.executions, p_session bigint, p_fence bigint, p_started timestamptz, p_finished timestamptz, p_reason text,
   p_error text, p_taken_from bigint
 ) returns jsonb

@@ -7,7 +7,7 @@
 
 -- The live sessions, one for each set of queues and tasks. A session that was not renewed counts until it is reaped:
 -- after a database outage all sessions are late, and none is gone.
-create or replace function hourbell.served() returns hourbell.sessions[]
+create or replace function hourbell.serving_sessions() returns hourbell.sessions[]
 language sql stable as $$
   select coalesce(array_agg(s), '{}') from (
     select distinct on (all_queues, queues, tasks) sessions as s from hourbell.sessions order by all_queues, queues, tasks) as s
@@ -30,7 +30,7 @@ return hourbell.is_queue_served(p_served, p_key >> 32)
   and not hourbell.is_served(p_served, p_key >> 32, (p_key & 4294967295)::int);
 
 -- The tasks of a queue under which rows are parked, as blockers. One lookup per task.
-create or replace function hourbell.parked_tasks(p_queue bigint) returns setof bigint
+create or replace function hourbell.parked_task_keys(p_queue bigint) returns setof bigint
 language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with recursive found as (
     (select key from hourbell.parked
@@ -44,20 +44,20 @@ $$;
 
 -- Called when sessions of a queue have opened or ended. Rows that are ready there were admitted for the previous
 -- sessions: if the current ones serve other tasks, or not all the same, the rows must be found by task.
-create or replace function hourbell.note_fleet(p_queue smallint, p_served hourbell.sessions[]) returns void
+create or replace function hourbell.note_queue_workers(p_queue smallint, p_served hourbell.sessions[]) returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-  old hourbell.fleets;
-  new hourbell.fleets;
+  old hourbell.queue_workers;
+  new hourbell.queue_workers;
 begin
   select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1, count(distinct coalesce(s.tasks, '{-1}')) > 1
   into new from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
   if not found then return; end if;  -- no session claims there
-  select * into old from hourbell.fleets where queue = p_queue;
+  select * into old from hourbell.queue_workers where queue = p_queue;
   new.mixed := new.mixed or (old.queue is not null and (old.mixed or new.tasks is distinct from old.tasks));
   if new is not distinct from old then return; end if;
-  insert into hourbell.fleets values (new.*)
+  insert into hourbell.queue_workers values (new.*)
   on conflict (queue) do update set tasks = new.tasks, uniform = new.uniform, mixed = new.mixed;
 end $$;
 
@@ -78,14 +78,14 @@ create or replace function hourbell.end_mixed(p_served hourbell.sessions[]) retu
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-  update hourbell.fleets as f set mixed = false
+  update hourbell.queue_workers as f set mixed = false
   where f.mixed and f.uniform and not exists (
     select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_served, f.queue, r.task));
 end $$;
 
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
 -- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
-create or replace function hourbell.leave_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
+create or replace function hourbell.unready_unserved_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
 returns void
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -94,7 +94,7 @@ declare
   unserved int;  -- places in `ready` with tasks that no session serves
 begin
   with unserved as materialized (
-    select f.queue, r.priority, r.task from hourbell.fleets as f cross join lateral hourbell.ready_tasks(f.queue) as r
+    select f.queue, r.priority, r.task from hourbell.queue_workers as f cross join lateral hourbell.ready_tasks(f.queue) as r
     where f.mixed and f.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(f.queue, r.task))),
   slabs as (
     delete from hourbell.ready where ctid = any (array(
@@ -112,18 +112,18 @@ begin
       limit p_limit for update skip locked))
     returning id),
   refunded as (
-    insert into hourbell.refunds (queue, priority, tenant)
+    insert into hourbell.tag_refunds (queue, priority, tenant)
     select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
       select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
   select array_agg(id), (select count(*) from unserved) into left_behind, unserved
   from (select id from from_ready union all select id from from_suspects) as gone;
   if left_behind is not null then
-    perform hourbell.let_go(left_behind, false, p_now);
+    perform hourbell.release_limits(left_behind, false, p_now);
     perform hourbell.requeue(left_behind);
   end if;
   -- There may be more, or some were locked by a claim.
-  insert into hourbell.wakes (at, kind, key)
-  select p_now + interval '100 milliseconds', 1, queue from hourbell.fleets as f
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select p_now + interval '100 milliseconds', 1, queue from hourbell.queue_workers as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);
 end $$;
 

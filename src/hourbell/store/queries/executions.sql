@@ -32,7 +32,7 @@ set run_at = least(run_at, $2), spec = coalesce($3, spec), version = version + (
 where id = $1
 
 -- name: take_waiting
--- Takes an execution out of due, parked, held or suspects, so that no other transaction can move
+-- Takes an execution out of due, parked, paused or suspects, so that no other transaction can move
 -- it; no row: it is ready, runs or has ended, or another transaction has moved it.
 with waiting as (select * from hourbell.executions where id = $1),
 from_due as (
@@ -40,12 +40,12 @@ from_due as (
   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
     and d.run_at = w.run_at and d.id = w.id returning d.id),
 from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id),
+from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id),
 from_suspects as (
   delete from hourbell.suspects as s using waiting as w
   where s.queue = w.queue and s.priority = w.priority and s.id = w.id returning s.id)
 select w.* from waiting as w
-where exists (select from from_due) or exists (select from from_parked) or exists (select from from_held)
+where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
   or exists (select from from_suspects)
 
 -- name: waits
@@ -55,18 +55,18 @@ select exists (
   where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
     and d.run_at = e.run_at and d.id = e.id offset 0)
     or exists (select from hourbell.parked as p where p.id = e.id offset 0)
-    or exists (select from hourbell.held as h where h.id = e.id offset 0))
+    or exists (select from hourbell.paused as h where h.id = e.id offset 0))
 
 -- name: wish_to_cancel
-insert into hourbell.cancellations (id, wished_at)
+insert into hourbell.cancellations (id, requested_at)
 select id, $2 from hourbell.executions where id = $1 returning id
 
 -- name: wish_to_cancel_all
 -- Requests cancellation of all live executions of a recurring job.
-insert into hourbell.cancellations (id, wished_at) select id, $2 from hourbell.live_executions($1)
+insert into hourbell.cancellations (id, requested_at) select id, $2 from hourbell.live_executions($1)
 
 -- name: runs
--- Whether an execution is held by a worker.
+-- Whether an execution is leased by a worker.
 select exists (
   select from (select id, fence from hourbell.executions where id = $1 offset 0) as e
   join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids))
@@ -80,8 +80,8 @@ select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesc
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
 cross join hourbell.slab_index($1, true) as i
-cross join lateral hourbell.whereabouts(e, i.ids, i.slabs, true, $2) as w
-cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
+cross join lateral hourbell.location_of(e, i.ids, i.slabs, true, $2) as w
+cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 where e.id = $1
 
 -- name: recorded
@@ -92,7 +92,7 @@ from (
   union all
   -- with `=` the planner would lose the fact that job and id are equal, and the index for that
   select * from hourbell.ledger where id = any (array[$1::bigint]) and job = id) as l
-cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
+cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 order by l.recorded_at desc limit 1
 
 -- name: live_of_job
@@ -104,8 +104,8 @@ from (
   where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
   order by e.occurrence desc, e.id desc limit $4) as e
 cross join hourbell.slab_index(null, true) as i
-cross join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, true, $5) as w
-cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
+cross join lateral hourbell.location_of(e.e, i.ids, i.slabs, true, $5) as w
+cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
 order by e.occurrence desc, e.id desc
 
 -- name: oldest_live
@@ -116,7 +116,7 @@ select id from hourbell.live_executions($1) where occurrence <= $2 order by occu
 -- The latest ended runs of a recurring job, newest first, before ($2, $3). A replayed execution has
 -- not ended with its earlier entry.
 select l.*, s.* from hourbell.ledger as l
-cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
+cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
   and not hourbell.was_replayed(l.id, l.status, l.recorded_at)
 order by l.scheduled_for desc, l.id desc limit $4
@@ -147,8 +147,8 @@ from (
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as fits
     from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
   cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
-  left join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, e.fits, $10) as w on true) as e
-cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits, $10) as w on true) as e
+cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
@@ -164,8 +164,8 @@ from (
     from hourbell.executions as e
     where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
   cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
-  left join lateral hourbell.whereabouts(e.e, i.ids, i.slabs, e.fits, $9) as w on true) as e
-cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits, $9) as w on true) as e
+cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
@@ -188,7 +188,7 @@ from (
       order by i.id desc offset 0) as l
     cross join lateral (select e from hourbell.executions as e where e.id = l.id and e.fence < l.fence offset 0) as e
     limit $3) as e) as e
-cross join lateral hourbell.shown(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
+cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
@@ -206,7 +206,7 @@ from (
     union all
     (select * from hourbell.ledger where job = id and id < $1 and id >= $4 order by id desc limit $3)
     order by id desc limit $3) as l) as l
-cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
+cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.wanted or l.pos = $3
 order by l.id desc limit $2
 
@@ -225,6 +225,6 @@ from (
     (select * from hourbell.ledger
      where job = id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
     order by tenant desc, id desc limit $3) as l) as l
-cross join lateral hourbell.shown(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
+cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
 where l.wanted or l.pos = $3
 order by l.tenant desc, l.id desc limit $2

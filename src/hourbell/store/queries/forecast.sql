@@ -24,7 +24,7 @@ select m.timetable, m.since, m.until, count(*) as n
 from (
   select m.* from unnest($1::bigint[]) with ordinality as t(id, pos) cross join lateral (
     select m.timetable, case when m.active_since > $2 then m.active_since end as since, m.until
-    from hourbell.members as m
+    from hourbell.memberships as m
     where m.timetable = t.id and (m.until is null or m.until > $2) limit $3) as m
   order by t.pos limit $4) as m
 group by m.timetable, m.since, m.until
@@ -36,7 +36,7 @@ from (
   select * from hourbell.jobs as j where j.tenant = $1 and j.status = 0 order by -j.id limit $3) as j
 cross join lateral (
   select case when m.active_since > $2 then m.active_since end as since, m.until
-  from hourbell.members as m
+  from hourbell.memberships as m
   where m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
     and (m.until is null or m.until > $2)) as m
 join hourbell.timetables as t on t.id = j.timetable

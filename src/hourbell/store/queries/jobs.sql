@@ -69,24 +69,24 @@ select a.k, m.id from made as m join asked as a using (rule, zone, dst_gap, dst_
 -- The live job that has a unique key; $1 the tenant's name, $2 the namespace of the key.
 select job from hourbell.unique_keys as k
 where tenant = (select id from hourbell.tenants where name = $1) and space = $2 and key = $3
-  and hourbell.living(array[job]) <> '{}'
+  and hourbell.live_jobs(array[job]) <> '{}'
 
 -- name: insert_member
 -- A membership that has still to join its timetable.
-insert into hourbell.members
+insert into hourbell.memberships
   (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
    overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 
 -- name: end_member
 -- Ends the current membership of a job now: due occurrences stay with it, later ones do not.
-update hourbell.members as m set until = least(m.until, $2)
+update hourbell.memberships as m set until = least(m.until, $2)
 from hourbell.jobs as j
 where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
 
 -- name: take_back
 -- Withdraws executions that were planned ahead for a job and are not yet due.
-select hourbell.take_back($1, $2)
+select hourbell.withdraw_planned($1, $2)
 
 -- name: update_recurring
 -- A new version. $3: why queued executions are superseded; null: they are not. $7: its timetable;
@@ -100,7 +100,7 @@ where id = $1
 returning version
 
 -- name: supersede
-select hourbell.supersede($1, $2)
+select hourbell.supersede_waiting($1, $2)
 
 -- name: lock_recurring
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
@@ -110,11 +110,11 @@ where j.id = $1 for no key update of j
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
 
 -- name: one_time_live
--- A live one-time job; `held` when it is paused. (`offset 0`: look up by id only. The index of
+-- A live one-time job; `paused` if it is. (`offset 0`: look up by id only. The index of
 -- one-time jobs begins with the tenant, and the planner may walk all of it.)
 select e.id, e.run_at, e.version, e.spec, e.updated_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  exists (select from hourbell.held as h where h.id = e.id) as held
+  exists (select from hourbell.paused as h where h.id = e.id) as paused
 from (select * from hourbell.executions where id = $1 offset 0) as e
 where e.job is null
 
@@ -126,7 +126,7 @@ where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner w
 order by l.recorded_at desc limit 1
 
 -- name: take_one_time
--- Takes a waiting one-time job out of `due`, `parked` or `held`, so that no other transaction can
+-- Takes a waiting one-time job out of `due`, `parked` or `paused`, so that no other transaction can
 -- move it; no row: it is already queued or running.
 with waiting as (
   select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
@@ -135,9 +135,9 @@ from_due as (
   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
     and d.run_at = w.run_at and d.id = w.id returning d.id),
 from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-from_held as (delete from hourbell.held as h using waiting as w where h.id = w.id returning h.id)
-select w.*, exists (select from from_held) as was_held from waiting as w
-where exists (select from from_due) or exists (select from from_parked) or exists (select from from_held)
+from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id)
+select w.*, exists (select from from_paused) as was_paused from waiting as w
+where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
 
 -- name: update_one_time
 update hourbell.executions
@@ -148,14 +148,14 @@ where id = $1 returning version
 
 -- name: let_go
 -- Releases the limits of a changed one-time job, which then waits for its new ones.
-select hourbell.let_go(array[$1::bigint], true, $2)
+select hourbell.release_limits(array[$1::bigint], true, $2)
 
 -- name: insert_due
 -- Puts an execution back into `due`, by the values of its row.
 select hourbell.requeue(array[$1::bigint])
 
--- name: insert_held
-insert into hourbell.held (id) values ($1)
+-- name: insert_paused
+insert into hourbell.paused (id) values ($1)
 
 -- name: insert_deadlines
 insert into hourbell.deadlines (at, id, kind)
@@ -196,11 +196,11 @@ order by j.down limit $2
 -- $4: whether they are paused.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.id desc) as pos,
-    e.job is null and e.origin = 0 and ($4::boolean is null or h.held = $4) and ($5::smallint is null or e.queue = $5)
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.paused, row_number() over (order by e.id desc) as pos,
+    e.job is null and e.origin = 0 and ($4::boolean is null or h.paused = $4) and ($5::smallint is null or e.queue = $5)
       and hourbell.is_wanted(e.spec, $6, $7) as wanted
   from (select * from hourbell.executions where id < $1 order by id desc limit $3) as e
-  cross join lateral (select exists (select from hourbell.held as h where h.id = e.id offset 0) as held) as h) as e
+  cross join lateral (select exists (select from hourbell.paused as h where h.id = e.id offset 0) as paused) as h) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
@@ -209,13 +209,13 @@ order by e.id desc limit $2
 -- in order. $4: whether they are paused.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.held, row_number() over (order by e.tenant desc, e.id desc) as pos,
-    e.origin = 0 and ($4::boolean is null or h.held = $4) and ($5::smallint is null or e.queue = $5)
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.paused, row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.origin = 0 and ($4::boolean is null or h.paused = $4) and ($5::smallint is null or e.queue = $5)
       and hourbell.is_wanted(e.spec, $6, $7) as wanted
   from (
     select * from hourbell.executions
     where job is null and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as e
-  cross join lateral (select exists (select from hourbell.held as h where h.id = e.id offset 0) as held) as h) as e
+  cross join lateral (select exists (select from hourbell.paused as h where h.id = e.id offset 0) as paused) as h) as e
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
@@ -269,7 +269,7 @@ values ($1, $2, $3, 0, $4, $5)
 
 -- name: abandoned
 -- Jobs whose target is gone, in no order.
-select job, version from hourbell.gone limit $1
+select job, version from hourbell.abandoned_jobs limit $1
 
 -- name: forget_abandoned
-delete from hourbell.gone where job = $1 and version = $2
+delete from hourbell.abandoned_jobs where job = $1 and version = $2

@@ -5,7 +5,7 @@
 -- already assigned.
 with settings as (
   update hourbell.tenants set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6 where id = $1)
-insert into hourbell.reweighings (tenant, weight) values ($1, $2)
+insert into hourbell.weight_changes (tenant, weight) values ($1, $2)
 
 -- name: lock
 -- Serializes changes of limits: their generations are numbered in commit order.
@@ -25,11 +25,11 @@ delete from hourbell.limits where kind = $1 and key = $2
 
 -- name: look_again
 -- Ready executions predate this limit and are checked again; running ones have to be counted.
-with generation as (insert into hourbell.generations default values)
-insert into hourbell.countings (kind, key) values ($1, $2)
+with generation as (insert into hourbell.limit_generations default values)
+insert into hourbell.limit_recounts (kind, key) values ($1, $2)
 
 -- name: wake
-insert into hourbell.wakes (at, kind, key) values ($1, $2, $3)
+insert into hourbell.gate_wakeups (at, kind, key) values ($1, $2, $3)
 
 -- name: set_defaults
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
@@ -39,15 +39,15 @@ update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 -- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,
   case p.kind
-    when 5 then (select e.id from hourbell.under_way(p.key, '{}') as e order by e.occurrence limit 1)
-    else (select h.id from hourbell.holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
+    when 5 then (select e.id from hourbell.blocking_runs(p.key, '{}') as e order by e.occurrence limit 1)
+    else (select h.id from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
   end as holder,
-  l.max_concurrency <= (select count(*) from hourbell.holds as h where h.kind = p.kind and h.key = p.key) as full,
-  case when l.rate is not null then hourbell.next_token(p.kind, p.key, $2) + make_interval(secs => (
+  l.max_concurrency <= (select count(*) from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as full,
+  case when l.rate is not null then hourbell.next_token_at(p.kind, p.key, $2) + make_interval(secs => (
     select count(*) from (
       select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
         and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
-  p.kind = 6 and hourbell.lacks_task(hourbell.served(), p.key) as lacks_task
+  p.kind = 6 and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 where p.id = $1

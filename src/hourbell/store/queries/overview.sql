@@ -6,13 +6,13 @@
 -- name: list_tenants
 -- By name, after $1, at most $2.
 select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
-  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+  (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
 where t.name > $1 order by t.name limit $2
 
 -- name: tenant
 select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
-  (select weight from hourbell.reweighings as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+  (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
 where t.name = $1
 
@@ -54,7 +54,7 @@ from (
   from (
     select m.tenant, m.job, m.version
     from (select id from hourbell.timetables where look_at is not null order by look_at limit $2) as t
-    cross join lateral (select * from hourbell.members as m where m.timetable = t.id limit $2) as m
+    cross join lateral (select * from hourbell.memberships as m where m.timetable = t.id limit $2) as m
     limit $2) as m) as unplanned, (
   select count(*) filter (where e.tenant = $1) as running, count(*) as looked_at from (
     select e.tenant from (select id from hourbell.sessions order by id desc) as s

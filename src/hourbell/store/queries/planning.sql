@@ -4,17 +4,17 @@
 -- Timetables with memberships that have still to join, and the earliest start of these. A broken
 -- timetable may have many; they are not read.
 with recursive joining as (
-  (select timetable from hourbell.members where joined_through is null order by timetable limit 1)
+  (select timetable from hourbell.memberships where joined_through is null order by timetable limit 1)
   union all
   select m.timetable from joining as j cross join lateral (
-    select timetable from hourbell.members as m
+    select timetable from hourbell.memberships as m
     where m.joined_through is null and m.timetable > j.timetable order by m.timetable limit 1) as m)
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.planned_through, m.since
 from joining as j
 cross join lateral (
   select * from hourbell.timetables as t where t.id = j.timetable and t.broken is null offset 0) as t
 cross join lateral (
-  select min(active_since) as since from hourbell.members as m
+  select min(active_since) as since from hourbell.memberships as m
   where m.timetable = t.id and m.joined_through is null offset 0) as m
 limit $1
 
