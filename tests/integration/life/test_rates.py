@@ -287,7 +287,9 @@ class Crowd:
         return len(claimed)
 
     async def _cancel_some(self) -> None:
-        rows = await self._engine.database.fetch("select id from hourbell.rate_reservations order by id")
+        rows = await self._engine.database.fetch(
+            "select id from hourbell.rate_reservations order by id"
+        )
         for row in self._chosen.sample(rows, min(len(rows), 3)):
             with contextlib.suppress(Conflict, NotFound):
                 await cancel_execution(self._engine, row["id"], Write())

@@ -427,7 +427,9 @@ async def test_a_client_that_stops_over_the_head_of_a_key_does_not_stop_the_key(
     await admit_all(still)
     [head] = await queued(still, 1, concurrency_key="k")
     async with in_transaction(still) as somebody:
-        assert await somebody.database.value("select hourbell.remove_waiting(array[$1::bigint])", head)
+        assert await somebody.database.value(
+            "select hourbell.remove_waiting(array[$1::bigint])", head
+        )
         await travel(still, START + SECOND)
         await admit_all(still)
         [second] = await queued(still, 1, concurrency_key="k")
