@@ -322,7 +322,7 @@ begin
         id bigint, request int, tenant int, queue smallint, priority smallint, timetable bigint, max_runs int,
         starts_at timestamptz, ends_at timestamptz, name text, spec text, target int, key bigint, key_limit int,
         since timestamptz, misfire smallint, catch_up_seconds int, catch_up_limit int, overlap smallint,
-        at_most_once boolean, start_deadline_seconds int, deadline_seconds int, notifies smallint)
+        at_most_once boolean, start_seconds int, finish_seconds int, notifies smallint)
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.jobs
@@ -337,7 +337,7 @@ begin
       (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
        overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
-      overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies from new;
+      overlap, at_most_once, start_seconds, finish_seconds, target, key, key_limit, notifies from new;
   end if;
   perform set_config('lock_timeout', patience, true);
 end $$;

@@ -9,13 +9,18 @@ blocked one is alone, and that item gets an error that asks the client to retry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create.names import ResolvedNames, resolve_available, resolve_names
+from hourbell.engine.life.create.names import (
+    Blocked,
+    ResolvedNames,
+    resolve_available,
+    resolve_names,
+)
 from hourbell.engine.life.create.request import (
     CreateContext,
     CreateRequest,
@@ -25,9 +30,9 @@ from hourbell.engine.life.create.request import (
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
 from hourbell.engine.life.create.store import (
     FAILPOINTS,
-    Blocked,
     KeyTaken,
     LockTimeouts,
+    Problem,
     Store,
     after_commit,
 )
@@ -213,23 +218,26 @@ class _Batch:
         self.names, problems = await resolve_available(
             brief, self._rows, self.context.now, self._stored_with.tenant, _MOST_PROBLEMS
         )
-        self._problems |= {job_id: _refusal(error) for job_id, error in problems.items()}
+        self._note(problems)
 
     async def store(self, engine: Engine, connection: Connection) -> None:
         store = Store(engine, self.context, self.names, _EACH, connection)
         async for _, problems in store.insert_each(self.created()):
-            for job_id, problem in problems.items():
-                match problem:
-                    case KeyTaken():
-                        self._problems[job_id] = problem
-                    case Blocked(by_quota=False):
-                        self._problems[job_id] = _refusal(Conflict(IN_USE))
-                    case Blocked():
-                        raise Conflict(IN_USE)
-                    case HourbellError():
-                        self._problems[job_id] = _refusal(problem)
-                    case Exception():
-                        raise problem
+            self._note(problems)
+
+    def _note(self, problems: Mapping[int, Problem]) -> None:
+        for job_id, problem in problems.items():
+            match problem:
+                case KeyTaken():
+                    self._problems[job_id] = problem
+                case Blocked(by_quota=True):
+                    raise Conflict(IN_USE)
+                case Blocked():
+                    self._problems[job_id] = _refusal(Conflict(IN_USE))
+                case HourbellError():
+                    self._problems[job_id] = _refusal(problem)
+                case Exception():
+                    raise problem
 
     def created(self) -> list[JobRow]:
         """The rows without a problem."""

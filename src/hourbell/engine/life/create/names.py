@@ -27,6 +27,12 @@ _TOO_MANY = (
 Names = tuple[str, str, str, Schedule | None]  # tenant, queue, target and schedule of a job
 
 
+class Blocked(msgspec.Struct, frozen=True):
+    """Another transaction held a needed lock beyond the lock timeout."""
+
+    by_quota: bool = False
+
+
 class ResolvedNames(msgspec.Struct, frozen=True):
     """The ids of names in the database."""
 
@@ -69,13 +75,13 @@ async def resolve_available(
     now: datetime,
     home: str | None = None,
     most_problems: int | None = None,
-) -> tuple[ResolvedNames, dict[int, HourbellError]]:
+) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
     """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
 
     A name is unavailable if it must not be created, or if another transaction is inserting it.
     `most_problems`: the number of problems reported individually; see `_unavailable`.
     """
-    problems: dict[int, HourbellError] = {}
+    problems: dict[int, HourbellError | Blocked] = {}
     for _ in range(_TRIES):
         try:
             return await resolve_names(engine, rows, now, home), problems
@@ -92,13 +98,13 @@ async def resolve_available(
 
 async def _unavailable(
     engine: Engine, rows: Iterable[JobRow], now: datetime, most: int | None
-) -> dict[Names, HourbellError]:
+) -> dict[Names, HourbellError | Blocked]:
     """The names of some jobs that are unavailable, each with the reason, found by bisection.
 
     After `most` problems every group with a problem is refused as a whole, so that the search ends
     soon.
     """
-    problems: dict[Names, HourbellError] = {}
+    problems: dict[Names, HourbellError | Blocked] = {}
 
     async def search(those: list[JobRow]) -> None:
         try:
@@ -107,7 +113,7 @@ async def _unavailable(
             if isinstance(error, StoreUnavailable) and not is_held(error):
                 raise
             if len(those) == 1:
-                problems[_names(those[0])] = Conflict(IN_USE) if is_held(error) else error
+                problems[_names(those[0])] = Blocked() if is_held(error) else error
             elif most is not None and len(problems) >= most:
                 problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
             else:
@@ -141,10 +147,5 @@ async def ensure_timetables(
     return found
 
 
-def _columns(timetables: Sequence[Timetable]) -> tuple[list[str], list[str], list[str], list[str]]:
-    return (
-        [each.rule for each in timetables],
-        [each.zone for each in timetables],
-        [each.dst_gap for each in timetables],
-        [each.dst_overlap for each in timetables],
-    )
+def _columns(timetables: Sequence[Timetable]) -> list[list[str]]:
+    return [[*column] for column in zip(*map(msgspec.structs.astuple, timetables), strict=True)]

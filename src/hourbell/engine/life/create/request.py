@@ -57,25 +57,25 @@ class CreateContext:
         self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}
         self._known: set[tuple[str, str]] = set()  # (tenant, queue)
-        self._add(row)
-        self._answers = {
-            position - 1: (fingerprint, answer)
-            for position, fingerprint, answer in _zipped(row, "answered", "fingerprints", "answers")
+        for name, timeout, retries in _zipped(row, "queues", "timeouts", "retry_policies"):
+            self._queues[name] = queue_settings(Limits(), timeout, retries)
+        for name, quota, room in _zipped(row, "limited", "quotas", "rooms"):
+            self._quotas[name], self.room[name] = quota, room
+        answers = _zipped(row, "answered", "fingerprints", "answers")
+        self._answers: dict[int, tuple[bytes, str]] = {
+            position - 1: (fingerprint, answer) for position, fingerprint, answer in answers
         }
 
     async def extend(self, engine: Engine, requests: Sequence[CreateRequest]) -> None:
         """Read what more requests name, unless it is known already."""
         named = {(each.tenant, each.queue) for each in requests} - self._known
         if named:
+            tenants, queues = map(set, zip(*named, strict=True))
+            more = await read_context(engine, 0, queues, tenants - self.room.keys())
             self._known |= named
-            tenants = {tenant for tenant, _ in named} - self.room.keys()
-            self._add(await _before_create(engine, 0, {queue for _, queue in named}, tenants))
-
-    def _add(self, row: asyncpg.Record) -> None:
-        for name, timeout, retries in _zipped(row, "queues", "timeouts", "retry_policies"):
-            self._queues[name] = queue_settings(Limits(), timeout, retries)
-        for name, quota, room in _zipped(row, "limited", "quotas", "rooms"):
-            self._quotas[name], self.room[name] = quota, room
+            self._queues |= more._queues
+            self._quotas |= more._quotas
+            self.room |= more.room
 
     def parse(self, request: CreateRequest, job_id: int) -> NewJob:
         """The requested job; InvalidInput names every wrong field."""
@@ -110,8 +110,7 @@ class CreateContext:
         if not write.is_kept_under(fingerprint):
             assert write.key is not None
             raise IdempotencyKeyReused(write.key)
-        text: str = answer
-        return text
+        return answer
 
 
 async def read_context(
@@ -122,20 +121,10 @@ async def read_context(
     keys: Sequence[tuple[str, str | None]] = (),
 ) -> CreateContext:
     """The context of `count` new jobs. `keys`: tenants and idempotency keys of the requests."""
-    return CreateContext(await _before_create(engine, count, queues, tenants, keys))
-
-
-async def _before_create(
-    engine: Engine,
-    count: int,
-    queues: Collection[str],
-    tenants: Collection[str],
-    keys: Sequence[tuple[str, str | None]] = (),
-) -> asyncpg.Record:
-    key_tenants, keys_of_those = [tenant for tenant, _ in keys], [key for _, key in keys]
-    return await engine.database.row(
-        _Q["before_create"], count, [*queues], [*tenants], key_tenants, keys_of_those
-    )
+    columns = [tenant for tenant, _ in keys], [key for _, key in keys]
+    statement = _Q["before_create"]
+    row = await engine.database.row(statement, count, [*queues], [*tenants], *columns)
+    return CreateContext(row)
 
 
 def _zipped(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import partial
 
@@ -19,7 +19,7 @@ import msgspec
 
 from hourbell.documents.schedules import first_run
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create.names import resolve_available
+from hourbell.engine.life.create.names import Blocked, resolve_available
 from hourbell.engine.life.create.request import (
     CreateContext,
     CreateRequest,
@@ -29,10 +29,9 @@ from hourbell.engine.life.create.request import (
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
 from hourbell.engine.life.create.store import (
     FAILPOINTS,
-    Blocked,
     KeyTaken,
     LockTimeouts,
-    Problems,
+    Problem,
     Repeated,
     Store,
     after_commit,
@@ -41,7 +40,7 @@ from hourbell.engine.life.groups import Ask
 from hourbell.engine.life.named_secrets import NamedSecrets, Required
 from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import Conflict, DuplicateJob, HourbellError, QuotaExceeded
+from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
@@ -203,8 +202,7 @@ async def _store_group(
     brief = engine.with_lock_timeout(timeouts.keys_ms)
     rows = [pending.row for pending in group.values()]
     names, unavailable = await resolve_available(brief, rows, context.now)
-    for job_id, error in unavailable.items():
-        _refuse_name(engine, timeouts, group[job_id].ask, error)
+    _answer_problems(engine, timeouts, group.values(), unavailable)
     store = Store(engine, context, names, timeouts)
     available = [row for row in rows if row.job_id not in unavailable]
     async for inserted, problems in store.insert_each(available):
@@ -220,7 +218,10 @@ async def _store_group(
 
 
 def _answer_problems(
-    engine: Engine, timeouts: LockTimeouts, group: Sequence[_Pending], problems: Problems
+    engine: Engine,
+    timeouts: LockTimeouts,
+    group: Iterable[_Pending],
+    problems: Mapping[int, Problem],
 ) -> None:
     """Answer the requests whose jobs were not stored, or retry them separately."""
     waiting_for_quota = []
@@ -238,32 +239,17 @@ def _answer_problems(
             case Blocked(by_quota=True):
                 waiting_for_quota.append(ask)
             case Blocked():
-                _retry_alone(engine, timeouts, ask)
+                _retry(engine, [ask], timeouts, _ALONE)
             case error:
                 ask.refuse(error)
     if waiting_for_quota:
-        _retry_for_quota(engine, timeouts, waiting_for_quota)
+        _retry(engine, waiting_for_quota, timeouts, _FOR_QUOTAS)
 
 
-def _refuse_name(engine: Engine, timeouts: LockTimeouts, ask: _Ask, error: HourbellError) -> None:
-    if isinstance(error, Conflict):  # another transaction is inserting the name
-        _retry_alone(engine, timeouts, ask)
-    else:
-        ask.refuse(error)
-
-
-def _retry_alone(engine: Engine, timeouts: LockTimeouts, ask: _Ask) -> None:
-    """Retry a blocked request alone with a longer lock timeout, once."""
-    if timeouts.keys_ms < _ALONE.keys_ms:
-        engine.creates.set_aside([ask], partial(_create_group, engine, _ALONE))
-    else:
-        ask.refuse(Conflict(IN_USE))
-
-
-def _retry_for_quota(engine: Engine, timeouts: LockTimeouts, asks: list[_Ask]) -> None:
-    """Retry jobs whose quota is locked by another transaction: together, later, once."""
-    if timeouts.quotas_ms < _FOR_QUOTAS.quotas_ms:
-        engine.creates.set_aside(asks, partial(_create_group, engine, _FOR_QUOTAS))
+def _retry(engine: Engine, asks: list[_Ask], before: LockTimeouts, timeouts: LockTimeouts) -> None:
+    """Retry blocked requests apart from the others, if the lock timeout is now longer."""
+    if before.keys_ms < timeouts.keys_ms or before.quotas_ms < timeouts.quotas_ms:
+        engine.creates.set_aside(asks, partial(_create_group, engine, timeouts))
     else:
         for ask in asks:
             ask.refuse(Conflict(IN_USE))

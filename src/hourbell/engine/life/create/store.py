@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import msgspec
 
-from hourbell.engine.codes import MISFIRES, OVERLAPS, notifies
+from hourbell.engine.codes import MISFIRES, OVERLAPS
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create.names import ResolvedNames
+from hourbell.engine.life.create.names import Blocked, ResolvedNames
 from hourbell.engine.life.create.request import CreateContext
-from hourbell.engine.life.create.rows import (
-    JobRow,
-    RequestRow,
-    RunSettings,
-    active_since,
-    key_number,
-)
+from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
 from hourbell.engine.life.join import join_timetable
 from hourbell.engine.operations.idempotency import Points, is_held, waits_for_quota
 from hourbell.model.errors import StoreUnavailable
@@ -53,12 +48,6 @@ class KeyTaken(msgspec.Struct, frozen=True):
 
 class Repeated(msgspec.Struct, frozen=True):
     """Another request was first under the idempotency key; its answer is stored now."""
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """Another transaction held a needed lock beyond the lock timeout."""
-
-    by_quota: bool = False
 
 
 # Why a row was not stored. An exception: its tenant has no room, or the row failed alone.
@@ -112,7 +101,8 @@ class Store:
         if not rows:
             return
         try:
-            problems = await self.insert(rows)
+            async with self._savepoint():
+                problems = await self.insert(rows)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
             if isinstance(error, StoreUnavailable) and not is_held(error):
                 raise
@@ -142,10 +132,19 @@ class Store:
             async with committing(FAILPOINTS.before, FAILPOINTS.after):
                 return await self._engine.database.row(_Q["create_jobs"], *args)
         with translated():
-            async with self._connection.transaction():  # a savepoint
-                row = await self._connection.fetchrow(_Q["create_jobs"], *args)
+            row = await self._connection.fetchrow(_Q["create_jobs"], *args)
         assert row is not None
         return row
+
+    @asynccontextmanager
+    async def _savepoint(self) -> AsyncIterator[None]:
+        """In a transaction, a failed statement is rolled back alone."""
+        if self._connection is None:
+            yield
+        else:
+            with translated():
+                async with self._connection.transaction():
+                    yield
 
     def _limited(self, rows: Sequence[JobRow]) -> list[int]:
         """The tenants whose quotas the statement locks.
@@ -165,8 +164,7 @@ class Store:
         names, crowds = self._names, self._engine.crowds
         ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
         settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
-        recurring: list[_Recurring] = []
-        unique: list[_Unique] = []
+        recurring, unique = [], []
         last_at, instant = None, 0
         for row in rows:
             tenant = names.tenants[row.tenant]
@@ -181,12 +179,10 @@ class Store:
                 of_settings.append(settings.setdefault(kind, len(settings) + 1))
                 specs.append(row.spec)
             elif row.recurring is not None:
-                number = requests[row.request]
-                recurring.append(_recurring(number, row, row.recurring, names, self._context.now))
+                number, now = requests[row.request], self._context.now
+                recurring.append(_recurring(number, row, row.recurring, names, now))
             if row.unique is not None:
-                replaces = row.on_duplicate is OnDuplicate.REPLACE
-                number = requests[row.request]
-                unique.append(_Unique(row.job_id, number, tenant, *row.unique, replaces))
+                unique.append(_unique(requests[row.request], tenant, row))
         return [
             self._context.now,
             self._timeouts.keys_ms,
@@ -199,7 +195,12 @@ class Store:
             [request.answer for request in requests],
             *map(_array, (ids, of_requests, instants, tenants, of_settings)),
             specs,
-            _json([_settings(number, *kind, names) for kind, number in settings.items()]),
+            _json(
+                [
+                    {"k": number, "level": level} | _run_settings(each, names)
+                    for (each, level), number in settings.items()
+                ]
+            ),
             _json(recurring),
             _json(unique),
         ]
@@ -236,103 +237,50 @@ def _json(rows: Sequence[object]) -> str | None:
 # What `hourbell.create_jobs` takes as JSON; the fields are columns.
 
 
-class _RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one-time jobs, with the number by which jobs refer to them."""
-
-    k: int
-    queue: int
-    target: int
-    priority: int
-    at_most_once: bool
-    start_seconds: int | None
-    finish_seconds: int | None
-    key: int | None
-    key_limit: int
-    notifies: int
-    level: int
-
-
-class _Unique(msgspec.Struct, frozen=True):
-    """A job that requests a unique key."""
-
-    job: int
-    request: int
-    tenant: int
-    space: int
-    key: str
-    replaces: bool
-
-
-def _settings(k: int, settings: RunSettings, level: int, names: ResolvedNames) -> _RunSettings:
+def _run_settings(settings: RunSettings, names: ResolvedNames) -> dict[str, object]:
     queue, target, priority, delivery, start, finish, key, key_limit, events = settings
-    return _RunSettings(
-        k=k,
-        queue=names.queues[queue],
-        target=names.targets[target],
-        priority=priority.value,
-        at_most_once=delivery is Delivery.AT_MOST_ONCE,
-        start_seconds=start,
-        finish_seconds=finish,
-        key=key,
-        key_limit=key_limit,
-        notifies=events,
-        level=level,
-    )
+    return {
+        "queue": names.queues[queue],
+        "target": names.targets[target],
+        "priority": priority.value,
+        "at_most_once": delivery is Delivery.AT_MOST_ONCE,
+        "start_seconds": start,
+        "finish_seconds": finish,
+        "key": key,
+        "key_limit": key_limit,
+        "notifies": events,
+    }
 
 
-class _Recurring(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring job with its first membership."""
-
-    id: int
-    request: int
-    tenant: int
-    queue: int
-    priority: int
-    timetable: int
-    max_runs: int | None
-    starts_at: datetime | None
-    ends_at: datetime | None
-    name: str
-    spec: str
-    target: int | None
-    key: int | None
-    key_limit: int
-    since: datetime
-    misfire: int
-    catch_up_seconds: int
-    catch_up_limit: int
-    overlap: int
-    at_most_once: bool
-    start_deadline_seconds: int | None
-    deadline_seconds: int | None
-    notifies: int
+def _unique(request: int, tenant: int, row: JobRow) -> dict[str, object]:
+    assert row.unique is not None
+    return {
+        "job": row.job_id,
+        "request": request,
+        "tenant": tenant,
+        "space": row.unique[0],
+        "key": row.unique[1],
+        "replaces": row.on_duplicate is OnDuplicate.REPLACE,
+    }
 
 
 def _recurring(
     request: int, row: JobRow, job: NewJob, names: ResolvedNames, now: datetime
-) -> _Recurring:
-    return _Recurring(
-        id=row.job_id,
-        request=request,
-        tenant=names.tenants[job.tenant_id],
-        queue=names.queues[job.queue],
-        priority=job.priority.value,
-        timetable=names.timetables[names.timetable_of[row.job_id]],
-        max_runs=job.window.max_runs,
-        starts_at=job.window.starts_at,
-        ends_at=job.window.ends_at,
-        name=job.name,
-        spec=row.spec,
-        target=names.targets[job.target],
-        key=key_number(job),
-        key_limit=job.concurrency_limit,
-        since=active_since(job, now),
-        misfire=MISFIRES[job.misfire_policy],
-        catch_up_seconds=job.catch_up_window_seconds,
-        catch_up_limit=job.catch_up_limit,
-        overlap=OVERLAPS[job.overlap_policy],
-        at_most_once=job.delivery is Delivery.AT_MOST_ONCE,
-        start_deadline_seconds=job.start_deadline_seconds,
-        deadline_seconds=job.deadline_seconds,
-        notifies=notifies(job),
-    )
+) -> dict[str, object]:
+    """A recurring job with its first membership."""
+    return _run_settings(row.settings, names) | {
+        "id": row.job_id,
+        "request": request,
+        "tenant": names.tenants[job.tenant_id],
+        "timetable": names.timetables[names.timetable_of[row.job_id]],
+        "max_runs": job.window.max_runs,
+        "starts_at": job.window.starts_at,
+        "ends_at": job.window.ends_at,
+        "name": job.name,
+        "spec": row.spec,
+        "since": active_since(job, now),
+        "misfire": MISFIRES[job.misfire_policy],
+        "catch_up_seconds": job.catch_up_window_seconds,
+        "catch_up_limit": job.catch_up_limit,
+        "overlap": OVERLAPS[job.overlap_policy],
+    }
