@@ -1207,11 +1207,22 @@ def creating(
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
     instant = int(s.now.timestamp() * 1_000_000)
-    one_time = [[1] * count, ids, [instant] * count, tenants, [1] * count, ["{}"] * count]
-    terms: list[Any] = [[1], [None], [2], [False], [None], [None], [None], [None], [0], [0]]
-    wishes: list[Any] = [[], [], [], [], [], []]
-    if unique:
-        wishes = [ids, numbers, tenants, [0] * count, unique, [replaces] * count]
+    columns = [ids, numbers, [instant] * count, tenants, [1] * count]
+    one_time = [f"{{{','.join(map(str, column))}}}" for column in columns]
+    settings = [
+        {"k": 1, "queue": 1, "priority": 2, "at_most_once": False, "notifies": 0, "level": 0}
+    ]
+    wishes = [
+        {
+            "job": ids[n],
+            "request": n + 1,
+            "tenant": tenants[n],
+            "space": 0,
+            "key": key,
+            "replaces": replaces,
+        }
+        for n, key in enumerate(unique)
+    ]
     asked = [
         tenants,
         ["somebody"] * count,
@@ -1219,7 +1230,8 @@ def creating(
         [r"\x00"] * count,
         ["{}"] * count,
     ]
-    return [s.now, 50, 50, *asked, *one_time, *terms, None, *wishes, [1]]
+    as_json = [json.dumps(settings), None, json.dumps(wishes) if wishes else None]
+    return [s.now, 50, 50, [1], *asked, *one_time, ["{}"] * count, *as_json]
 
 
 def listing(

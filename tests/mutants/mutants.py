@@ -69,7 +69,8 @@ SESSION_KEEPER = "src/hourbell/worker/session.py"
 RUNNERS = "src/hourbell/worker/runners.py"
 WATCHDOG = "src/hourbell/worker/watchdog.py"
 WRITES = "src/hourbell/engine/operations/idempotency.py"
-CREATE = "src/hourbell/engine/life/create.py"
+CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
+CREATE_STORE = "src/hourbell/engine/life/create/store.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
 _LIFE = "tests/integration/life"
@@ -813,7 +814,7 @@ MUTANTS = [
     Mutant(
         "quota_without_its_lock",
         CREATE_SQL,
-        "    perform hourbell.lock_quotas(p_limited, p_quota_ms);\n",
+        "    perform hourbell.lock_quotas(p_limited, p_quotas_ms);\n",
         "",
         (f"{QUOTAS_TEST}::test_those_who_wait_for_a_quota_go_on_when_it_is_free",),
         "Those who create at the same time do not count the same room.",
@@ -1065,10 +1066,10 @@ MUTANTS = [
     # Writes.
     Mutant(
         "commit_error_of_a_create_swallowed",
-        CREATE,
-        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n            raise\n",
-        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n"
-        "            return [each.ask.answer(each.created) for each in group] and None\n",
+        CREATE_STORE,
+        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n                raise\n",
+        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n"
+        "                yield rows, {}\n                return\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
         ),
@@ -1094,7 +1095,7 @@ MUTANTS = [
     ),
     Mutant(
         "key_means_any_create",
-        CREATE,
+        CREATE_REQUEST,
         "        if not write.is_kept_under(fingerprint):\n",
         "        if False:\n",
         (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),

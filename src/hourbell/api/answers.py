@@ -14,7 +14,7 @@ from hourbell.documents.render import (
     render_warnings,
     shown_definition,
 )
-from hourbell.engine.life.batch import Refused
+from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import Entry
 from hourbell.engine.operations.dead_letters import Letter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested

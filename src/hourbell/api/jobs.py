@@ -38,7 +38,6 @@ from hourbell.api.routes import InPath, Route, TheEngine
 from hourbell.documents.reader import Problems, read_object
 from hourbell.documents.render import render_execution, render_job
 from hourbell.engine.life import create
-from hourbell.engine.life.batch import create_batch
 from hourbell.engine.operations import audit, change, runs, upsert
 from hourbell.engine.views import executions, explain, jobs
 from hourbell.model.ids import job_text, parse_job_id
@@ -60,7 +59,7 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     with engine.batch_room.taking(engine.scope) as take:
         batch, write = await read_batch(request, take)
-        results = await create_batch(engine, batch.items, batch.read, write)
+        results = await create.create_batch(engine, batch.items, batch.read, write)
     return answer({"results": [render_result(result) for result in results]})
 
 

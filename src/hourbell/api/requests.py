@@ -26,7 +26,7 @@ from hourbell.api.errors import (
 )
 from hourbell.documents.common_case import read_plain
 from hourbell.documents.reader import ObjectReader, Problems, read_object, shown_key, text_problem
-from hourbell.engine.life.batch import MOST_ITEMS
+from hourbell.engine.life.create import MOST_ITEMS
 from hourbell.engine.operations.dead_letters import LetterFilter, read_job_id, read_letter_filter
 from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter

@@ -25,7 +25,7 @@ from hourbell.api.workers import (
     SESSION_TOKEN,
     TASK,
 )
-from hourbell.engine.life.batch import MOST_ITEMS
+from hourbell.engine.life.create import MOST_ITEMS
 from hourbell.engine.life.outcomes import MOST_ERROR_CHARACTERS, MOST_RESULT_BYTES
 from hourbell.engine.operations.dead_letters import MOST_AT_ONCE, MOST_PER_SECOND, USUAL_AT_ONCE
 from hourbell.engine.operations.secrets import MAX_CHARACTERS, MAX_KEEP_SECONDS

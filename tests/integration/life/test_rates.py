@@ -12,7 +12,7 @@ import pytest
 from hourbell.actions import Run
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant

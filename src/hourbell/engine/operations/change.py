@@ -32,9 +32,10 @@ from hourbell.engine.codes import (
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import CHECK_EPOCH, Term, authority, leading
 from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.create.names import ensure_timetables
+from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
 from hourbell.engine.life.named_secrets import require_secrets_of
-from hourbell.engine.life.rows import active_since, ensure_timetables, key_number
 from hourbell.engine.operations.audit import with_status
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,

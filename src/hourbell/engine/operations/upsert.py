@@ -18,8 +18,15 @@ import msgspec
 from hourbell.documents.changes import replacing, unmasked
 from hourbell.documents.reader import Problems, read_object
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import Asked, Created, Held, ask_for, asked_by, look
-from hourbell.engine.life.rows import NAME
+from hourbell.engine.life.create import (
+    Created,
+    CreateRequest,
+    KeyTaken,
+    create_request,
+    read_context,
+    try_create,
+)
+from hourbell.engine.life.create.rows import NAME
 from hourbell.engine.operations.change import (
     UPDATE,
     Target,
@@ -40,9 +47,9 @@ TURN_SECONDS = 5.0  # how long a request waits for others that put the same name
 
 async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
     """Create or replace the job with this name; fields that the document omits get defaults."""
-    asked = asked_by(engine, _named(name, document), write, name)
-    async with _turn(engine, asked.tenant, name):
-        return await _put(engine, name, asked)
+    request = create_request(engine, _named(name, document), write, name)
+    async with _turn(engine, request.tenant, name):
+        return await _put(engine, name, request)
 
 
 @asynccontextmanager
@@ -60,19 +67,19 @@ async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
         lock.release()
 
 
-async def _put(engine: Engine, name: str, asked: Asked) -> Created:
+async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
     for _ in range(_TRIES):
-        holder = await engine.database.value(_Q["holder"], asked.tenant, NAME, name)
+        holder = await engine.database.value(_Q["holder"], request.tenant, NAME, name)
         if holder is not None:
             try:
-                return await _replace(engine, holder, asked)
+                return await _replace(engine, holder, request)
             except JobNotActive:
                 continue  # the job has ended since; the name is free
-        outcome = await ask_for(engine, asked)
+        outcome = await try_create(engine, request)
         if isinstance(outcome, Created):
             return outcome
         # Another request was first, with the name or with the idempotency key.
-        assert outcome is None or isinstance(outcome, Held)
+        assert outcome is None or isinstance(outcome, KeyTaken)
     raise Conflict(IN_USE)
 
 
@@ -90,21 +97,21 @@ def _named(name: str, document: object) -> dict[str, object]:
     return {**reader.fields, "name": name}
 
 
-async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
-    seen = await look(engine, [asked])
-    now, write = seen.now, asked.write
+async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
+    context = await read_context(engine, 0, {request.queue})
+    now, write = context.now, request.write
 
     def decide(job: Job, _: object) -> Target | None:
         require_active(job)
-        assert isinstance(asked.document, dict)
-        whole = msgspec.structs.replace(asked, document=unmasked(asked.document, job))
-        return target_of(replacing(job, seen.parse(whole, job_id)), job)
+        assert isinstance(request.document, dict)
+        whole = msgspec.structs.replace(request, document=unmasked(request.document, job))
+        return target_of(replacing(job, context.parse(whole, job_id)), job)
 
     async def prepare() -> Prepared[Created]:
         change = await prepare_change(engine, job_id, now, write, UPDATE, decide)
         return Prepared(change.tenant, partial(_changed, change), change.then)
 
-    return await once(engine, write, UPDATE.points, asked.tenant, now, Created, prepare)
+    return await once(engine, write, UPDATE.points, request.tenant, now, Created, prepare)
 
 
 async def _changed(change: Prepared[Job], connection: Connection) -> Created:

@@ -6,9 +6,10 @@
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
+-- $10 to $14, a number for each one-time job, come as the text of an array: a client encodes it faster.
 select * from hourbell.create_jobs(
-  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-  $27, $28, $29, $30, $31, $32)
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
+  $14::text::int[], $15, $16, $17, $18)
 
 -- name: new_id
 -- An id for an object created at $1.
