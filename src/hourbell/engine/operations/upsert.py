@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 
@@ -22,15 +21,14 @@ from hourbell.engine.life.create import Asked, Created, Held, ask_for, asked_by,
 from hourbell.engine.life.rows import NAME
 from hourbell.engine.operations.change import (
     UPDATE,
-    Target,
-    prepare_change,
+    DesiredJob,
+    decided,
+    desired_by,
     require_active,
-    target_of,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.model.errors import Conflict, JobNotActive
 from hourbell.model.jobs import MAX_NAME, Job
-from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -94,18 +92,22 @@ async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
     seen = await look(engine, [asked])
     now, write = seen.now, asked.write
 
-    def decide(job: Job, _: object) -> Target | None:
+    def decide(job: Job, _: object) -> DesiredJob | None:
         require_active(job)
         assert isinstance(asked.document, dict)
         whole = msgspec.structs.replace(asked, document=unmasked(asked.document, job))
-        return target_of(replacing(job, seen.parse(whole, job_id)), job)
+        return desired_by(replacing(job, seen.parse(whole, job_id)), job)
 
-    async def prepare() -> Prepared[Created]:
-        change = await prepare_change(engine, job_id, now, write, UPDATE, decide)
-        return Prepared(change.tenant, partial(_changed, change), change.then)
+    writing = Idempotent(engine, write, UPDATE.points, asked.tenant, now, Created)
+    change = None
+    async for attempt in writing:
+        change = await decided(engine, job_id, now, write, UPDATE, decide)
+        async with attempt.statement():
+            attempt.answer = await change.commit(_existed)
+    if change is not None and writing.executed:
+        await change.join()
+    return writing.answer
 
-    return await once(engine, write, UPDATE.points, asked.tenant, now, Created, prepare)
 
-
-async def _changed(change: Prepared[Job], connection: Connection) -> Created:
-    return Created(await change.effect(connection), existed=True)
+def _existed(job: Job) -> Created:
+    return Created(job, existed=True)
