@@ -154,21 +154,22 @@ async def _change(
     writing = Idempotent(engine, write, operation.points, seen.tenant_id, now, Job)
     change = None
     async for attempt in writing:
-        change = await decided(engine, job_id, now, write, operation, decide)
+        change = await decided(engine, seen, now, write, operation, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(lambda job: job)
+        if not attempt.executed:
+            seen = await get_job(engine, job_id)
     if change is not None and writing.executed:
         await change.join()
     return writing.answer
 
 
 async def decided(
-    engine: Engine, job_id: int, now: datetime, write: Write, operation: Operation, decide: Decision
+    engine: Engine, seen: Job, now: datetime, write: Write, operation: Operation, decide: Decision
 ) -> Change:
-    """The change of a job in its current state, with all that it names looked up."""
-    seen = await get_job(engine, job_id)
+    """The change of a job in the state that was read, with all that it names looked up."""
     if write.if_versions is not None and seen.version not in write.if_versions:
-        raise PreconditionFailed(job_text(job_id), seen.version)
+        raise PreconditionFailed(job_text(seen.job_id), seen.version)
     desired = decide(seen, now)
     if desired is None:
         return Change(engine, now, seen, None, write, operation)
@@ -180,7 +181,7 @@ async def decided(
         return Change(engine, now, seen, desired, write, operation, definition)
     ride = None  # a paused or deleted job needs no timetable, and its zone may be unknown here
     if desired.status is JobStatus.SCHEDULED:
-        ride = await _ride(engine, job_id, new, now)
+        ride = await _ride(engine, seen.job_id, new, now)
     row = None
     if ride is not None or new != said_of(seen):
         row = await _recurring_row(engine, new, ride, now)

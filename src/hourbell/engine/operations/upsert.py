@@ -27,6 +27,7 @@ from hourbell.engine.operations.change import (
     require_active,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, JobNotActive
 from hourbell.model.jobs import MAX_NAME, Job
 from hourbell.store.queries import queries
@@ -101,7 +102,8 @@ async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
     writing = Idempotent(engine, write, UPDATE.points, asked.tenant, now, Created)
     change = None
     async for attempt in writing:
-        change = await decided(engine, job_id, now, write, UPDATE, decide)
+        job = await get_job(engine, job_id)
+        change = await decided(engine, job, now, write, UPDATE, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(_existed)
     if change is not None and writing.executed:
