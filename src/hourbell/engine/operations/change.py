@@ -152,14 +152,13 @@ async def _change(
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
     writing = Idempotent(engine, write, operation.points, seen.tenant_id, now, Job)
-    change = None
     async for attempt in writing:
         change = await decided(engine, seen, now, write, operation, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(lambda job: job)
         if not attempt.executed:
             seen = await get_job(engine, job_id)
-    if change is not None and writing.executed:
+    if writing.executed:
         await change.join()
     return writing.answer
 

@@ -100,13 +100,12 @@ async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
         return desired_by(replacing(job, seen.parse(whole, job_id)), job)
 
     writing = Idempotent(engine, write, UPDATE.points, asked.tenant, now, Created)
-    change = None
     async for attempt in writing:
         job = await get_job(engine, job_id)
         change = await decided(engine, job, now, write, UPDATE, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(_existed)
-    if change is not None and writing.executed:
+    if writing.executed:
         await change.join()
     return writing.answer
 
