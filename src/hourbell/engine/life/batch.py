@@ -9,7 +9,7 @@ blocked item is alone, and that item gets an error that asks the client to retry
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import asyncpg
@@ -31,11 +31,10 @@ from hourbell.engine.life.rows import (
 )
 from hourbell.engine.operations.idempotency import (
     IN_USE,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     is_held,
-    once,
     waits_for_quota,
 )
 from hourbell.model.errors import (
@@ -84,24 +83,19 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
     )
     entries = [entry_of(job_id, job) for job_id, job in zip(seen.ids, jobs, strict=True)]
     request = Entries(home, entries, write.actor)
-
-    async def prepare() -> Prepared[list[int]]:
+    writing = Idempotent(engine, write, _POINTS, home, seen.now, list[int])
+    async for attempt in writing:
         numbers = await numbers_of(engine, [request], seen.now)
-
-        async def effect(connection: Connection) -> list[int]:
+        async with attempt.transaction(numbers.tenants[home]) as connection:
             row = await _insert(connection, request, numbers, seen, engine.crowds, None)
             if row["refused"]:
                 raise DuplicateJob(job_text(row["holders"][0]))
             if row["excessive"]:
                 raise seen.over_quota(entries[seen.ids.index(row["excessive"][0])])
-            return seen.ids
-
-        async def then() -> None:
-            await follow(engine, entries, numbers, seen.now)
-
-        return Prepared(numbers.tenants[home], effect, then)
-
-    return await once(engine, write, _POINTS, home, seen.now, list[int], prepare)
+            attempt.answer = seen.ids
+    if writing.executed:
+        await follow(engine, entries, numbers, seen.now)
+    return writing.answer
 
 
 async def create_batch(
@@ -113,27 +107,18 @@ async def create_batch(
     """
     home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
     now = await engine.clock.now()
-    following: list[Awaitable[None]] = []
-
-    async def prepare() -> Prepared[list[Result]]:
-        batch = await _read(engine, items, read, write)
-        numbers = await batch.numbered(engine, home)
-
-        async def effect(connection: Connection) -> list[Result]:
-            await batch.insert(connection, numbers, engine.crowds)
-            return batch.results()
-
-        async def then() -> None:
-            following.append(follow(engine, batch.created(), numbers, batch.now))
-
-        return Prepared(numbers.tenants[home], effect, then)
-
+    writing = Idempotent(engine, write, _POINTS, home, now, list[Result])
     async with engine.batches:
-        results = await once(engine, write, _POINTS, home, now, list[Result], prepare)
+        async for attempt in writing:
+            batch = await _read(engine, items, read, write)
+            numbers = await batch.numbered(engine, home)
+            async with attempt.transaction(numbers.tenants[home]) as connection:
+                await batch.insert(connection, numbers, engine.crowds)
+                attempt.answer = batch.results()
     # Joining timetables may take long, so it happens after the turn is released.
-    for rest in following:
-        await rest
-    return results
+    if writing.executed:
+        await follow(engine, batch.created(), numbers, batch.now)
+    return writing.answer
 
 
 async def _read(

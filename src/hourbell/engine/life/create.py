@@ -44,11 +44,10 @@ from hourbell.engine.life.rows import (
 )
 from hourbell.engine.operations.idempotency import (
     IN_USE,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     is_held,
-    once,
     waits_for_quota,
 )
 from hourbell.engine.operations.limits import queue_settings
@@ -73,7 +72,7 @@ from hourbell.model.jobs import (
 from hourbell.model.limits import Limits, QueueSettings
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import may_name_secrets, required_secrets
-from hourbell.store.database import Connection, committing
+from hourbell.store.database import committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -402,15 +401,11 @@ async def _instead(engine: Engine, held: Held, asked: Asked) -> Created | None:
     job = await get_job(engine, held.job_id)
     if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         return None
-
-    async def prepare() -> Prepared[Created]:
-        return Prepared(tenant, partial(_as_it_is, job))
-
-    return await once(engine, asked.write, _POINTS, asked.tenant, now, Created, prepare)
-
-
-async def _as_it_is(job: Job, connection: Connection) -> Created:
-    return Created(job, existed=True)
+    writing = Idempotent(engine, asked.write, _POINTS, asked.tenant, now, Created)
+    async for attempt in writing:
+        async with attempt.transaction(tenant):
+            attempt.answer = Created(job, existed=True)
+    return writing.answer
 
 
 # Lookups before parsing.

@@ -174,39 +174,6 @@ class Idempotent(Generic[T]):
             pass
 
 
-class Prepared(msgspec.Struct, Generic[T], frozen=True):
-    """A write that is ready to be executed.
-
-    Prepared outside its transaction: needing a second pooled connection while holding one can
-    deadlock the pool.
-    """
-
-    tenant: int
-    effect: Callable[[Connection], Awaitable[T]]
-    then: Callable[[], Awaitable[None]] | None = None  # after the commit, if it was executed
-
-
-async def once(
-    engine: Engine,
-    write: Write,
-    points: Points,
-    tenant: str,
-    now: datetime,
-    answer_type: type[T],
-    prepare: Callable[[], Awaitable[Prepared[T]]],
-) -> T:
-    """Return the stored answer of this write, or prepare and execute it in its own transaction."""
-    writing = Idempotent(engine, write, points, tenant, now, answer_type)
-    prepared = None
-    async for attempt in writing:
-        prepared = await prepare()
-        async with attempt.transaction(prepared.tenant) as connection:
-            attempt.answer = await prepared.effect(connection)
-    if prepared is not None and prepared.then is not None and writing.executed:
-        await prepared.then()
-    return writing.answer
-
-
 def is_held(error: Exception) -> bool:
     """Whether another transaction held a needed lock beyond the lock timeout."""
     return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
