@@ -56,6 +56,8 @@ FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
 JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
 EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 REAP = "select * from hourbell.reap($1, $2, $3, $4)"
+# An error unless its outcome is the one that is guarded.
+CHANGE = "select 1 / (outcome = $5)::int from hourbell.change_job($1, $2, $3, $4)"
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -193,9 +195,64 @@ def _(s: Scene) -> Case:
     return Case("select hourbell.end_memberships($1, $2, $3, $4)", args, rows=100, buffers=400)
 
 
-@case("taking back what was planned ahead")
+# Change.
+
+
+@case("pausing a job with an execution planned ahead")
 def _(s: Scene) -> Case:
-    return Case(J["take_back"], [s.live_job, s.now - timedelta(days=1)], rows=20, buffers=2_000)
+    return changing(s, s.live_job, buffers=2_000, status=1, outdated="paused")
+
+
+@case("rescheduling a job with a long history")
+def _(s: Scene) -> Case:
+    return changing(s, s.minutely_job, buffers=500, outdated="updated", membership=MEMBERSHIP)
+
+
+@case("deleting a job and cancelling its runs")
+def _(s: Scene) -> Case:
+    return changing(s, s.live_job, buffers=2_000, status=3, outdated="deleted", cancels=True)
+
+
+@case("updating a one-time job that is ready")
+def _(s: Scene) -> Case:
+    return changing(s, s.one_time, buffers=200, outcome="underway")
+
+
+@case("updating a waiting one-time job")
+def _(s: Scene) -> Case:
+    waits = Step(
+        'update hourbell.executions set job = null, spec = \'{"name":"x"}\', version = 1 where id = $1',
+        [s.overlapping[0]],
+    )
+    return changing(s, s.overlapping[0], buffers=2_000, before=[waits])
+
+
+MEMBERSHIP = {
+    "active_since": "2026-01-01T00:00:00Z",
+    "misfire": 1,
+    "catch_up_seconds": 60,
+    "catch_up_limit": 10,
+    "overlap": 0,
+    "at_most_once": False,
+    "notifies": 0,
+}
+
+
+def changing(
+    s: Scene,
+    job: int,
+    buffers: int,
+    slabs: int = 0,
+    before: Sequence[Step] = (),
+    outcome: str = "changed",
+    **change: object,
+) -> Case:
+    """A change of a job that was never changed before, a day ago: what is planned for today is withdrawn."""
+    usual = {"seen_version": 1, "seen_status": 0, "status": 0, "cancels": False}
+    write = {"tenant": 1, "actor": "a", "operation": "update", "key": "k", "fingerprint": "00"}
+    answers = {"answer": "{}", "unchanged": "{}"}
+    args = [s.now - timedelta(days=1), job, json.dumps(usual | change), json.dumps(write | answers)]
+    return Case(CHANGE, [*args, outcome], rows=20, buffers=buffers, slabs=slabs, before=before)
 
 
 # Admit.
@@ -841,7 +898,7 @@ def _(s: Scene) -> Case:
 
 @case("monitors of a job that was changed")
 def _(s: Scene) -> Case:
-    return Case(N["watch_anew"], [s.daily_job, s.now], rows=5, buffers=40)
+    return changing(s, s.daily_job, buffers=500, status=1, outdated="paused")
 
 
 @case("how many watch a job")

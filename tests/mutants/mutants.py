@@ -59,7 +59,7 @@ REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
 MIGRATION = "src/hourbell/store/migrations/0001_schema.sql"
-CHANGE = "src/hourbell/engine/operations/change.py"
+CHANGE_SQL = "src/hourbell/store/functions/change.sql"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
 LEADER = "src/hourbell/engine/leader/term.py"
@@ -887,7 +887,7 @@ MUTANTS = [
     ),
     Mutant(
         "key_kept_by_what_was_taken_back",
-        CLAIM,
+        CHANGE_SQL,
         "  perform hourbell.release_limits(taken, true, p_now);\n",
         "",
         (f"{LIMITS_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",),
@@ -1079,7 +1079,7 @@ MUTANTS = [
         "commit_error_swallowed",
         WRITES,
         "                raise Conflict(IN_USE) from error\n            raise\n",
-        "                raise Conflict(IN_USE) from error\n            return answer\n",
+        "                raise Conflict(IN_USE) from error\n            self.executed = True\n",
         (
             f"{LOST_TEST}::test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated",
         ),
@@ -1088,8 +1088,8 @@ MUTANTS = [
     Mutant(
         "answer_not_kept",
         WRITES,
-        "                if write.key is not None:\n",
-        "                if write.key is not None and write.key == '':\n",
+        "                if self.write.key is not None:\n",
+        "                if self.write.key == '':\n",
         (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[run]",),
         "A write that is repeated under its key gets its first answer.",
     ),
@@ -1113,13 +1113,31 @@ MUTANTS = [
     ),
     Mutant(
         "pause_leaves_what_was_planned",
-        CHANGE,
-        '        await connection.execute(_Q["take_back"], seen.job_id, now)\n',
+        CHANGE_SQL,
+        "  perform hourbell.withdraw_planned(p_now, p_job);\n",
         "",
         (
             f"{FAN_OUT_TEST}::test_a_job_paused_while_a_fire_is_fanned_out_does_not_run[planned_already]",
         ),
         "A paused job has nothing planned, and no trace of it.",
+    ),
+    Mutant(
+        "change_of_what_was_not_seen",
+        CHANGE_SQL,
+        "  if (p_job.version, p_job.status) <> (p_change.seen_version, p_change.seen_status) then return 'moved'; end if;\n",
+        "",
+        (
+            f"{POLICIES_TEST}::test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhile",
+        ),
+        "A change is made to the job that was read, and to no other state of it.",
+    ),
+    Mutant(
+        "answer_of_a_change_not_kept",
+        CHANGE_SQL,
+        "  elsif write.key is not null and outcome <> 'changed' then\n",
+        "  elsif write.key is not null then\n",
+        (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[update]",),
+        "A change that is repeated under its key gets its first answer.",
     ),
 ]
 

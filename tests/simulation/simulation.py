@@ -49,6 +49,7 @@ from simulation.history import (
 )
 from simulation.nodes import Agenda, Node, Scheduler, Worker, World
 from simulation.workload import Pace, Workload
+from uncommitted import CHANGES, POINTS, UNCOMMITTED, UncommittedDatabase
 
 _REFUSED = (Conflict, InvalidInput, JobNotActive, NotFound)
 
@@ -164,7 +165,7 @@ async def not_waiting_for_the_disk(dsn: str) -> None:
 async def simulate(dsn: str, seed: int, options: Options) -> History:
     """The history of one run, on a database of its own."""
     await not_waiting_for_the_disk(dsn)
-    database = await Database.open(dsn, connections=8)
+    database = await UncommittedDatabase.open(dsn, connections=8)
     try:
         clock = await VirtualClock.install(database, options.begins_at)
         await database.value("delete from hourbell.sessions")  # here all workers are real
@@ -553,8 +554,11 @@ class Simulation:
     async def _stall(self, wish: Wish, write: Write) -> bool:
         """Let the process of this call be stopped before or after its commit; False if it did not come so far."""
         moment = self.random.choice(["before_commit", "after_commit"])
+        point = f"{wish.operation}.{moment}"
+        if moment == "before_commit" and wish.operation in CHANGES:
+            point = UNCOMMITTED
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(f"{wish.operation}.{moment}"))
+        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
         task = asyncio.ensure_future(wish.call(write))
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)

@@ -63,6 +63,7 @@ from integration.life.support import (
     standing,
     travel,
 )
+from uncommitted import UNCOMMITTED
 
 BOUND_SECONDS = 3.0  # of each verb; they take milliseconds
 _J = queries("jobs")
@@ -163,8 +164,7 @@ async def test_a_change_of_a_recurring_job_that_stops_holds_up_nobody(
     }
     if name == "resume":
         await pause_job(still, job.job_id, Write())
-    point = "update" if name == "reschedule" else name
-    async with standing(f"{point}.before_commit", operations[name]()):
+    async with standing(UNCOMMITTED, operations[name]()):
         await others.go_on("10:01:01")
         await others.go_on("10:01:25")  # past its start deadline
         await others.go_on("10:02:01")
@@ -180,9 +180,7 @@ async def test_a_change_that_stops_holds_up_no_claim_of_a_job_whose_runs_are_cou
     await plan_all(still)
     await travel(still, at("10:01:01"))
     await admit_all(still)  # its run is ready
-    async with standing(
-        "update.before_commit", update_job(still, counted.job_id, {"name": "new"}, Write())
-    ):
+    async with standing(UNCOMMITTED, update_job(still, counted.job_id, {"name": "new"}, Write())):
         await others.go_on("10:01:05")
         assert [fate.status for fate in await history(still, counted.job_id)] == ["live"]
     await others.go_on("10:01:10")
@@ -208,7 +206,8 @@ async def test_a_change_of_a_waiting_one_time_job_that_stops_holds_up_nobody(
         "run": lambda: run_now(still, job.job_id, Write()),
         "cancel": lambda: cancel_execution(still, job.job_id, Write()),
     }
-    async with standing(f"{name}.before_commit", operations[name]()):
+    point = UNCOMMITTED if name in ("update", "pause", "delete") else f"{name}.before_commit"
+    async with standing(point, operations[name]()):
         await others.go_on("10:00:41")  # it is due
         await others.go_on("10:00:51")  # it should have started
         await others.go_on("10:01:01")  # it should have finished
@@ -382,7 +381,7 @@ async def test_a_change_and_the_end_of_a_membership_do_not_deadlock(
     now = await engine.clock.now()
     await end_memberships(engine, None, now)
     async with asyncio.timeout(5):
-        await connection.execute(_J["end_member"], job, now)
+        await connection.execute("select hourbell.end_planning($1, $2)", now, job)
 
 
 async def test_waiting_for_a_stopped_client_leaves_connections_for_others(database: str) -> None:

@@ -54,6 +54,7 @@ from simulation.history import (
     Silenced,
 )
 from simulation.simulation import read_the_end
+from uncommitted import CHANGES, POINTS, UNCOMMITTED
 
 BEGINNING = datetime(2027, 3, 13, 12, 0, 30, tzinfo=UTC)
 TIMES = Times(horizon_seconds=150, grace_seconds=100, lease_seconds=600)
@@ -326,7 +327,10 @@ class Interleaving:
             await self._call(call, answered, joins=way == "whole")
             return
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(f"{operation}.{way}"))
+        point = f"{operation}.{way}"
+        if way == "before_commit" and operation in CHANGES:
+            point = UNCOMMITTED
+        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
         task = asyncio.ensure_future(call())
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)

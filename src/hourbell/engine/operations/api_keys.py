@@ -13,14 +13,13 @@ import msgspec
 
 from hourbell.documents.reader import Problems, read_object
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import key_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.security.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_of, new_key
-from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
@@ -80,11 +79,10 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     home = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
     key = new_key()
     digest = digest_of(key)
-
-    async def prepare() -> Prepared[MadeKey]:
+    writing = Idempotent(engine, write, _POINTS, home, now, MadeKey)
+    async for attempt in writing:
         tenant = await engine.tenant(home, now)
-
-        async def effect(connection: Connection) -> MadeKey:
+        async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
             if not is_admin and not await connection.fetchval(_K["any_key"]):
@@ -105,17 +103,14 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             await note(
                 connection, write, now, tenant, None, "create_key", None, _noted(number, new)
             )
-            return MadeKey(
+            attempt.answer = MadeKey(
                 ApiKey(
                     key_id=number, name=new.name, role=new.role, tenant_id=tenant_id, created_at=now
                 ),
                 None,
             )
-
-        return Prepared(tenant, effect)
-
-    made = await once(engine, write, _POINTS, home, now, MadeKey, prepare)
-    return msgspec.structs.replace(made, key=key) if made.made.key_id == number else made
+    made = writing.answer
+    return msgspec.structs.replace(made, key=key) if writing.executed else made
 
 
 async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
@@ -123,11 +118,10 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
     seen = await get_key(engine, key_id)
     now = await engine.clock.now()
     home = seen.tenant_id or DEFAULT_TENANT
-
-    async def prepare() -> Prepared[ApiKey]:
+    writing = Idempotent(engine, write, _POINTS, home, now, ApiKey)
+    async for attempt in writing:
         tenant = await engine.tenant(home, now)
-
-        async def effect(connection: Connection) -> ApiKey:
+        async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             if not await connection.fetchval(_K["lasting_admin"], key_id):
                 raise Conflict(
@@ -140,11 +134,8 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
             )
             row = await connection.fetchrow(_K["key"], key_id)
             assert row is not None
-            return _api_key(row)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, home, now, ApiKey, prepare)
+            attempt.answer = _api_key(row)
+    return writing.answer
 
 
 async def get_key(engine: Engine, key_id: int) -> ApiKey:

@@ -13,7 +13,6 @@ the same one are a single replay.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import asyncpg
@@ -24,11 +23,10 @@ from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
 )
 from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
@@ -235,17 +233,21 @@ async def _again(
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
-    async def prepare() -> Prepared[Execution]:
+    writing = Idempotent(engine, write, _REPLAY, owner, now, Execution)
+    async for attempt in writing:
         found = await _letter_or_execution(engine, execution_id)
-        if isinstance(found, Letter):
-            effect = partial(_replay_one, found, tenant, now, write)
-        elif letters_only or found.status is not ExecutionStatus.RETRYING:
+        if isinstance(found, Execution) and (
+            letters_only or found.status is not ExecutionStatus.RETRYING
+        ):
             raise Conflict(_not_again(found))
-        else:
-            effect = partial(_try_now, found, tenant, now, write)
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _REPLAY, owner, now, Execution, prepare)
+        async with attempt.transaction(tenant) as connection:
+            if isinstance(found, Letter):
+                attempt.answer = await _replay_one(found, tenant, now, write, connection)
+            else:
+                attempt.answer = await _try_now(found, tenant, now, write, connection)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
@@ -315,13 +317,13 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
-    async def prepare() -> Prepared[Replayed]:
+    writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
+    async for attempt in writing:
         page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
-
-        async def effect(connection: Connection) -> Replayed:
+        async with attempt.transaction(tenant) as connection:
             moments = spread(len(ids), now, bulk.rate_per_second)
             done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
             times = [at for number, at in zip(ids, moments, strict=True) if number in done]
@@ -329,11 +331,10 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
             job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
             await note(connection, write, now, tenant, job_id, "replay", None, said)
             last = max(times, default=None)
-            return Replayed(len(done), len(ids) - len(done), last, page.next_token)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _REPLAY, owner, now, Replayed, prepare)
+            attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
@@ -358,17 +359,14 @@ async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purge
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
-    async def prepare() -> Prepared[Purged]:
+    writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
+    async for attempt in writing:
         letter = await get_letter(engine, execution_id)
-
-        async def effect(connection: Connection) -> Purged:
+        async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], [execution_id])
             await note(connection, write, now, tenant, letter.job_id, "purge", None, None)
-            return Purged(purged, None)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+            attempt.answer = Purged(purged, None)
+    return writing.answer
 
 
 async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
@@ -376,21 +374,18 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
-    async def prepare() -> Prepared[Purged]:
+    writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
+    async for attempt in writing:
         page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
         ids = [letter.execution_id for letter in page.items]
         tenant = await engine.tenant(owner, now)
-
-        async def effect(connection: Connection) -> Purged:
+        async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], ids)
             said = _noted(bulk, purged=purged)
             job_id = bulk.wanted.job_id if ids else None
             await note(connection, write, now, tenant, job_id, "purge", None, said)
-            return Purged(purged, page.next_token)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+            attempt.answer = Purged(purged, page.next_token)
+    return writing.answer
 
 
 def _noted(bulk: Bulk, **done: int) -> str:
@@ -404,7 +399,3 @@ def _noted(bulk: Bulk, **done: int) -> str:
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return msgspec.json.encode(given | done).decode()
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()

@@ -23,11 +23,10 @@ from hourbell.engine.life.broken import unusable
 from hourbell.engine.life.named_secrets import require_secrets
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
 )
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import (
@@ -46,7 +45,6 @@ from hourbell.model.jobs import JobStatus, SecretsCheck
 from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, NewMonitor
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import required_by_webhook
-from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 
@@ -61,8 +59,8 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
     watched = await get_job(engine, new.job_id)
     now = await engine.clock.now()
     monitor_id = await engine.new_id(now)
-
-    async def prepare() -> Prepared[Monitor]:
+    writing = Idempotent(engine, write, _POINTS, watched.tenant_id, now, Monitor)
+    async for attempt in writing:
         job = await get_job(engine, new.job_id)
         if isinstance(job.schedule, Once):
             raise Conflict(
@@ -81,8 +79,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
             raise unusable(job.job_id, error) from error
         if job.status is JobStatus.PAUSED:
             expected = None
-
-        async def effect(connection: Connection) -> Monitor:
+        async with attempt.transaction(tenant) as connection:
             # Locked, so that it cannot be paused or rescheduled meanwhile.
             row = await connection.fetchrow(_J["lock_recurring"], job.job_id)
             if (
@@ -109,7 +106,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 msgspec.json.encode(new.headers).decode(),
             )
             await note(connection, write, now, tenant, job.job_id, "create_monitor", None, None)
-            return Monitor(
+            attempt.answer = Monitor(
                 **msgspec.structs.asdict(new),
                 monitor_id=monitor_id,
                 tenant_id=job.tenant_id,
@@ -118,10 +115,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 down_since=None,
                 created_at=now,
             )
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, watched.tenant_id, now, Monitor, prepare)
+    return writing.answer
 
 
 async def get_monitor(engine: Engine, monitor_id: int) -> Monitor:
@@ -157,20 +151,16 @@ async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monit
     """Delete a monitor; an alert that is already queued is still sent."""
     found = await _find(engine, monitor_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Monitor]:
+    writing = Idempotent(engine, write, _POINTS, found["tenant_name"], now, Monitor)
+    async for attempt in writing:
         seen = await get_monitor(engine, monitor_id)
         tenant = await engine.tenant(seen.tenant_id, now)
-
-        async def effect(connection: Connection) -> Monitor:
+        async with attempt.transaction(tenant) as connection:
             if await connection.fetchval(_Q["delete_monitor"], monitor_id, now) is None:
                 raise ChangedMeanwhile
             await note(connection, write, now, tenant, seen.job_id, "delete_monitor", None, None)
-            return seen
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, found["tenant_name"], now, Monitor, prepare)
+            attempt.answer = seen
+    return writing.answer
 
 
 def parse_new_monitor(document: object) -> NewMonitor:

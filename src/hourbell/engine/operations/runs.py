@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 
 import msgspec
 
@@ -22,11 +21,10 @@ from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.change import said_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
 )
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.jobs import get_job
@@ -66,27 +64,28 @@ async def run_now(
     """
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Requested]:
+    writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
+    async for attempt in writing:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
         override = None if document is None else parse_override(document, job)
         if override is not None:
             await require_secrets_of(engine, override)
         spec = None if override is None else encode_job(override).decode()
-
-        async def effect(connection: Connection) -> Requested:
-            # For a one-time job this is a change, and its previous state is stored nowhere else.
-            changes = spec is not None and isinstance(job.schedule, Once)
-            before = encode_job(said_of(job)).decode() if changes else None
+        # For a one-time job this is a change, and its previous state is stored nowhere else.
+        changes = spec is not None and isinstance(job.schedule, Once)
+        before = encode_job(said_of(job)).decode() if changes else None
+        async with attempt.transaction(tenant) as connection:
             await note(connection, write, now, tenant, job_id, "run", before, spec)
             if isinstance(job.schedule, Once):
-                return await _run_one_time_now(connection, job, now, spec)
-            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+                attempt.answer = await _run_one_time_now(connection, job, now, spec)
+            else:
+                attempt.answer = await _insert_runs(
+                    connection, job, ORIGIN_RUN_NOW, [now], now, spec
+                )
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def backfill(
@@ -95,36 +94,30 @@ async def backfill(
     """Run the job for its past occurrences in (after, through]; live ones are skipped."""
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Requested]:
+    writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
+    async for attempt in writing:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
         occurrences = _past_occurrences(job, after, through, now)
-
-        async def effect(connection: Connection) -> Requested:
+        async with attempt.transaction(tenant) as connection:
             await note(connection, write, now, tenant, job_id, "backfill", None, None)
-            return await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+            attempt.answer = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Cancel an execution: waiting ones end at once, queued or running ones are asked to stop."""
     first_seen = await get_execution(engine, execution_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Execution]:
+    writing = Idempotent(engine, write, _CANCEL, first_seen.tenant_id, now, Execution)
+    async for attempt in writing:
         seen = await get_execution(engine, execution_id)
         tenant = await engine.tenant(seen.tenant_id, now)
-
-        async def effect(connection: Connection) -> Execution:
-            return await _cancel(connection, seen, tenant, now, write)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _CANCEL, first_seen.tenant_id, now, Execution, prepare)
+        async with attempt.transaction(tenant) as connection:
+            attempt.answer = await _cancel(connection, seen, tenant, now, write)
+    return writing.answer
 
 
 async def _cancel(
@@ -151,10 +144,6 @@ async def _cancel(
         )
     await connection.execute(_E["wish_to_cancel"], number, now)
     return seen
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()
 
 
 async def _insert_runs(

@@ -18,7 +18,7 @@ import msgspec
 from hourbell.documents.reader import Problems, read_object, text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.life.groups import Ask, Group
-from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import Page, page_token, read_token
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
@@ -34,7 +34,7 @@ from hourbell.security.secrets import (
     new_signing_secret,
     signer_of,
 )
-from hourbell.store.database import Connection, translated
+from hourbell.store.database import translated
 from hourbell.store.queries import queries
 
 MAX_CHARACTERS = 8_192
@@ -111,13 +111,10 @@ async def set_secret(
     # MACs by older keys are still recognized.
     newest, *older = ring.macs(write.fingerprint)
     write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
-    made = False
-
-    async def prepare() -> Prepared[StoredSecret]:
+    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
-
-        async def effect(connection: Connection) -> StoredSecret:
-            nonlocal made
+        async with attempt.transaction(tenant) as connection:
             row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
             if (
                 row is None
@@ -139,19 +136,15 @@ async def set_secret(
             )
             noted = msgspec.json.encode({"name": name}).decode()
             await note(connection, write, now, tenant, None, "set_secret", None, noted)
-            made = True
-            return StoredSecret(
+            attempt.answer = StoredSecret(
                 name=name,
                 tenant_id=tenant_id,
                 created_at=created,
                 updated_at=now,
                 previous_until=until,
             )
-
-        return Prepared(tenant, effect)
-
-    stored = await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
-    return SetSecret(stored, value if made and new.value is None else None)
+    generated = writing.executed and new.value is None
+    return SetSecret(writing.answer, value if generated else None)
 
 
 async def delete_secret(
@@ -161,22 +154,18 @@ async def delete_secret(
     _check_name(name)
     tenant_id = _whose(engine, tenant_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[StoredSecret]:
+    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
-
-        async def effect(connection: Connection) -> StoredSecret:
+        async with attempt.transaction(tenant) as connection:
             row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
             if row is None:
                 raise NotFound("secret", name)
             await connection.execute(_Q["delete_secret"], tenant, name)
             noted = msgspec.json.encode({"name": name}).decode()
             await note(connection, write, now, tenant, None, "delete_secret", noted, None)
-            return _stored(row, tenant_id)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
+            attempt.answer = _stored(row, tenant_id)
+    return writing.answer
 
 
 async def list_secrets(

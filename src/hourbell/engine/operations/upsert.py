@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 
@@ -29,15 +28,15 @@ from hourbell.engine.life.create import (
 from hourbell.engine.life.create.rows import NAME
 from hourbell.engine.operations.change import (
     UPDATE,
-    Target,
-    prepare_change,
+    DesiredJob,
+    decided,
+    desired_by,
     require_active,
-    target_of,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, JobNotActive
 from hourbell.model.jobs import MAX_NAME, Job
-from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -101,18 +100,22 @@ async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Creat
     context = await read_context(engine, 0, {request.queue})
     now, write = context.now, request.write
 
-    def decide(job: Job, _: object) -> Target | None:
+    def decide(job: Job, _: object) -> DesiredJob | None:
         require_active(job)
         assert isinstance(request.document, dict)
         whole = msgspec.structs.replace(request, document=unmasked(request.document, job))
-        return target_of(replacing(job, context.parse(whole, job_id)), job)
+        return desired_by(replacing(job, context.parse(whole, job_id)), job)
 
-    async def prepare() -> Prepared[Created]:
-        change = await prepare_change(engine, job_id, now, write, UPDATE, decide)
-        return Prepared(change.tenant, partial(_changed, change), change.then)
+    writing = Idempotent(engine, write, UPDATE.points, request.tenant, now, Created)
+    async for attempt in writing:
+        job = await get_job(engine, job_id)
+        change = await decided(engine, job, now, write, UPDATE, decide)
+        async with attempt.statement():
+            attempt.answer = await change.commit(_existed)
+    if writing.executed:
+        await change.join()
+    return writing.answer
 
-    return await once(engine, write, UPDATE.points, request.tenant, now, Created, prepare)
 
-
-async def _changed(change: Prepared[Job], connection: Connection) -> Created:
-    return Created(await change.effect(connection), existed=True)
+def _existed(job: Job) -> Created:
+    return Created(job, existed=True)

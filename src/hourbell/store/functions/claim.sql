@@ -366,7 +366,7 @@ begin
           fate := 4; why := 'max_runs';
         end if;
         if fate = 4 or j.runs + 1 >= j.max_runs then
-          perform hourbell.complete_job(j.id, p_now);
+          perform hourbell.complete_job(p_now, j.id);
         end if;
       end if;
       if fate is null then
@@ -466,58 +466,6 @@ language sql stable
 return exists (select from hourbell.limits as l where l.kind = 1 and l.key = e.queue)
   or exists (select from hourbell.limits as l where l.kind = 2 and l.key = e.tenant)
   or exists (select from hourbell.limits as l where l.kind = 3 and l.key = e.target);
-
--- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed.
-create or replace function hourbell.complete_job(p_job bigint, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-begin
-  update hourbell.memberships as m set until = least(m.until, p_now)
-  from hourbell.jobs as j
-  where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
-  update hourbell.jobs set status = 2, updated_at = p_now where id = p_job and status in (0, 1);
-  perform hourbell.withdraw_planned(p_job, p_now);
-end $$;
-
--- Removes the executions planned ahead for a job: those whose time has not come. Nothing has observed them, so they are
--- not recorded. Rows locked by another transaction (such as a stalled cancel) are skipped and left to it, and later to
--- their claim.
-create or replace function hourbell.withdraw_planned(p_job bigint, p_now timestamptz) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  taken bigint[];
-  queues smallint[]; tenants int[]; targets int[]; keys bigint[];
-begin
-  taken := hourbell.remove_waiting(array(
-    select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
-  if taken = '{}' then return 0; end if;
-  -- The time of an execution may have come since the caller read the clock, so it may hold its key or have been parked.
-  with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
-  select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
-  into queues, tenants, targets, keys from gone;
-  perform hourbell.release_limits(taken, true, p_now);
-  perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);
-  return cardinality(taken);
-end $$;
-
--- A change has made the waiting executions of a job out of date. They are recorded at once, so that nothing waits for
--- them. Executions that are ready, or taken by another transaction, are found out of date by their claim. Executions
--- planned ahead are removed, or belong to the new version.
-create or replace function hourbell.supersede_waiting(p_job bigint, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  ids bigint[];
-  why text;
-begin
-  ids := hourbell.remove_waiting(array(
-    select e.id from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
-    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)));
-  if ids = '{}' then return; end if;
-  select outdated into why from hourbell.jobs where id = p_job;
-  perform hourbell.discard(ids, array_fill(3::smallint, array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
-end $$;
 
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
 -- holds no lock, so no transaction waits for it.

@@ -109,34 +109,6 @@ begin
     select id from (select id, job from hourbell.executions where id = any (p_jobs) offset 0) as e where job is null);
 end $$;
 
--- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running.
-create or replace function hourbell.withdraw(p_job bigint, p_now timestamptz) returns boolean
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  taken bigint[];
-begin
-  perform from hourbell.jobs where id = p_job for no key update;
-  if found then
-    update hourbell.memberships as m set until = least(m.until, p_now)
-    from hourbell.jobs as j
-    where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
-    perform hourbell.withdraw_planned(p_job, p_now);
-    update hourbell.jobs
-    set version = version + 1, valid_from = version + 1, outdated = 'deleted', updated_at = p_now, status = 3
-    where id = p_job;
-    perform hourbell.supersede_waiting(p_job, p_now);
-    return true;
-  end if;
-  taken := hourbell.remove_waiting(array[p_job]);
-  if taken = '{}' then
-    delete from hourbell.paused where id = p_job;
-    if not found then return false; end if;
-  end if;
-  perform hourbell.discard(array[p_job], array[2::smallint], array['cancelled'], p_now);
-  return true;
-end $$;
-
 -- Gives unique keys to new jobs, to all or to those that can have theirs. Returns the jobs that replaced a waiting job
 -- (replacing), and those that got no key (refused) because a job that has not ended holds it (holders).
 -- p_jobs[k] requests p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a waiting job that holds the key is
@@ -179,13 +151,11 @@ begin
   for n in 1 .. cardinality(places) loop
     place := places[n]; other := others[n];
     if hourbell.live_jobs(array[other]) <> '{}' then
-      if not (p_replaces[place] and hourbell.withdraw(other, p_now)) then
+      if not (p_replaces[place] and hourbell.replace_job(p_now, other, p_tenants[place], p_actors[place])) then
         refused := refused || p_jobs[place]; holders := holders || other;
         continue;
       end if;
       replacing := replacing || p_jobs[place];
-      insert into hourbell.audit (at, tenant, job, actor, operation, after)
-      values (p_now, p_tenants[place], other, p_actors[place], 'replace', '{"status": "CANCELLED"}');
     end if;
     update hourbell.unique_keys as k set job = p_jobs[place]
     where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];

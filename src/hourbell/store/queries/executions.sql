@@ -61,16 +61,6 @@ select exists (
 insert into hourbell.cancellations (id, requested_at)
 select id, $2 from hourbell.executions where id = $1 returning id
 
--- name: wish_to_cancel_all
--- Requests cancellation of all live executions of a recurring job.
-insert into hourbell.cancellations (id, requested_at) select id, $2 from hourbell.live_executions($1)
-
--- name: runs
--- Whether an execution is leased by a worker.
-select exists (
-  select from (select id, fence from hourbell.executions where id = $1 offset 0) as e
-  join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids))
-
 -- name: live
 -- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the
 -- planner's estimates.)

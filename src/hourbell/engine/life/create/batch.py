@@ -37,7 +37,7 @@ from hourbell.engine.life.create.store import (
     after_commit,
 )
 from hourbell.engine.life.named_secrets import NamedSecrets, Required
-from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.model.errors import (
     Conflict,
     DuplicateJob,
@@ -83,12 +83,11 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
         job_row(job_id, job, stored_with) for job_id, job in zip(context.ids, jobs, strict=True)
     ]
 
-    async def prepare() -> Prepared[list[int]]:
+    writing = Idempotent(engine, write, FAILPOINTS, home, context.now, list[int])
+    async for attempt in writing:
         names = await resolve_names(engine, rows, context.now, home)
-
-        async def effect(connection: Connection) -> list[int]:
-            store = Store(engine, context, names, _WHOLE, connection)
-            problems = await store.insert(rows)
+        async with attempt.transaction(names.tenants[home]) as connection:
+            problems = await Store(engine, context, names, _WHOLE, connection).insert(rows)
             for problem in problems.values():
                 assert isinstance(problem, KeyTaken | HourbellError)
                 raise (
@@ -96,14 +95,10 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
                     if isinstance(problem, KeyTaken)
                     else problem
                 )
-            return context.ids
-
-        async def then() -> None:
-            await after_commit(engine, rows, names, context.now)
-
-        return Prepared(names.tenants[home], effect, then)
-
-    return await once(engine, write, FAILPOINTS, home, context.now, list[int], prepare)
+            attempt.answer = context.ids
+    if writing.executed:
+        await after_commit(engine, rows, names, context.now)
+    return writing.answer
 
 
 async def create_batch(
@@ -115,27 +110,18 @@ async def create_batch(
     """
     home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
     now = await engine.clock.now()
-    executed: list[_Batch] = []
-
-    async def prepare() -> Prepared[list[Result]]:
-        batch = await _read(engine, items, read, write, home)
-        await batch.resolve_names(engine)
-
-        async def effect(connection: Connection) -> list[Result]:
-            await batch.store(engine, connection)
-            return batch.results()
-
-        async def then() -> None:
-            executed.append(batch)
-
-        return Prepared(batch.names.tenants[home], effect, then)
-
+    writing = Idempotent(engine, write, FAILPOINTS, home, now, list[Result])
     async with engine.batches:
-        results = await once(engine, write, FAILPOINTS, home, now, list[Result], prepare)
+        async for attempt in writing:
+            batch = await _read(engine, items, read, write, home)
+            await batch.resolve_names(engine)
+            async with attempt.transaction(batch.names.tenants[home]) as connection:
+                await batch.store(engine, connection)
+                attempt.answer = batch.results()
     # Joining timetables may take long, so it happens after the turn is released.
-    for batch in executed:
+    if writing.executed:
         await after_commit(engine, batch.created(), batch.names, batch.context.now)
-    return results
+    return writing.answer
 
 
 async def _read(

@@ -38,14 +38,13 @@ from hourbell.engine.life.create.store import (
 )
 from hourbell.engine.life.groups import Ask
 from hourbell.engine.life.named_secrets import NamedSecrets, Required
-from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import may_name_secrets, required_secrets
-from hourbell.store.database import Connection
 
 _TRIES = 64  # each retry means that a competitor succeeded: bounds how many may compete for a key
 _BRIEF = LockTimeouts(50, 50)
@@ -92,15 +91,11 @@ async def _existing(engine: Engine, taken: KeyTaken, request: CreateRequest) -> 
     job = await get_job(engine, taken.job_id)
     if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         return None
-
-    async def prepare() -> Prepared[Created]:
-        return Prepared(tenant, partial(_as_it_is, job))
-
-    return await once(engine, request.write, FAILPOINTS, request.tenant, now, Created, prepare)
-
-
-async def _as_it_is(job: Job, connection: Connection) -> Created:
-    return Created(job, existed=True)
+    writing = Idempotent(engine, request.write, FAILPOINTS, request.tenant, now, Created)
+    async for attempt in writing:
+        async with attempt.transaction(tenant):
+            attempt.answer = Created(job, existed=True)
+    return writing.answer
 
 
 # Groups.
