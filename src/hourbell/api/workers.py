@@ -18,8 +18,8 @@ from hourbell.api.requests import AnyRequest, read_call
 from hourbell.api.routes import InPath, Route, TheEngine, TheWorkers
 from hourbell.dispatch import Session
 from hourbell.dispatch.remote import ClaimRequest, RemoteWorkers, ReportedOutcome
+from hourbell.documents.actions import render_action
 from hourbell.documents.reader import LABEL, LABEL_IS, ObjectReader, Problems, read_object
-from hourbell.documents.render import render_action
 from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import MOST_RESULT_BYTES
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFence, UnknownId

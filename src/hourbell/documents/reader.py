@@ -10,56 +10,32 @@ No message echoes a value of unknown size, and a key appears in a path only in a
 for every log, terminal and JSON encoder.
 """
 
-import difflib
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
+from hourbell.documents.kinds import LABEL, LABEL_IS, MAX_DEPTH, json_problem
+from hourbell.documents.problems import (
+    MAX_PROBLEMS,
+    Problems,
+    json_type,
+    shown_key,
+    suggestion,
+    text_problem,
+)
 from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.instants import InvalidInstant, parse_instant
 
-MAX_PROBLEMS = 100  # keeps the response to a document with a million invalid fields small
 MAX_SUGGESTIONS = 10  # for the unknown fields of one object; each is expensive
-MAX_DEPTH = 32  # of arrays and objects inside a body or payload
-MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double
 
-_ALIKE = 0.65  # similarity of two words: one in three letters may differ
 
-LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-LABEL_IS = "1 to 64 letters, digits or . _ : -"
-
+__all__ = ["LABEL", "LABEL_IS", "MAX_PROBLEMS", "Problems", "shown_key", "text_problem"]
 T = TypeVar("T")
 D = TypeVar("D")
-
-
-class Problems:
-    """The invalid fields found so far."""
-
-    def __init__(self) -> None:
-        self._errors: list[FieldError] = []
-
-    def add(self, path: str, code: FieldCode, message: str) -> None:
-        """Record a problem: only the first one per field, and at most MAX_PROBLEMS."""
-        if len(self._errors) < MAX_PROBLEMS and all(path != known.path for known in self._errors):
-            self._errors.append(FieldError(path, code, message))
-
-    def touch(self, *paths: str) -> bool:
-        """Whether one of these fields, or a part of it, has a recorded problem."""
-        return any(
-            error.path == path or error.path.startswith((path + ".", path + "["))
-            for error in self._errors
-            for path in paths
-        )
-
-    def raise_if_any(self) -> None:
-        """Raise InvalidInput with all recorded problems, if there are any."""
-        if self._errors:
-            raise InvalidInput(self._errors)
 
 
 class ObjectReader:
@@ -186,7 +162,7 @@ class ObjectReader:
         if value is None:
             return default
         if value not in choices:
-            hint = _suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
+            hint = suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
             self.wrong(key, "not_a_choice", f"is not an allowed value{hint}")
             return default
         return choices[value]
@@ -199,7 +175,7 @@ class ObjectReader:
         words = set(value.split(","))
         for word in words:
             if word not in choices:
-                hint = _suggestion(word, choices) or f"; it must be one of {', '.join(choices)}"
+                hint = suggestion(word, choices) or f"; it must be one of {', '.join(choices)}"
                 self.wrong(key, "not_a_choice", f"has a value that is not allowed{hint}")
                 return None
         return [choices[word] for word in words]
@@ -234,7 +210,7 @@ class ObjectReader:
             if not isinstance(value, str):
                 self._wrong_type(f"{path}[{index}]", "a string", value)
             elif value not in choices:
-                hint = _suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
+                hint = suggestion(value, choices) or f"; it must be one of {', '.join(choices)}"
                 self._problems.add(
                     f"{path}[{index}]", "not_a_choice", f"is not an allowed value{hint}"
                 )
@@ -268,7 +244,7 @@ class ObjectReader:
     def json(self, key: str, max_bytes: int) -> object:
         """Any JSON value that can be stored, sent and read back unchanged."""
         value = self._take(key)
-        problem = _json_problem(value, "", MAX_DEPTH)
+        problem = json_problem(value, "", MAX_DEPTH)
         if problem is not None:
             inner, code, message = problem
             self._problems.add(self.path(key) + inner, code, message)
@@ -282,7 +258,7 @@ class ObjectReader:
         """Record unknown fields, up to MAX_PROBLEMS of them."""
         unknown = (key for key in self.fields if key not in self._known)
         for index, key in enumerate(islice(unknown, MAX_PROBLEMS)):
-            hint = _suggestion(key, self._known) if index < MAX_SUGGESTIONS else ""
+            hint = suggestion(key, self._known) if index < MAX_SUGGESTIONS else ""
             self.wrong(key, "unknown_field", f"is not a known field{hint}")
 
     def _take(self, key: str) -> object:
@@ -320,94 +296,3 @@ def read_object(document: object, problems: Problems) -> ObjectReader:
         message = f"must be an object, not {json_type(document)}"
         raise InvalidInput([FieldError("", "wrong_type", message)])
     return ObjectReader(document, "", problems)
-
-
-def json_type(value: object) -> str:
-    """The JSON type of a value, with its article."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, int):
-        return "a number"
-    if isinstance(value, float):
-        return "a fraction" if math.isfinite(value) else "an infinite number"
-    if isinstance(value, str):
-        return "a string"
-    return "an array" if isinstance(value, list) else "an object"
-
-
-def shown_key(key: str) -> str:
-    """A key as part of a path: verbatim if short and printable, else truncated and escaped."""
-    if len(key) <= 64 and key.isprintable():
-        return key
-    return ascii(key[:61] + "..." if len(key) > 64 else key)[1:-1]
-
-
-def text_problem(text: str) -> str | None:
-    """Why a text cannot be stored, or None: PostgreSQL rejects NUL, UTF-8 lone surrogates."""
-    if "\0" in text:
-        return "must not contain the NUL character"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "must not contain an unpaired surrogate"
-    return None
-
-
-def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:
-    """The first part of a JSON value that cannot be stored and read back, with its path."""
-    if isinstance(value, str):
-        reason = text_problem(value)
-        return (path, "bad_format", reason) if reason else None
-    if isinstance(value, float) and not math.isfinite(value):
-        return path, "out_of_range", "must be a finite number"
-    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        return path, "out_of_range", f"must be a number of at most {MAX_INTEGER_BITS} bits"
-    if not isinstance(value, dict | list):
-        return None
-    if not depth:
-        return path, "too_deep", f"must not be nested deeper than {MAX_DEPTH}"
-    inner: Iterable[tuple[str, object]]
-    if isinstance(value, list):
-        inner = ((f"[{index}]", item) for index, item in enumerate(value))
-    else:
-        for key in value:
-            reason = text_problem(key)
-            if reason:
-                return f"{path}.{shown_key(key)}", "bad_format", reason
-        inner = ((f".{shown_key(key)}", item) for key, item in value.items())
-    for step, item in inner:
-        problem = _json_problem(item, path + step, depth - 1)
-        if problem is not None:
-            return problem
-    return None
-
-
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    # Comparing is quadratic in the length, and no field name is this long.
-    if len(word) > 64:
-        return ""
-    by_folded = {name.casefold(): name for name in sorted(known)}
-    for close in difflib.get_close_matches(word.casefold(), by_folded):
-        if _own_parts_are_alike(word.casefold(), close):
-            return f"; did you mean {by_folded[close]}?"
-    return ""
-
-
-def _own_parts_are_alike(one: str, other: str) -> bool:
-    """Whether two names are similar without their common first and last words.
-
-    `jitter_seconds` is not similar to `every_seconds`.
-    """
-    ones, others = one.split("_"), other.split("_")
-    while ones and others and ones[-1] == others[-1]:
-        ones.pop()
-        others.pop()
-    while ones and others and ones[0] == others[0]:
-        ones.pop(0)
-        others.pop(0)
-    if not ones or not others:
-        return True  # one is part of the other, as `timeout` of `timeout_seconds`
-    matcher = difflib.SequenceMatcher(None, "_".join(ones), "_".join(others))
-    return matcher.ratio() >= _ALIKE
