@@ -1,4 +1,4 @@
-"""Updates: a patch, a full new document or an override of one run, applied to an existing job."""
+"""Updates: a patch or a full new document, applied to an existing job."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,20 +7,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from hourbell.documents.actions import check_templates
-from hourbell.documents.fields import Document, Field
+from hourbell.documents.fields import Document
 from hourbell.documents.jobs import (
     RecurringJobDocument,
     definition,
     read_job,
     render_unique_key,
 )
-from hourbell.documents.kinds import Json
 from hourbell.documents.policies import render_retry_policy
 from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.jobs import (
-    MAX_BODY_BYTES,
     Job,
     JobChanges,
     JobSpec,
@@ -35,13 +32,6 @@ from hourbell.security.secrets import MASKED
 _KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
 _APART_FROM_DELAYS = ("non_retryable", "retryable", "max_crashes")
 _Object = dict[str, Any]
-
-
-class RunDocument(Document):
-    """What one run uses instead of the job's own."""
-
-    body = Field(Json(MAX_BODY_BYTES), description="Overrides the job's body; WEBHOOK only.")
-    payload = Field(Json(MAX_BODY_BYTES), description="Overrides the job's payload; TASK only.")
 
 
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
@@ -67,26 +57,6 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     new = _with_old_anchor(old, new)
     return JobChanges(job.version, new, _changed(old, new))
-
-
-def parse_override(document: object, job: Job) -> NewJob | None:
-    """The definition that one run uses instead of the job's own; None: no override was given."""
-    problems = Problems()
-    run = RunDocument.open(document, problems)
-    if isinstance(job.action, WebhookAction):
-        run.forbid("payload", "does not apply to this job, which has a body")
-        field, value = "body", run.body
-        if not job.action.literal:
-            check_templates(run, "body", value)
-    else:
-        run.forbid("body", "does not apply to this job, which has a payload")
-        field, value = "payload", run.payload
-    run.finish()
-    problems.raise_if_any()
-    if value is None:
-        return None
-    said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
-    return replace(said, action=replace(job.action, **{field: value}))
 
 
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:

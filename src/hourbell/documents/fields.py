@@ -113,9 +113,13 @@ class Field(Generic[T]):
     @property
     def answer_schema(self) -> Schema:
         """The JSON Schema of the field in a response."""
-        schema = self._described(self.kind.answer_schema)
-        never_null = self.required or self.omit_default or self.default is not None
-        return schema if never_null else or_null(schema)
+        never_null = self.required or self.default is not None
+        return self.shown_schema if never_null else or_null(self.shown_schema)
+
+    @property
+    def shown_schema(self) -> Schema:
+        """The JSON Schema of the field in a response that would rather omit it than have null."""
+        return self._described(self.kind.answer_schema)
 
     def _described(self, schema: Schema) -> Schema:
         return schema | ({"description": self.description} if self.description else {})
@@ -272,10 +276,12 @@ def sent(
 def answered(document: type[Document], optional: Collection[str] = (), **instead: Schema) -> Schema:
     """An object in a response; the fields in `optional` may be missing."""
     fields = document.FIELDS
-    return answer_object(
-        {name: instead.get(name, field.answer_schema) for name, field in fields.items()},
-        optional={*optional, *(name for name in fields if fields[name].omit_default)},
-    )
+    omitted = {*optional, *(name for name in fields if fields[name].omit_default)}
+    properties = {
+        name: field.shown_schema if name in omitted else field.answer_schema
+        for name, field in fields.items()
+    }
+    return answer_object(properties | instead, omitted)
 
 
 def answer_object(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:

@@ -24,7 +24,7 @@ MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a 
 
 LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 LABEL_IS = "1 to 64 letters, digits or . _ : -"
-_ID = "[0-9a-hjkmnp-tv-z]{13}"
+ID = "[0-9a-hjkmnp-tv-z]{13}"  # after the prefix
 
 Schema = dict[str, Any]
 T = TypeVar("T")
@@ -222,10 +222,16 @@ class Instant(Kind[datetime]):
 
 
 class Several(Kind[tuple[T, ...]]):
-    """An array of `least` to `most` values of a kind; if `distinct`, without repetition."""
+    """An array of `least` to `most` values of a kind; if `distinct`, without repetition.
 
-    def __init__(self, kind: Kind[T], least: int, most: int, *, distinct: bool = False) -> None:
-        self.kind, self.least, self.most, self.distinct = kind, least, most, distinct
+    `if_empty` is the message about an empty array, if there is more to say than the limits.
+    """
+
+    def __init__(
+        self, kind: Kind[T], least: int, most: int, *, distinct: bool = False, if_empty: str = ""
+    ) -> None:
+        self.kind, self.least, self.most = kind, least, most
+        self.distinct, self.if_empty = distinct, if_empty
 
     def read(self, value: object, path: str, problems: Problems) -> tuple[T, ...] | None:
         if not isinstance(value, list):
@@ -233,7 +239,7 @@ class Several(Kind[tuple[T, ...]]):
             return None
         if not self.least <= len(value) <= self.most:
             message = f"must have from {self.least} to {self.most} items"
-            problems.add(path, "out_of_range", message)
+            problems.add(path, "out_of_range", message if value else self.if_empty or message)
             return None
         found: list[T] = []
         for index, item in enumerate(value):
@@ -273,7 +279,7 @@ class Json(Kind[object]):
         self.max_bytes = max_bytes
 
     def read(self, value: object, path: str, problems: Problems) -> object:
-        problem = json_problem(value, "", MAX_DEPTH)
+        problem = _json_problem(value, "", MAX_DEPTH)
         if problem is not None:
             inner, code, message = problem
             problems.add(path + inner, code, message)
@@ -304,7 +310,7 @@ class JobId(Kind[int]):
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^job_{_ID}$"}
+        return {"type": "string", "pattern": f"^job_{ID}$"}
 
     def render(self, value: int) -> object:
         return job_text(value)
@@ -325,13 +331,13 @@ class ExecutionId(Kind[int]):
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^exe_{_ID}$"}
+        return {"type": "string", "pattern": f"^exe_{ID}$"}
 
     def render(self, value: int) -> object:
         return execution_text(value)
 
 
-def json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:
+def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:
     """The first part of a JSON value that cannot be stored and read back, with its path."""
     if isinstance(value, str):
         reason = text_problem(value)
@@ -354,7 +360,7 @@ def json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, 
                 return f"{path}.{shown_key(key)}", "bad_format", reason
         inner = ((f".{shown_key(key)}", item) for key, item in value.items())
     for step, item in inner:
-        problem = json_problem(item, path + step, depth - 1)
+        problem = _json_problem(item, path + step, depth - 1)
         if problem is not None:
             return problem
     return None

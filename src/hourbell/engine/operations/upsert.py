@@ -16,7 +16,9 @@ from functools import partial
 import msgspec
 
 from hourbell.documents.changes import replacing, unmasked
-from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.fields import Document
+from hourbell.documents.jobs import JobDocument
+from hourbell.documents.problems import Problems
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import Asked, Created, Held, ask_for, asked_by, look
 from hourbell.engine.life.rows import NAME
@@ -29,7 +31,7 @@ from hourbell.engine.operations.change import (
 )
 from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
 from hourbell.model.errors import Conflict, JobNotActive
-from hourbell.model.jobs import MAX_NAME, Job
+from hourbell.model.jobs import Job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
@@ -79,15 +81,14 @@ async def _put(engine: Engine, name: str, asked: Asked) -> Created:
 def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
-    reader = read_object({"name": name}, problems)
-    reader.printable("name", MAX_NAME)
-    reader = read_object(document, problems)
-    if reader.given("name") and reader.fields["name"] != name:
-        reader.wrong("name", "conflict", "must equal the name in the path, or be omitted")
+    JobDocument.name.kind.read(name, "name", problems)
+    said = Document.open(document, problems)
+    if said.given("name") and said.values["name"] != name:
+        said.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        reader.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
+        said.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
-    return {**reader.fields, "name": name}
+    return {**said.values, "name": name}
 
 
 async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
