@@ -144,9 +144,9 @@ class Document:
             if field.omit_default
         ]
 
-    def __init__(self, values: Mapping[str, object], path: str, problems: Problems) -> None:
+    def __init__(self, values: Mapping[str, object], prefix: str, problems: Problems) -> None:
         self.values = values
-        self.prefix = path + "." if path else ""
+        self.prefix = prefix  # of the paths of its fields: empty, or a path and a dot
         self.problems = problems
         self.looked_at: set[str] = set()
 
@@ -160,7 +160,7 @@ class Document:
 
     def narrow(self, kind: type[D]) -> D:
         """The same object, read as a document of another class."""
-        document = kind(self.values, self.prefix.removesuffix("."), self.problems)
+        document = kind(self.values, self.prefix, self.problems)
         document.looked_at = self.looked_at
         return document
 
@@ -191,9 +191,11 @@ class Document:
 
     def finish(self) -> None:
         """Record unknown fields, up to MAX_PROBLEMS of them."""
-        # Every declared field that is given has an effect, or has already been rejected.
-        if self.values.keys() <= self.FIELDS.keys():
+        if self.values.keys() <= self.looked_at:
+            return
+        if self.values.keys() <= self.FIELDS.keys():  # some are null
             given = len(self.values) - [*self.values.values()].count(None)
+            # A declared field that is given has an effect, or has already been rejected.
             assert len(self.looked_at) == given, self.values.keys() - self.looked_at
             return
         unknown = (key for key in self.values if key not in self.FIELDS)
@@ -232,7 +234,7 @@ class Object(Kind[D]):
         if not isinstance(value, dict):
             problems.add_wrong_type(path, "an object", value)
             return None
-        return self.document(value, path, problems)
+        return self.document(value, path + ".", problems)
 
     @property
     def schema(self) -> Schema:

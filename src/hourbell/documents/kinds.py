@@ -269,7 +269,8 @@ class Several(Kind[tuple[T, ...]]):
         )
 
     def render(self, value: tuple[T, ...]) -> object:
-        return [self.kind.render(one) for one in value]
+        render = self.kind.render
+        return [render(one) for one in value]
 
 
 class Json(Kind[object]):

@@ -78,7 +78,7 @@ def check_label(name: object, path: str) -> None:
 def check_retry_policy(policy: RetryPolicy, path: str) -> None:
     """Raise InvalidInput with all errors of a policy, under a path."""
     problems = Problems()
-    document = RetryPolicyDocument(render_retry_policy(policy), path, problems)
+    document = RetryPolicyDocument(render_retry_policy(policy), path + ".", problems)
     read_retry_policy(document, Delivery.AT_LEAST_ONCE)
     problems.raise_if_any()
 
