@@ -5,15 +5,13 @@ from __future__ import annotations
 from hourbell.documents.dead_letters import LetterFilterDocument
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
-    LABEL,
-    LABEL_IS,
     Choice,
     Instant,
     JobId,
     Kind,
+    Label,
     Schema,
     String,
-    Text,
     Whole,
     choice_of,
 )
@@ -93,7 +91,7 @@ class Statuses(Kind[frozenset[ExecutionStatus]]):
 
 
 class TenantQuery(Document):
-    tenant_id = Field(Text(LABEL, LABEL_IS))
+    tenant_id = Field(Label())
 
 
 class PageQuery(Document):
@@ -107,7 +105,7 @@ class TenantPageQuery(PageQuery, TenantQuery):
 
 class JobsQuery(TenantPageQuery):
     status = Field(choice_of(JobStatus), description="If omitted: every status except CANCELLED.")
-    queue = Field(Text(LABEL, LABEL_IS))
+    queue = Field(Label())
     type = Field(choice_of(JobType))
     name_prefix = Field(_Short(MAX_NAME))
     label = Field(

@@ -11,11 +11,10 @@ from hourbell.dispatch import Session
 from hourbell.dispatch.remote import ClaimRequest, ReportedOutcome
 from hourbell.documents.fields import REQUIRED, Document, Field, Object
 from hourbell.documents.kinds import (
-    LABEL,
-    LABEL_IS,
     ExecutionId,
     Json,
     Kind,
+    Label,
     Line,
     Schema,
     Several,
@@ -74,7 +73,7 @@ class ClaimDocument(Document):
     )
     queues = Field(
         Several(
-            Text(LABEL, LABEL_IS),
+            Label(),
             1,
             MAX_QUEUES,
             if_empty="must name at least one; omit it for the default",

@@ -6,12 +6,10 @@ import msgspec
 
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
-    LABEL,
-    LABEL_IS,
     Instant,
     JobId,
+    Label,
     String,
-    Text,
     Whole,
     choice_of,
 )
@@ -43,7 +41,7 @@ class Bulk(msgspec.Struct, frozen=True):
 
 
 class LetterFilterDocument(Document):
-    tenant_id = Field(Text(LABEL, LABEL_IS))
+    tenant_id = Field(Label())
     job_id = Field(JobId())
     reason = Field(choice_of(sorted(REASONS[ExecutionStatus.DEAD])))
     died_from = Field(Instant(), name="from", description="Lower bound of died_at, inclusive.")

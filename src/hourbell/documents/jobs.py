@@ -18,10 +18,10 @@ from hourbell.documents.kinds import (
     LABEL_IS,
     Choice,
     Kind,
+    Label,
     Line,
     Schema,
     Several,
-    Text,
     Whole,
     choice_of,
 )
@@ -105,7 +105,7 @@ class _Labels(Kind[dict[str, str]]):
 class JobDocument(Document):
     """The definition of a job: the fields that both types have."""
 
-    tenant_id = Field(Text(LABEL, LABEL_IS), default=DEFAULT_TENANT)
+    tenant_id = Field(Label(), default=DEFAULT_TENANT)
     name = Field(Line(MAX_NAME), required=REQUIRED)
     type = Field(choice_of(JobType), required="is required: ONE_TIME or RECURRING")
     schedule = Field(Object(ScheduleDocument), required=REQUIRED)
@@ -115,7 +115,7 @@ class JobDocument(Document):
         Whole(1, MAX_TIMEOUT_SECONDS), default=DEFAULT_TIMEOUT_SECONDS, description="Per attempt."
     )
     delivery = Field(choice_of(Delivery), default=Delivery.AT_LEAST_ONCE)
-    queue = Field(Text(LABEL, LABEL_IS), default=DEFAULT_QUEUE)
+    queue = Field(Label(), default=DEFAULT_QUEUE)
     priority = Field(Choice({each.name: each for each in Priority}), default=Priority.MEDIUM)
     start_deadline_seconds = Field(
         Whole(1, MAX_START_DEADLINE_SECONDS),

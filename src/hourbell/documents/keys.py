@@ -3,7 +3,7 @@
 import msgspec
 
 from hourbell.documents.fields import REQUIRED, Document, Field
-from hourbell.documents.kinds import LABEL, LABEL_IS, Line, Text, choice_of
+from hourbell.documents.kinds import Label, Line, choice_of
 from hourbell.documents.problems import Problems
 from hourbell.security.access import MAX_KEY_NAME, KeyRole
 
@@ -21,7 +21,7 @@ class KeyDocument(Document):
     role = Field(
         choice_of(KeyRole), required=f"is required: {', '.join(role.value for role in KeyRole)}"
     )
-    tenant_id = Field(Text(LABEL, LABEL_IS))
+    tenant_id = Field(Label())
 
 
 def parse_new_key(document: object) -> NewKey:

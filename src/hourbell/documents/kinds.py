@@ -140,6 +140,13 @@ class Text(String):
         return {"type": "string", "pattern": f"^({pattern})$" if "|" in pattern else f"^{pattern}$"}
 
 
+class Label(Text):
+    """The name of a tenant or a queue, or another label."""
+
+    def __init__(self) -> None:
+        super().__init__(LABEL, LABEL_IS)
+
+
 class Line(String):
     """A line of printable text that is not blank."""
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import LABEL, LABEL_IS, Schema, String, Text, Whole, one_of
+from hourbell.documents.kinds import Label, Schema, String, Whole, one_of
 from hourbell.documents.problems import Problems, text_problem
 from hourbell.security.secrets import FEWEST_CHARACTERS
 
@@ -48,7 +48,7 @@ class SecretDocument(Document):
         default=0,
         description="How long requests are also signed with the previous value.",
     )
-    tenant_id = Field(Text(LABEL, LABEL_IS))
+    tenant_id = Field(Label())
 
 
 def parse_new_secret(document: object) -> NewSecret:
