@@ -24,9 +24,17 @@ from hourbell.actions import Run, webhook
 from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
-from hourbell.engine.life.outcomes import MOST_RESULT_BYTES, settlement
+from hourbell.engine.life.outcomes import settlement
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
-from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Released, Succeeded
+from hourbell.model.executions import (
+    MOST_RESULT_BYTES,
+    Accepted,
+    Claimed,
+    Failed,
+    Outcome,
+    Released,
+    Succeeded,
+)
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobSpec, WebhookAction
 from hourbell.security.egress import LOOPBACK, Egress

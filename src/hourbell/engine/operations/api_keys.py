@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.keys import NewKey
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
@@ -19,22 +19,13 @@ from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import key_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import DEFAULT_TENANT
-from hourbell.security.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_of, new_key
+from hourbell.security.access import ApiKey, Caller, KeyRole, digest_of, new_key
 from hourbell.store.queries import queries
 
 KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
-_ROLES = {role.value: role for role in KeyRole}
-
-
-class NewKey(msgspec.Struct, frozen=True):
-    """A checked request for a key."""
-
-    name: str
-    role: KeyRole
-    tenant_id: str | None
 
 
 class MadeKey(msgspec.Struct, frozen=True):
@@ -42,26 +33,6 @@ class MadeKey(msgspec.Struct, frozen=True):
 
     made: ApiKey
     key: str | None
-
-
-def parse_new_key(document: object) -> NewKey:
-    """The key that a document asks for, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    reader.require("name")
-    name = reader.printable("name", MAX_KEY_NAME)
-    reader.require("role", f"is required: {', '.join(_ROLES)}")
-    role = reader.choice("role", _ROLES, None)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    if tenant is not None and role is KeyRole.WORKER:
-        reader.wrong(
-            "tenant_id", "conflict", "a worker key has no tenant: queues are shared by all tenants"
-        )
-    problems.raise_if_any()
-    assert name is not None
-    assert role is not None
-    return NewKey(name, role, tenant)
 
 
 async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from datetime import datetime
 from uuid import UUID
 
@@ -22,13 +21,10 @@ import asyncpg
 import msgspec
 import structlog
 
-from hourbell.documents.reader import Problems, read_object
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, authority, leading
 from hourbell.engine.life.outcomes import (
-    MOST_ERROR_CHARACTERS,
-    MOST_RESULT_BYTES,
     Settlement,
     settlement,
 )
@@ -56,7 +52,6 @@ log = structlog.get_logger()
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
 _MOST_OVERDUE = 500
@@ -79,29 +74,6 @@ class Completed(msgspec.Struct, frozen=True):
 
     execution_id: int
     status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be retried
-
-
-def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
-    """The token and the outcome in a document, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    reader.require("token")
-    token = reader.text("token", _TOKEN, "the token that came with the request", "")
-    reader.require("status", "is required: SUCCEEDED or FAILED")
-    succeeded = reader.choice("status", {"SUCCEEDED": True, "FAILED": False}, None)
-    if succeeded:
-        reader.forbid("error", "is not allowed with status SUCCEEDED")
-    elif succeeded is False:
-        reader.forbid("result", "is not allowed with status FAILED")
-    result = reader.json("result", MOST_RESULT_BYTES)
-    error = reader.string("error")
-    if error is not None and len(error) > MOST_ERROR_CHARACTERS:
-        reader.wrong("error", "too_long", f"must be at most {MOST_ERROR_CHARACTERS} characters")
-    reader.finish()
-    problems.raise_if_any()
-    if succeeded:
-        return token, Succeeded(result)
-    return token, Failed(error or "The target reported a failure.", "reported")
 
 
 async def complete(

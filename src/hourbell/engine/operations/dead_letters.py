@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.documents.dead_letters import Bulk, LetterFilter
 from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
@@ -42,9 +42,9 @@ from hourbell.engine.views.pages import (
     seen,
     walk,
 )
-from hourbell.model.errors import Conflict, NotFound, UnknownId
-from hourbell.model.executions import REASONS, Attempt, Execution, ExecutionStatus, Reason
-from hourbell.model.ids import execution_text, job_text, parse_job_id
+from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import DEFAULT_TENANT, NewJob, decode_job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
@@ -53,25 +53,10 @@ _Q = queries("dead_letters")
 _J = queries("jobs")
 _E = queries("executions")
 
-MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
-USUAL_AT_ONCE = 1_000
-MOST_PER_SECOND = 100_000
-
 _REPLAY = Points("replay.before_commit", "replay.after_commit")
 _PURGE = Points("purge.before_commit", "purge.after_commit")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
-_REASONS = {reason.value: reason for reason in sorted(REASONS[ExecutionStatus.DEAD])}
-
-
-class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to select; None: no restriction."""
-
-    tenant_id: str | None = None
-    job_id: int | None = None
-    reason: Reason | None = None
-    died_from: datetime | None = None
-    died_to: datetime | None = None  # exclusive
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,56 +88,6 @@ class Purged(msgspec.Struct, frozen=True):
 
     purged: int
     next_token: str | None  # there may be more: continue with it
-
-
-class Bulk(msgspec.Struct, frozen=True):
-    """Many dead letters, selected by a filter."""
-
-    wanted: LetterFilter
-    limit: int
-    rate_per_second: int | None
-    token: str | None
-
-
-# Requests.
-
-
-def read_letter_filter(reader: ObjectReader) -> LetterFilter:
-    """The fields that select dead letters."""
-    return LetterFilter(
-        tenant_id=reader.label("tenant_id"),
-        job_id=read_job_id(reader),
-        reason=reader.choice("reason", _REASONS, None),
-        died_from=reader.instant("from"),
-        died_to=reader.instant("to"),
-    )
-
-
-def read_job_id(reader: ObjectReader) -> int | None:
-    """The job that a list is restricted to."""
-    text = reader.string("job_id")
-    if text is None:
-        return None
-    try:
-        return parse_job_id(text)
-    except UnknownId as error:
-        reader.wrong("job_id", "bad_format", error.message)
-        return None
-
-
-def parse_bulk(document: object, rated: bool) -> Bulk:
-    """The body of a replay (with a rate, if `rated`) or a purge by filter, or InvalidInput."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    bulk = Bulk(
-        read_letter_filter(reader),
-        reader.whole("limit", 1, MOST_AT_ONCE, USUAL_AT_ONCE),
-        reader.whole("rate_per_second", 1, MOST_PER_SECOND, None) if rated else None,
-        reader.string("page_token"),
-    )
-    reader.finish()
-    problems.raise_if_any()
-    return bulk
 
 
 # Reads.

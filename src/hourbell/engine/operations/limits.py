@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hourbell.documents.reader import shown_key
+from hourbell.documents.problems import shown_key
 from hourbell.documents.settings import check_label, check_retry_policy
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note

@@ -8,13 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.actions import (
-    check_number_of_secrets,
-    read_headers,
-    read_secrets_check,
-    read_url,
-)
-from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.documents.monitors import parse_new_monitor
 from hourbell.documents.render import shown_headers
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
@@ -38,11 +32,11 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.errors import Conflict, JobNotActive, NotFound, UnknownId
-from hourbell.model.ids import job_text, monitor_text, parse_job_id
+from hourbell.model.errors import Conflict, JobNotActive, NotFound
+from hourbell.model.ids import job_text, monitor_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import JobStatus, SecretsCheck
-from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, NewMonitor
+from hourbell.model.monitors import MAX_MONITORS, Monitor
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import required_by_webhook
 from hourbell.store.queries import queries
@@ -161,37 +155,6 @@ async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monit
             await note(connection, write, now, tenant, seen.job_id, "delete_monitor", None, None)
             attempt.answer = seen
     return writing.answer
-
-
-def parse_new_monitor(document: object) -> NewMonitor:
-    """The monitor that a document describes, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    job_id = _read_job_id(reader)
-    reader.require("grace_seconds")
-    grace = reader.whole("grace_seconds", 1, MAX_GRACE_SECONDS, None)
-    url = read_url(reader)
-    headers = read_headers(reader)
-    secrets = read_secrets_check(reader)
-    check_number_of_secrets(reader, url, headers)
-    reader.finish()
-    problems.raise_if_any()
-    assert job_id is not None
-    assert grace is not None
-    assert url is not None
-    return NewMonitor(job_id=job_id, grace_seconds=grace, url=url, headers=headers, secrets=secrets)
-
-
-def _read_job_id(reader: ObjectReader) -> int | None:
-    reader.require("job_id")
-    text = reader.string("job_id")
-    if text is None:
-        return None
-    try:
-        return parse_job_id(text)
-    except UnknownId:
-        reader.wrong("job_id", "bad_format", "is not the id of a job, such as job_0000000000016")
-        return None
 
 
 def render_monitor(monitor: Monitor) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from hourbell.documents.changes import parse_override
+from hourbell.documents.runs import parse_override
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import (
     FATE_CANCELLED,

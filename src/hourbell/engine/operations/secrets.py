@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import Problems, read_object, text_problem
+from hourbell.documents.problems import text_problem
+from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
 from hourbell.engine.life.groups import Ask, Group
 from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
@@ -24,7 +25,6 @@ from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKe
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
 from hourbell.security.secrets import (
-    FEWEST_CHARACTERS,
     MAX_BYTES_OF_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
@@ -37,9 +37,7 @@ from hourbell.security.secrets import (
 from hourbell.store.database import translated
 from hourbell.store.queries import queries
 
-MAX_CHARACTERS = 8_192
 MAX_SECRETS = 1_000  # of one tenant
-MAX_KEEP_SECONDS = 30 * 86_400
 FRESH_SECONDS = 2.0  # how long a worker uses a cached value
 _MOST_READ = 10_000
 _MOST_ASKING = 100_000  # more than the slots of a worker
@@ -48,14 +46,6 @@ _MOST_RESEALED = 100
 
 _Q = queries("secrets")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
-
-
-class NewSecret(msgspec.Struct, frozen=True):
-    """A checked request to set a value."""
-
-    value: str | None  # None: to be generated, for signing
-    keep_previous_seconds: int
-    tenant_id: str | None
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,29 +63,6 @@ class SetSecret(msgspec.Struct, frozen=True):
 
     secret: StoredSecret
     value: str | None
-
-
-def parse_new_secret(document: object) -> NewSecret:
-    """The value that a document sets, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    value = reader.string("value")
-    generate = reader.choice("generate", {"signing": True}, False)
-    if value is None and not generate:
-        reader.require("value", 'is required, or "generate": "signing" in its place')
-    elif value is not None and generate:
-        reader.wrong("generate", "conflict", "cannot be combined with value; send one of the two")
-    if value is not None:
-        problem = text_problem(value)
-        if problem is None and not FEWEST_CHARACTERS <= len(value) <= MAX_CHARACTERS:
-            problem = f"must be {FEWEST_CHARACTERS} to {MAX_CHARACTERS} characters"
-        if problem is not None:
-            reader.wrong("value", "bad_format", problem)
-    keep = reader.whole("keep_previous_seconds", 0, MAX_KEEP_SECONDS, 0)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    problems.raise_if_any()
-    return NewSecret(value, keep, tenant)
 
 
 async def set_secret(

@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from hourbell.documents.changes import replacing, unmasked
-from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.fields import Document
+from hourbell.documents.jobs import JobDocument
+from hourbell.documents.problems import Problems
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import (
     Created,
@@ -36,7 +38,7 @@ from hourbell.engine.operations.change import (
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, JobNotActive
-from hourbell.model.jobs import MAX_NAME, Job
+from hourbell.model.jobs import Job
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -85,15 +87,14 @@ async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
 def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
-    reader = read_object({"name": name}, problems)
-    reader.printable("name", MAX_NAME)
-    reader = read_object(document, problems)
-    if reader.given("name") and reader.fields["name"] != name:
-        reader.wrong("name", "conflict", "must equal the name in the path, or be omitted")
+    JobDocument.name.kind.read(name, "name", problems)
+    said = Document.open(document, problems)
+    if said.given("name") and said.values["name"] != name:
+        said.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        reader.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
+        said.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
-    return {**reader.fields, "name": name}
+    return {**said.values, "name": name}
 
 
 async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
