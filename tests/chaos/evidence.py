@@ -13,7 +13,8 @@ from datetime import datetime
 
 import asyncpg
 
-from chaos.history import (
+from hourbell.model.ids import execution_text, job_text
+from verify.history import (
     Alive,
     Attempt,
     Backends,
@@ -24,7 +25,6 @@ from chaos.history import (
     Term,
     Written,
 )
-from hourbell.model.ids import execution_text, job_text
 
 _INSTALL = """
 create schema chaos;

@@ -19,9 +19,9 @@ import pytest
 from chaos import checker
 from chaos.checker import Promise, check, figures
 from chaos.checks_faults import strike
-from chaos.checks_promise import Spans, micros, percentile
-from chaos.checks_stories import patched
-from chaos.history import (
+from chaos.zones import YOUNG
+from verify import judge
+from verify.history import (
     Alive,
     Attempt,
     Backends,
@@ -38,7 +38,8 @@ from chaos.history import (
     Term,
     Written,
 )
-from chaos.zones import YOUNG
+from verify.promise import Spans, micros, percentile
+from verify.stories import patched
 
 BASE = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC; all times here are seconds after it
 PROMISE = Promise(
@@ -2807,7 +2808,8 @@ def test_what_stays_within_the_margins_is_let_pass(change: Alteration) -> None:
 
 
 def test_every_promise_is_broken_once() -> None:
-    judged = set(re.findall(r"# (I\d+)\b", Path(checker.__file__).read_text(encoding="utf-8")))
+    sources = [Path(module.__file__).read_text("utf-8") for module in (checker, judge)]
+    judged = {found for source in sources for found in re.findall(r"# (I\d+)\b", source)}
     assert judged == {f"I{n}" for n in (*range(1, 17), 18)}
     assert {invariant for invariant, _ in BROKEN} == judged
 
@@ -3142,7 +3144,8 @@ def test_a_fault_hits_only_whom_it_can(
 
 def test_the_judge_knows_nothing_of_the_product() -> None:
     folder = Path(checker.__file__).parent
-    for file in (*folder.glob("check*.py"), folder / "amnesty.py"):
+    own = (*folder.glob("check*.py"), folder / "amnesty.py", folder / "case.py")
+    for file in (*own, *Path(judge.__file__).parent.glob("*.py")):
         assert not re.search(r"^\s*(from|import) hourbell", file.read_text("utf-8"), re.MULTILINE)
 
 

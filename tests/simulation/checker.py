@@ -43,7 +43,7 @@ from simulation.history import (
     Silenced,
     TermBegun,
 )
-from simulation.oracle import occurrences
+from verify.oracle import occurrences
 
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED = range(5)
 _FOREVER = datetime.max.replace(tzinfo=UTC)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from chaos.checks_case import Case, Row
-from chaos.checks_promise import (
+from verify.case import Case, Row
+from verify.history import Ended
+from verify.promise import (
     BACKFILL,
     FOREVER,
     LOST,
@@ -22,8 +23,7 @@ from chaos.checks_promise import (
     instant,
     micros,
 )
-from chaos.checks_stories import Intent, Story, told_at
-from chaos.history import Ended
+from verify.stories import Intent, Story, told_at
 
 _ECHOED = ("name", "type", "tenant_id", "priority", "overlap_policy", "delivery", "concurrency_key")
 
@@ -147,11 +147,10 @@ def _occurrences_are_there(case: Case, story: Story) -> Iterator[Violation]:
 def required(case: Case, story: Story) -> Iterator[Micros]:
     """The occurrences of which there must be a record; stretches end a little earlier here."""
     edge = case.promise.edge_seconds
-    planned_by = case.dump.at - case.promise.aftermath_seconds
     last_run_at = used_up_at(case, story)
     for stretch in story.stretches:
         first = micros(stretch.since + edge)
-        last = micros(min(stretch.until, planned_by, story.certain_until, last_run_at) - edge)
+        last = micros(min(stretch.until, case.planned_by, story.certain_until, last_run_at) - edge)
         yield from (
             at
             for at in stretch.due
