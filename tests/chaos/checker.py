@@ -26,6 +26,7 @@ from chaos.checks_attempts import (
     duplicates_come_from_faults,
     leases_run_out,
     met_others,
+    the_highest_fence_counts,
 )
 from chaos.checks_system import (
     counts_agree,
@@ -51,6 +52,7 @@ __all__ = ["Figures", "Promise", "Violation", "check", "figures"]
 JUDGEMENTS: tuple[Callable[[RigCase], Iterator[Violation]], ...] = (
     nothing_is_late,  # I3
     leases_run_out,  # I5
+    the_highest_fence_counts,  # I6
     duplicates_come_from_faults,  # I7
     deliveries_are_recorded,  # I8
     tenants_are_served_fairly,  # I13

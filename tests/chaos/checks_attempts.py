@@ -70,6 +70,41 @@ def _explains(case: RigCase, struck: Strike, loss: _Loss) -> bool:
     )
 
 
+# I6
+
+
+def the_highest_fence_counts(case: RigCase) -> Iterator[Violation]:
+    """An execution ends under the last fence that was delivered, by what the receiver answered then."""
+    for row, ended in ended_rows(case):
+        yield from _the_highest_counts(case, row, ended)
+
+
+def _the_highest_counts(case: RigCase, row: Row, ended: Ended) -> Iterator[Violation]:
+    deliveries = case.delivered[row.execution_id]
+    if not deliveries or not ended.attempts:
+        return
+    last = max(ended.attempts, key=lambda attempt: attempt.fence)
+    highest = max(deliveries, key=lambda delivery: delivery.fence)
+    if highest.fence > last.fence:
+        yield Violation(
+            "I6",
+            f"{case.what(row)} ended under fence {last.fence}, and was delivered under"
+            f" {highest.fence} at"
+            f" {case.when(highest.at)}",
+        )
+    if ended.status != "SUCCEEDED" or not any(map(case.may_have_succeeded, deliveries)):
+        return
+    of_last = [delivery for delivery in deliveries if delivery.fence == last.fence]
+    if not any(map(case.may_have_succeeded, of_last)):
+        others = sorted({delivery.fence for delivery in deliveries if succeeded(delivery)})
+        yield Violation(
+            "I6",
+            f"{case.what(row)} is SUCCEEDED under fence {last.fence}, which the receiver did not"
+            " answer with a"
+            f" 2xx; it did so under {others}",
+        )
+
+
 # I7
 
 

@@ -12,8 +12,8 @@ from chaos.case import RigCase
 from chaos.checks_faults import SCHEDULERS
 from verify.case import Row
 from verify.history import Sample, Term
-from verify.occurrences import used_up_at
-from verify.promise import FOREVER, Lists, Spans, Violation, instant
+from verify.occurrences import has_ended
+from verify.promise import FOREVER, Lists, Spans, Violation
 from verify.stories import Intent
 
 _ABSENT = ""  # the status of a job that may not have been created yet
@@ -193,11 +193,8 @@ def _statuses(case: RigCase, tenant: str, asked_at: float) -> dict[str, set[str]
 def _had_ended(case: RigCase, job_id: str, asked_at: float) -> bool:
     """Whether a recurring job must have come to its end some time before a moment."""
     story = case.stories.get(job_id)
-    if story is None:
-        return False
-    ends_at = story.document["schedule"].get("ends_at")
-    last = min(used_up_at(case, story), FOREVER if ends_at is None else instant(ends_at))
-    return last + case.promise.aftermath_seconds < asked_at
+    by = asked_at - case.promise.aftermath_seconds
+    return story is not None and has_ended(case, story, by)
 
 
 def _is_one_time_of(case: RigCase, row: Row, tenant: str) -> bool:

@@ -662,6 +662,11 @@ def an_acknowledged_pause_is_gone(history: History) -> None:
 
 
 @breaks("I1")
+def a_job_that_has_begun_all_its_runs_is_not_completed(history: History) -> None:
+    alter(history.dump.jobs, lambda job: job.name == "thrice", status="SCHEDULED")
+
+
+@breaks("I1")
 def an_acknowledged_cancel_is_gone(history: History) -> None:
     drop(history.dump.ended, of("regretted"))
     world = World()
@@ -1824,6 +1829,21 @@ def an_occurrence_that_began_while_a_pause_was_on_its_way(history: History) -> N
 @breaks("I11")
 def a_request_without_a_fence_arrives(history: History) -> None:
     history.strays.append(Stray(at=BASE + 50, what="/once/well: KeyError('Hourbell-Fence-Token')"))
+
+
+@breaks("I11")
+def an_execution_is_planned_long_after_the_last_of_all_runs(history: History) -> None:
+    world = World()
+    world.waits("thrice", 160, execution_id="exe_late")
+    history.dump.alive.extend(world.alive)
+
+
+@fine
+def an_execution_was_planned_before_the_last_of_all_runs_began(history: History) -> None:
+    world = World()
+    world.documents["thrice"], world.tenants["thrice"] = {"type": "RECURRING"}, "acme"
+    world.end("thrice", 140, "SKIPPED", 140.0, reason="max_runs", execution_id="exe_planned")
+    history.dump.ended.extend(world.ended)
 
 
 @breaks("I12")

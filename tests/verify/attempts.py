@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from verify.case import Case, Row
 from verify.history import Attempt, Ended
-from verify.promise import LOST, Document, Violation, succeeded
+from verify.promise import LOST, Document, Violation
 from verify.stories import Story
 
 
@@ -46,13 +46,12 @@ def leases_exclude_each_other(case: Case) -> Iterator[Violation]:
 
 
 def fences_only_rise(case: Case) -> Iterator[Violation]:
-    """From attempt to attempt, at the receiver too; and what the highest one did counts."""
+    """From attempt to attempt, in the ledger and wherever they were handed to."""
     for row, ended in ended_rows(case):
         fences = [attempt.fence for attempt in _in_order(ended)]
         for one, other in pairwise(fences):
             if other < one:
                 yield Violation("I6", f"{case.what(row)}: fence {other} was given after {one}")
-        yield from _the_highest_counts(case, row, ended)
     for execution_id, deliveries in case.delivered.items():
         highest = deliveries[0]
         for delivery in deliveries[1:]:
@@ -66,32 +65,6 @@ def fences_only_rise(case: Case) -> Iterator[Violation]:
                     " and"
                     " no worker was broken",
                 )
-
-
-def _the_highest_counts(case: Case, row: Row, ended: Ended) -> Iterator[Violation]:
-    deliveries = case.delivered[row.execution_id]
-    if not deliveries or not ended.attempts:
-        return
-    last = max(ended.attempts, key=lambda attempt: attempt.fence)
-    highest = max(deliveries, key=lambda delivery: delivery.fence)
-    if highest.fence > last.fence:
-        yield Violation(
-            "I6",
-            f"{case.what(row)} ended under fence {last.fence}, and was delivered under"
-            f" {highest.fence} at"
-            f" {case.when(highest.at)}",
-        )
-    if ended.status != "SUCCEEDED" or not any(map(case.may_have_succeeded, deliveries)):
-        return
-    of_last = [delivery for delivery in deliveries if delivery.fence == last.fence]
-    if not any(map(case.may_have_succeeded, of_last)):
-        others = sorted({delivery.fence for delivery in deliveries if succeeded(delivery)})
-        yield Violation(
-            "I6",
-            f"{case.what(row)} is SUCCEEDED under fence {last.fence}, which the receiver did not"
-            " answer with a"
-            f" 2xx; it did so under {others}",
-        )
 
 
 # I8

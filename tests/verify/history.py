@@ -220,6 +220,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Seconds | None  # of the first attempt
     attempts: list[Attempt]  # the last one included
     counted: int | None = None  # attempts by the ledger's own count; None: it is not known
+    fence: int | None = None  # of the last claim, by the ledger's own word
     missed: int | None  # of a stretch that was missed: how many occurrences …
     missed_through: Seconds | None  # … from scheduled_for up to this
     claimed_at: Seconds | None = (
