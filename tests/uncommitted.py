@@ -12,8 +12,8 @@ from hourbell.store.database import Database
 
 UNCOMMITTED = "change.uncommitted"
 POINTS = (*failpoints.NAMES, UNCOMMITTED)
-CHANGES = ("update", "pause", "resume", "delete")  # operations that stand there
-_STATEMENTS = ("hourbell.change_job(",)
+CHANGES = ("update", "pause", "resume", "delete", "cancel")  # operations that stand there
+_STATEMENTS = ("hourbell.change_job(", "hourbell.run_one_time(", "hourbell.cancel_execution(")
 
 
 class UncommittedDatabase(Database):

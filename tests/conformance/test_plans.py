@@ -58,6 +58,11 @@ EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 # An error unless its outcome is the one that is guarded.
 CHANGE = "select 1 / (outcome = $5)::int from hourbell.change_job($1, $2, $3, $4)"
+CANCEL = "select 1 / (outcome = $6)::int from hourbell.cancel_execution($1, $2, $3, $4, $5)"
+WRITE = json.dumps(
+    {"tenant": 1, "actor": "a", "operation": "change", "key": "k", "fingerprint": "00"}
+    | {"answer": "{}", "unchanged": "{}"}
+)
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -249,9 +254,7 @@ def changing(
 ) -> Case:
     """A change of a job that was never changed before, a day ago: what is planned for today is withdrawn."""
     usual = {"seen_version": 1, "seen_status": 0, "status": 0, "cancels": False}
-    write = {"tenant": 1, "actor": "a", "operation": "update", "key": "k", "fingerprint": "00"}
-    answers = {"answer": "{}", "unchanged": "{}"}
-    args = [s.now - timedelta(days=1), job, json.dumps(usual | change), json.dumps(write | answers)]
+    args = [s.now - timedelta(days=1), job, json.dumps(usual | change), WRITE]
     return Case(CHANGE, [*args, outcome], rows=20, buffers=buffers, slabs=slabs, before=before)
 
 
@@ -469,14 +472,22 @@ def _(s: Scene) -> Case:
     return Case(J["one_time_live"], [s.one_time], rows=5, buffers=30)
 
 
-@case("taking a one-time job")
+@case("running a one-time job that is ready")
 def _(s: Scene) -> Case:
-    return Case(J["take_one_time"], [s.one_time], rows=5, buffers=50)
+    run = "select 1 / (outcome = 'unchanged')::int from hourbell.run_one_time($1, $2, $3, $4, $5)"
+    return Case(run, [s.now, s.one_time, 1, None, WRITE], rows=5, buffers=100)
 
 
-@case("taking an execution")
+@case("cancelling a waiting execution")
 def _(s: Scene) -> Case:
-    return Case(E["take_waiting"], [s.overlapping[0]], rows=5, buffers=50)
+    args = [s.now, s.overlapping[0], s.overlapping[0], False, WRITE]
+    return Case(CANCEL, [*args, "changed"], rows=20, buffers=1_000)
+
+
+@case("cancelling an execution that is ready")
+def _(s: Scene) -> Case:
+    args = [s.now, s.one_time, s.one_time, False, WRITE]
+    return Case(CANCEL, [*args, "unchanged"], rows=5, buffers=100)
 
 
 @case("a one-time job that has ended")
@@ -857,7 +868,8 @@ def _(s: Scene) -> Case:
 
 @case("cancelling one that waits for its target")
 def _(s: Scene) -> Case:
-    return Case(W["cancel"], [s.awaiting[0], s.now], rows=10, buffers=800)
+    args = [s.now, s.awaiting[0], s.awaiting[0], True, WRITE]
+    return Case(CANCEL, [*args, "changed"], rows=10, buffers=1_000)
 
 
 @case("wishes among those that wait for their targets")

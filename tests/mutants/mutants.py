@@ -1134,8 +1134,8 @@ MUTANTS = [
     Mutant(
         "answer_of_a_change_not_kept",
         CHANGE_SQL,
-        "  elsif write.key is not null and outcome <> 'changed' then\n",
-        "  elsif write.key is not null then\n",
+        "  if p_write.key is null or p_outcome = 'changed' then return; end if;\n",
+        "  if p_write.key is null then return; end if;\n",
         (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[update]",),
         "A change that is repeated under its key gets its first answer.",
     ),

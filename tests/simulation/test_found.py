@@ -200,7 +200,7 @@ async def test_a_cancel_that_stands_holds_up_no_join(life: Life) -> None:
     await life.plan()
     await life.clock.set(NOON + 1.5 * MINUTE)
     [failed] = await life.work(RETRY, delay=3600.0)
-    with failpoints.held("cancel.before_commit") as hold:
+    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
         cancel = asyncio.create_task(cancel_execution(life.engine, failed.execution_id, Write()))
         await hold.reached()
         async with asyncio.timeout(10):

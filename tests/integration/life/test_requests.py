@@ -291,7 +291,7 @@ async def test_deleting_a_job_that_is_on_its_way_is_noted(still: Engine) -> None
 
 
 @pytest.mark.parametrize(
-    ("take", "statement"), [(delete_job, "change_job"), (cancel_execution, "due")]
+    ("take", "statement"), [(delete_job, "change_job"), (cancel_execution, "cancel_execution")]
 )
 async def test_what_is_taken_back_while_it_is_being_moved_is_taken_back(
     still: Engine, take: object, statement: str

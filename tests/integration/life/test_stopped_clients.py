@@ -63,7 +63,7 @@ from integration.life.support import (
     standing,
     travel,
 )
-from uncommitted import UNCOMMITTED
+from uncommitted import POINTS, UNCOMMITTED
 
 BOUND_SECONDS = 3.0  # of each verb; they take milliseconds
 _J = queries("jobs")
@@ -206,8 +206,7 @@ async def test_a_change_of_a_waiting_one_time_job_that_stops_holds_up_nobody(
         "run": lambda: run_now(still, job.job_id, Write()),
         "cancel": lambda: cancel_execution(still, job.job_id, Write()),
     }
-    point = UNCOMMITTED if name in ("update", "pause", "delete") else f"{name}.before_commit"
-    async with standing(point, operations[name]()):
+    async with standing(UNCOMMITTED, operations[name]()):
         await others.go_on("10:00:41")  # it is due
         await others.go_on("10:00:51")  # it should have started
         await others.go_on("10:01:01")  # it should have finished
@@ -242,7 +241,7 @@ async def test_cancelling_a_parked_run_and_stopping_holds_up_neither_settle_nor_
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    async with standing("cancel.before_commit", cancel_execution(still, parked, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, parked, Write())):
         await others.go_on("10:03:01")  # the next run of the job wants the place of the parked one
         async with asyncio.timeout(BOUND_SECONDS):
             assert not await hand.succeed(first)  # and this one frees it
@@ -265,7 +264,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    with held("cancel.before_commit") as hold:
+    with held(UNCOMMITTED, names=POINTS) as hold:
         cancelling = asyncio.create_task(cancel_execution(still, parked, Write()))
         await hold.reached()
         await hand.succeed(first)
@@ -279,9 +278,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
 async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engine) -> None:
     job, hand, first = await a_run_under_way(still, "replace")
     others = await Bystanders.present(still)
-    async with standing(
-        "cancel.before_commit", cancel_execution(still, first[0].execution_id, Write())
-    ):
+    async with standing(UNCOMMITTED, cancel_execution(still, first[0].execution_id, Write())):
         await others.go_on("10:02:01")  # the gate wishes to cancel it, too
         assert list((await hand.beat(first)).unwanted) == [first[0].execution_id]
         async with asyncio.timeout(BOUND_SECONDS):
@@ -313,7 +310,7 @@ async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
     # Making a partition needs the whole table for itself; who stands in line for that stops all.
     others = await Bystanders.present(still)
     job = await create(still, one_time(schedule={"delay_seconds": 3600}))
-    async with standing("cancel.before_commit", cancel_execution(still, job.job_id, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, job.job_id, Write())):
         await travel(still, at("10:00:50"))
         house = asyncio.create_task(
             keep_house(still, None, await still.clock.now() + timedelta(days=400))
@@ -338,7 +335,7 @@ async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(
         at("10:01"),
     )
     hand = await Hand.opened(still)
-    async with standing("cancel.before_commit", cancel_execution(still, ahead, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, ahead, Write())):
         async with asyncio.timeout(5):
             assert len(await hand.claim()) == 1
 

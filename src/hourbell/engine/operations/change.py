@@ -32,7 +32,14 @@ from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
 from hourbell.engine.life.named_secrets import require_secrets_of
-from hourbell.engine.operations.idempotency import ChangedMeanwhile, Idempotent, Points, Write
+from hourbell.engine.operations.idempotency import (
+    ChangedMeanwhile,
+    Idempotent,
+    Points,
+    Write,
+    store_answer,
+    write_row,
+)
 from hourbell.engine.views.jobs import get_job, next_run
 from hourbell.model.errors import Conflict, JobNotActive, PreconditionFailed
 from hourbell.model.executions import Reason
@@ -213,16 +220,11 @@ class Change:
 
     async def commit(self, answer: Callable[[Job], T]) -> T:
         """Change the job and store the answer; ChangedMeanwhile: it is not as it was read."""
-        seen, desired, key = self._seen, self._desired, self._write.key
+        seen, desired = self._seen, self._desired
         unchanged = answer(seen)
         tenant = await self._engine.tenant(seen.tenant_id, self._now)
         if desired is None:
-            if key is not None:
-                stored = msgspec.json.encode(unchanged).decode()
-                fingerprint = self._write.fingerprint
-                await self._engine.database.fetch(
-                    _Q["insert_answer"], tenant, key, fingerprint, stored, self._now
-                )
+            await store_answer(self._engine, self._write, tenant, unchanged, self._now)
             return unchanged
         changed = answer(_changed(seen, desired, self._now))
         change = _ChangeRow(
@@ -234,15 +236,7 @@ class Change:
             definition=self._definition,
             membership=None if self._ride is None else _membership(desired.job, self._now),
         )
-        write = _WriteRow(
-            tenant=tenant,
-            actor=self._write.actor,
-            operation=self._operation.name,
-            key=key,
-            fingerprint=self._write.fingerprint.hex(),
-            answer=None if key is None else msgspec.json.encode(changed).decode(),
-            unchanged=None if key is None else msgspec.json.encode(unchanged).decode(),
-        )
+        write = write_row(self._write, tenant, self._operation.name, changed, unchanged)
         row = await self._engine.database.row(
             _Q["change_job"],
             self._now,
@@ -415,16 +409,6 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
     cancels: bool
     definition: _RecurringRow | _OneTimeRow | None
     membership: _Membership | None
-
-
-class _WriteRow(msgspec.Struct, frozen=True, kw_only=True):
-    tenant: int
-    actor: str
-    operation: str
-    key: str | None
-    fingerprint: str
-    answer: str | None
-    unchanged: str | None
 
 
 def said_of(job: Job) -> NewJob:

@@ -70,6 +70,45 @@ class Points(msgspec.Struct, frozen=True):
     after: str
 
 
+class WriteRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The argument `p_write` of `hourbell.change_job` and its like, which explains the fields."""
+
+    tenant: int
+    actor: str
+    operation: str
+    key: str | None
+    fingerprint: str
+    answer: str | None
+    unchanged: str | None
+
+
+def write_row(
+    write: Write, tenant: int, operation: str, answer: object, unchanged: object
+) -> WriteRow:
+    """A write for a statement that stores its answer itself."""
+    stored = write.key is not None
+    return WriteRow(
+        tenant=tenant,
+        actor=write.actor,
+        operation=operation,
+        key=write.key,
+        fingerprint=write.fingerprint.hex(),
+        answer=msgspec.json.encode(answer).decode() if stored else None,
+        unchanged=msgspec.json.encode(unchanged).decode() if stored else None,
+    )
+
+
+async def store_answer(
+    engine: Engine, write: Write, tenant: int, answer: object, now: datetime
+) -> None:
+    """Store the answer of a write that has nothing to do."""
+    if write.key is not None:
+        stored = msgspec.json.encode(answer).decode()
+        await engine.database.fetch(
+            _Q["insert_answer"], tenant, write.key, write.fingerprint, stored, now
+        )
+
+
 class Idempotent(Generic[T]):
     """An idempotent write: attempts until one commits, or until a stored answer is found.
 

@@ -9,7 +9,6 @@ import msgspec
 from hourbell.documents.runs import parse_override
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import (
-    FATE_CANCELLED,
     ORIGIN_BACKFILL,
     ORIGIN_RUN_NOW,
     OVERLAPS,
@@ -18,13 +17,14 @@ from hourbell.engine.codes import (
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable
 from hourbell.engine.life.named_secrets import require_secrets_of
-from hourbell.engine.operations.change import said_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
     Idempotent,
     Points,
     Write,
     note,
+    store_answer,
+    write_row,
 )
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.jobs import get_job
@@ -72,17 +72,13 @@ async def run_now(
         if override is not None:
             await require_secrets_of(engine, override)
         spec = None if override is None else encode_job(override).decode()
-        # For a one-time job this is a change, and its previous state is stored nowhere else.
-        changes = spec is not None and isinstance(job.schedule, Once)
-        before = encode_job(said_of(job)).decode() if changes else None
+        if isinstance(job.schedule, Once):
+            async with attempt.statement():
+                attempt.answer = await _run_one_time_now(engine, job, tenant, now, write, spec)
+            continue
         async with attempt.transaction(tenant) as connection:
-            await note(connection, write, now, tenant, job_id, "run", before, spec)
-            if isinstance(job.schedule, Once):
-                attempt.answer = await _run_one_time_now(connection, job, now, spec)
-            else:
-                attempt.answer = await _insert_runs(
-                    connection, job, ORIGIN_RUN_NOW, [now], now, spec
-                )
+            await note(connection, write, now, tenant, job_id, "run", None, spec)
+            attempt.answer = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
     if writing.executed:
         engine.announce()
     return writing.answer
@@ -115,35 +111,37 @@ async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> E
     async for attempt in writing:
         seen = await get_execution(engine, execution_id)
         tenant = await engine.tenant(seen.tenant_id, now)
-        async with attempt.transaction(tenant) as connection:
-            attempt.answer = await _cancel(connection, seen, tenant, now, write)
+        async with attempt.statement():
+            attempt.answer = await _cancel(engine, seen, tenant, now, write)
     return writing.answer
 
 
 async def _cancel(
-    connection: Connection, seen: Execution, tenant: int, now: datetime, write: Write
+    engine: Engine, seen: Execution, tenant: int, now: datetime, write: Write
 ) -> Execution:
     number = seen.execution_id
+    if seen.status is ExecutionStatus.CANCELLED:
+        await store_answer(engine, write, tenant, seen, now)
+        return seen
     if seen.status in FATES:
-        if seen.status is ExecutionStatus.CANCELLED:
-            return seen
         raise Conflict(f"{execution_text(number)} has already ended: {seen.status}.")
-    await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
-    if await connection.fetchrow(_E["take_waiting"], number) is not None:
-        await connection.execute(_J["discard"], number, FATE_CANCELLED, Reason.CANCELLED, now)
-        return msgspec.structs.replace(
-            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
-        )
-    if await connection.fetchval(_E["waits"], number):
-        raise ChangedMeanwhile
-    if seen.status is ExecutionStatus.AWAITING:
-        if not await connection.fetchval(_A["cancel"], number, now):
-            raise ChangedMeanwhile
-        return msgspec.structs.replace(
-            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
-        )
-    await connection.execute(_E["wish_to_cancel"], number, now)
-    return seen
+    cancelled = msgspec.structs.replace(
+        seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+    )
+    row = await engine.database.row(
+        _E["cancel_execution"],
+        now,
+        number,
+        seen.job_id,
+        seen.status is ExecutionStatus.AWAITING,
+        msgspec.json.encode(write_row(write, tenant, "cancel", cancelled, seen)).decode(),
+    )
+    match row["outcome"]:
+        case "changed":
+            return cancelled
+        case "unchanged":
+            return seen
+    raise ChangedMeanwhile
 
 
 async def _insert_runs(
@@ -173,22 +171,28 @@ async def _insert_runs(
 
 
 async def _run_one_time_now(
-    connection: Connection, job: Job, now: datetime, spec: str | None
+    engine: Engine, job: Job, tenant: int, now: datetime, write: Write, spec: str | None
 ) -> Requested:
-    taken = await connection.fetchrow(_J["take_one_time"], job.job_id)
-    if taken is not None:
-        if taken["version"] != job.version:
-            raise ChangedMeanwhile
-        await connection.execute(_E["hasten"], job.job_id, now, spec)
-        await connection.execute(_J["insert_due"], job.job_id)
-    elif job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         raise JobNotActive(job_text(job.job_id), job.status)
-    elif spec is not None:
-        raise Conflict(
-            f"{job_text(job.job_id)} is already queued or running, so its input cannot be changed."
-            " Create another job."
-        )
-    return Requested([job.job_id])
+    requested = Requested([job.job_id])
+    row = await engine.database.row(
+        _E["run_one_time"],
+        now,
+        job.job_id,
+        job.version,
+        spec,
+        msgspec.json.encode(write_row(write, tenant, "run", requested, requested)).decode(),
+    )
+    match row["outcome"]:
+        case "changed" | "unchanged":
+            return requested
+        case "underway":
+            raise Conflict(
+                f"{job_text(job.job_id)} is already queued or running, so its input cannot be"
+                " changed. Create another job."
+            )
+    raise ChangedMeanwhile
 
 
 def _past_occurrences(

@@ -1,4 +1,4 @@
--- Changing jobs: update, pause, resume, delete, replace and complete. Each is one statement: no client code runs between
+-- Changing jobs: update, pause, resume, delete, replace, complete, run now and cancel. Each is one statement: no client code runs between
 -- its first lock and its commit, so no other transaction waits for a client that has stopped.
 --
 -- Locks are taken in one order, so that two changes cannot deadlock: the row of the idempotency key, the unique key (by
@@ -48,25 +48,14 @@ declare
   write record;
   job hourbell.jobs;
 begin
-  select * into write from json_to_record(p_write) as w(
-    tenant int, actor text, operation text, key text, fingerprint text, answer text, unchanged text);
-  if write.key is not null then
-    insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-    values (write.tenant, write.key, decode(write.fingerprint, 'hex'), 0, write.answer::json, p_now) on conflict do nothing;
-    if not found then outcome := 'repeated'; return; end if;
-  end if;
-
+  write := hourbell.write_of(p_write);
+  if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
   select * into change from json_to_record(p_change) as c(
     seen_version int, seen_status smallint, status smallint, outdated text, cancels boolean, definition json, membership json);
   select * into job from hourbell.jobs where id = p_job for no key update;
   outcome := case when found then hourbell.change_recurring(p_now, job, change, write)
     else hourbell.change_one_time(p_now, p_job, change, write) end;
-
-  if write.key is not null and outcome = 'unchanged' then
-    update hourbell.idempotency set response = write.unchanged::json where tenant = write.tenant and key = write.key;
-  elsif write.key is not null and outcome <> 'changed' then
-    delete from hourbell.idempotency where tenant = write.tenant and key = write.key;
-  end if;
+  perform hourbell.settle_answer(write, outcome);
 end $$;
 
 -- A part of `change_job`, for a job that is locked.
@@ -154,6 +143,77 @@ begin
     perform hourbell.requeue(array[p_job]);
   end if;
   return 'changed';
+end $$;
+
+-- Runs a waiting one-time job by p_now at the latest; p_spec: with this document, null: its own. p_write and outcome: as for
+-- `change_job`; unchanged: it is queued or running, and would have been run with its own document.
+create or replace function hourbell.run_one_time(
+  p_now timestamptz, p_job bigint, p_version int, p_spec text, p_write json, out outcome text
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set lock_timeout = '2s' as $$
+#variable_conflict use_column
+declare
+  write record;
+  taken hourbell.executions;
+begin
+  write := hourbell.write_of(p_write);
+  if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
+  taken := hourbell.take_waiting(p_job, p_version, false);
+  if taken.id is not null then
+    update hourbell.executions
+    set run_at = least(run_at, p_now), spec = coalesce(p_spec, spec), version = version + (p_spec is not null)::int,
+      updated_at = case when p_spec is null then updated_at else p_now end
+    where id = p_job;
+    perform hourbell.requeue(array[p_job]);
+    outcome := 'changed';
+  elsif hourbell.is_waiting(p_job)
+      or not exists (select from (select version from hourbell.executions where id = p_job offset 0) as e where e.version = p_version) then
+    outcome := 'moved';
+  else
+    outcome := case when p_spec is null then 'unchanged' else 'underway' end;
+  end if;
+  if outcome in ('changed', 'unchanged') then
+    -- With another document this is a change, and the document before it is stored nowhere else.
+    perform hourbell.note_change(
+      p_now, write.tenant, p_job, write.actor, write.operation, case when p_spec is not null then taken.spec::json end,
+      p_spec::json);
+  end if;
+  perform hourbell.settle_answer(write, outcome);
+end $$;
+
+-- Cancels an execution of p_job. p_awaits: its target has accepted it. p_write and outcome: as for `change_job`; changed:
+-- it has ended, unchanged: it was asked to stop.
+create or replace function hourbell.cancel_execution(
+  p_now timestamptz, p_id bigint, p_job bigint, p_awaits boolean, p_write json, out outcome text
+)
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set lock_timeout = '2s' as $$
+#variable_conflict use_column
+declare
+  write record;
+  taken hourbell.executions;
+begin
+  write := hourbell.write_of(p_write);
+  if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
+  taken := hourbell.take_waiting(p_id, null, true);
+  if taken.id is not null then
+    perform hourbell.discard(array[p_id], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
+    outcome := 'changed';
+  elsif hourbell.is_waiting(p_id) then
+    outcome := 'moved';
+  elsif p_awaits then
+    outcome := case when hourbell.cancel_awaiting(array[p_id], p_now) = '{}' then 'moved' else 'changed' end;
+  else
+    insert into hourbell.cancellations (id, requested_at) select id, p_now from hourbell.executions where id = p_id;
+    outcome := case when found then 'unchanged' else 'moved' end;
+  end if;
+  if outcome <> 'moved' then
+    perform hourbell.note_change(p_now, write.tenant, p_job, write.actor, write.operation, null, null);
+  end if;
+  perform hourbell.settle_answer(write, outcome);
 end $$;
 
 -- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running. Called by
@@ -346,6 +406,39 @@ begin
   return exists (
     select from (select id, fence from hourbell.executions where id = p_id offset 0) as e
     join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids));
+end $$;
+
+-- The argument p_write of a change.
+create or replace function hourbell.write_of(p_write json) returns record
+language plpgsql as $$
+declare write record;
+begin
+  select * into write from json_to_record(p_write) as w(
+    tenant int, actor text, operation text, key text, fingerprint text, answer text, unchanged text);
+  return write;
+end $$;
+
+-- Stores the answer of a change, if it has a key. False: the key already has an answer.
+create or replace function hourbell.store_answer(p_now timestamptz, p_write record) returns boolean
+language plpgsql as $$
+begin
+  if p_write.key is null then return true; end if;
+  insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+  values (p_write.tenant, p_write.key, decode(p_write.fingerprint, 'hex'), 0, p_write.answer::json, p_now)
+  on conflict do nothing;
+  return found;
+end $$;
+
+-- Corrects the stored answer when the outcome is known: nothing is stored if nothing was done.
+create or replace function hourbell.settle_answer(p_write record, p_outcome text) returns void
+language plpgsql as $$
+begin
+  if p_write.key is null or p_outcome = 'changed' then return; end if;
+  if p_outcome = 'unchanged' then
+    update hourbell.idempotency set response = p_write.unchanged::json where tenant = p_write.tenant and key = p_write.key;
+  else
+    delete from hourbell.idempotency where tenant = p_write.tenant and key = p_write.key;
+  end if;
 end $$;
 
 -- Writes the audit row of a change.

@@ -101,26 +101,9 @@ from hourbell.ledger as l
 where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would lose that job and id are equal
 order by l.recorded_at desc limit 1
 
--- name: take_one_time
--- Takes a waiting one-time job out of `due`, `parked` or `paused`, so that no other transaction can
--- move it; no row: it is already queued or running.
-with waiting as (
-  select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
-from_due as (
-  delete from hourbell.due as d using waiting as w
-  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
-    and d.run_at = w.run_at and d.id = w.id returning d.id),
-from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id)
-select w.*, exists (select from from_paused) as was_paused from waiting as w
-where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
-
 -- name: insert_due
 -- Puts an execution back into `due`, by the values of its row.
 select hourbell.requeue(array[$1::bigint])
-
--- name: discard
-select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- Lists of jobs, newest first, before the id $1: the first $2 rows that are `wanted`, among the $3
 -- newest, and the last of these if the walk ends there (engine/views/pages.py). $4 the status
