@@ -17,7 +17,7 @@ from hourbell.model.executions import (
 from hourbell.model.jobs import SentSpec
 from hourbell.model.policies import Delivery, Retry, decide, is_final
 
-# Kinds of Settlement, as in store/functions/settle.sql.
+# Kinds of Settlement, as in store/functions/codes.sql.
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE = range(7)
 
 MOST_ERROR_CHARACTERS = 4_000
