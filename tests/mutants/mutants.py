@@ -203,13 +203,15 @@ MUTANTS = [
         """l.session = p_session and l.fence = f.fence offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
-      select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+      select o.*, o.kind = hourbell.outcome_retry() as failed,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
       from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),""",
         """l.session = p_session offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
-      select o.id, h.fence, o.kind, o.delay, o.reason, o.error, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+      select o.id, h.fence, o.delay, o.reason, o.error, o.kind = hourbell.outcome_retry() as failed,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
       from members as h join outcomes as o on o.id = h.id),""",
         (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
@@ -427,7 +429,7 @@ MUTANTS = [
     Mutant(
         "at_most_once_retried_when_lost",
         REAP,
-        "          when e.at_most_once then 1\n",
+        "          when e.at_most_once then hourbell.fate_dead()\n",
         "",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What may run at most once is never started a second time.",
@@ -451,8 +453,8 @@ MUTANTS = [
     Mutant(
         "quarantine_dropped",
         PLACES,
-        "(overlap > 0)::int + 2 * (crashes > 1)::int + hourbell.level_of(",
-        "(overlap > 0)::int + hourbell.level_of(",
+        "hourbell.checks_of(overlap, crashes) + hourbell.level_of(",
+        "hourbell.checks_of(overlap, 0::smallint) + hourbell.level_of(",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "What was lost twice runs with nothing beside it.",
     ),
@@ -539,7 +541,7 @@ MUTANTS = [
     Mutant(
         "overlap_not_checked",
         ADMIT,
-        "if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;",
+        "if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;",
         "",
         (f"{GATE_TEST}::test_forbid_skips_the_later_run",),
         "A job that forbids overlap never runs twice at once.",
@@ -624,8 +626,8 @@ MUTANTS = [
     Mutant(
         "unserved_task_admitted",
         LIMITS,
-        "array[6, 3, 2, 1]::smallint[]",
-        "array[3, 2, 1]::smallint[]",
+        "    hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant()",
+        "    hourbell.blocker_target(), hourbell.blocker_tenant()",
         (f"{TASKS_TEST}::test_what_no_worker_serves_waits_and_runs_when_one_comes",),
         "What no worker of the queue can run is not made ready.",
     ),
@@ -733,7 +735,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "p_now, reason, error, letter from gone where kind in (2, 6))",
+        "p_now, reason, error, letter from gone where kind = any (hourbell.outcomes_dead()))",
         "p_now, reason, error, letter from gone where false)",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
@@ -741,7 +743,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters_of_the_lost",
         REAP,
-        "from gone as e join judged as j using (id) where j.fate = 1)",
+        "from gone as e join judged as j using (id) where j.fate = hourbell.fate_dead())",
         "from gone as e join judged as j using (id) where false)",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What is dead because its worker was lost is kept whole too.",
@@ -749,7 +751,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters_of_the_late",
         PLACES,
-        "    from gone where status = 1),\n",
+        "    from gone where status = hourbell.fate_dead()),\n",
         "    from gone where false),\n",
         (f"{POLICIES_TEST}::test_what_has_not_finished_in_time_is_dead_wherever_it_is",),
         "What is dead because it missed its deadline is kept whole too.",
@@ -948,8 +950,8 @@ MUTANTS = [
     Mutant(
         "latest_drops_what_is_in_time",
         PRODUCE,
-        "when m.misfire = 1 then least(misfires + 1, last)",
-        "when m.misfire = 1 then last",
+        "when m.misfire = hourbell.misfire_latest() then least(misfires + 1, last)",
+        "when m.misfire = hourbell.misfire_latest() then last",
         (f"{MISFIRES_TEST}::test_occurrences_within_the_grace_are_never_dropped_for_newer_ones",),
         "What is late by no more than the grace runs under every policy.",
     ),

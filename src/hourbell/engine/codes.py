@@ -1,4 +1,4 @@
-"""How the model's enums are stored: small integers, the same in every verb."""
+"""How the model's enums are stored: small integers, the same as in store/functions/codes.sql."""
 
 from __future__ import annotations
 

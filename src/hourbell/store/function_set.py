@@ -8,8 +8,11 @@ names that end with a digest of their text (`hourbell.settle` becomes
 
 The sources are written without the suffix. It is added in two places: when the functions are
 loaded, and by `Connection`, which executes every statement of the program. All sets share the
-tables, and `hourbell.clock()` and `hourbell.id_base()`, which belong to the tables and are created
-by a migration.
+tables, and `hourbell.clock()`, `hourbell.id_base()` and `hourbell.tier()`, which belong to the
+tables and are created by a migration.
+
+Files are loaded in the order of their names, but `codes.sql` comes first: functions whose body is a
+`return` can only use functions that are already there, and all files use the codes.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import msgspec
 _DEFINED = re.compile(r"^create or replace (?:function|procedure) hourbell\.(\w+)", re.MULTILINE)
 _CALLED = re.compile(r"\bhourbell\.(\w+)(?=\s*\()")
 _DIGEST_LENGTH = 10
+_LOADED_FIRST = "codes.sql"
 
 
 class SqlFile(msgspec.Struct, frozen=True):
@@ -52,7 +56,8 @@ class FunctionSet(msgspec.Struct, frozen=True):
 @cache
 def function_set() -> FunctionSet:
     """The functions of this build."""
-    text = "\n".join(file.text for file in sql_files("functions"))
+    files = sorted(sql_files("functions"), key=lambda file: file.name != _LOADED_FIRST)
+    text = "\n".join(file.text for file in files)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
     return FunctionSet(digest, text, frozenset(_DEFINED.findall(text)))
 

@@ -19,7 +19,7 @@ from hourbell.model.executions import (
 from hourbell.model.jobs import SentSpec
 from hourbell.model.policies import Delivery, Retry, decide, is_final
 
-# Kinds of Settlement, as in store/functions/settle.sql.
+# Kinds of Settlement, as in store/functions/codes.sql.
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE = range(7)
 
 _encode = msgspec.json.Encoder().encode

@@ -24,7 +24,7 @@ from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-# Kinds of blockers, as in functions/limits.sql.
+# Kinds of blockers, as in functions/codes.sql.
 QUEUE, TENANT, TARGET, KEY, JOB, TASK = range(1, 7)
 
 _Q = queries("limits")

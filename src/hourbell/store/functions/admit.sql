@@ -3,9 +3,11 @@
 -- The executions of a job that have not ended. Scheduled ones and requested ones have an index each.
 create or replace function hourbell.live_executions(p_job bigint) returns setof hourbell.executions
 language sql stable as $$
-  select * from hourbell.executions where job = p_job and origin in (0, 2)
+  select * from hourbell.executions
+  where job = p_job and origin in (hourbell.origin_schedule(), hourbell.origin_backfill())
   union all
-  select * from hourbell.executions where job = p_job and origin not in (0, 2)
+  select * from hourbell.executions
+  where job = p_job and origin not in (hourbell.origin_schedule(), hourbell.origin_backfill())
 $$;
 
 -- Whether an execution has already run since it was created or replayed. If it has not, it is a newcomer.
@@ -19,13 +21,13 @@ return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.repla
 create or replace function hourbell.blocking_runs(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
 language sql stable as $$
   select e.* from hourbell.live_executions(p_job) as e
-  where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = 5 offset 0)
+  where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = hourbell.blocker_job() offset 0)
     and (hourbell.has_started(e) or (not e.id = any (p_newcomers) and not exists (
       select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
         and d.run_at = e.run_at and d.id = e.id offset 0)))
 $$;
 
--- Applies the overlap policy (R7) to due executions, and returns the ids that may not proceed now.
+-- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now.
 create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -41,23 +43,25 @@ declare
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
-      exists (select from hourbell.parked as p where p.kind = 5 and p.key = e.job offset 0) as waiting,
+      exists (
+        select from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = e.job offset 0) as waiting,
       exists (select from hourbell.blocking_runs(e.job, p_ids) offset 0) as busy
     from hourbell.executions as e
     where e.id = any (p_ids) and not hourbell.has_started(e)
     window w as (partition by e.job order by e.occurrence, e.id)),
   decided as (
     select id, job, overlap, case
-      when overlap = 1 then case when busy or pos > 1 then 'skip' end
-      when overlap = 2 then case when pos < n then 'skip' when busy then 'park' end
+      when overlap = hourbell.overlap_forbid() then case when busy or pos > 1 then 'skip' end
+      when overlap = hourbell.overlap_replace() then case when pos < n then 'skip' when busy then 'park' end
       when pos = 1 and not busy and not waiting then null
       when not waiting and pos = case when busy then 1 else 2 end then 'park'
       else 'skip' end as fate
     from looked_at)
   select array_agg(id) filter (where fate = 'skip'),
-    array_agg(case when overlap = 2 then 'replaced' else 'overlap' end) filter (where fate = 'skip'),
+    array_agg(case when overlap = hourbell.overlap_replace() then 'replaced' else 'overlap' end)
+      filter (where fate = 'skip'),
     array_agg(id) filter (where fate = 'park'),
-    array_agg(job) filter (where overlap = 2 and fate is distinct from 'skip')
+    array_agg(job) filter (where overlap = hourbell.overlap_replace() and fate is distinct from 'skip')
   into skipped, reasons, to_park, replacing from decided;
 
   if replacing is not null then
@@ -66,13 +70,13 @@ begin
     taken := hourbell.remove_waiting(array(
       select e.id from unnest(replacing) as r(job) cross join lateral (
         select id from hourbell.blocking_runs(r.job, p_ids) union all
-        select id from hourbell.parked as p where p.kind = 5 and p.key = r.job) as e));
+        select id from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = r.job) as e));
     select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
     from (select x.id, hourbell.has_started(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
     skipped := skipped || replaced;
     reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
     if retrying is not null then
-      perform hourbell.discard(retrying, array_fill(2::smallint, array[cardinality(retrying)]),
+      perform hourbell.discard(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
         array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
     end if;
     insert into hourbell.cancellations (id, requested_at)
@@ -89,7 +93,8 @@ begin
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason, spec,
          history)
-      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin, 4, reason, spec, history
+      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin,
+        hourbell.fate_skipped(), reason, spec, history
       from gone)
     select array_agg(job) into jobs from gone;
     perform hourbell.release_limits(skipped, true, p_now);
@@ -97,7 +102,7 @@ begin
   end if;
   if to_park is not null then
     insert into hourbell.parked (kind, key, priority, rank, id)
-    select 5, job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (to_park);
+    select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (to_park);
   end if;
   return coalesce(skipped, '{}') || coalesce(to_park, '{}');
 end $$;
@@ -156,7 +161,8 @@ begin
   if exists (select from hourbell.gate_wakeups where at <= p_now) then
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), from_below, this_pass);
     -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
-    woken := hourbell.acquire_keys(hourbell.without_overlap(woken, 5, p_now), p_now, this_pass);
+    woken := hourbell.acquire_keys(
+      hourbell.without_overlap(woken, hourbell.blocker_job(), p_now), p_now, this_pass);
     room := room - 2 * cardinality(woken);
     admitted := cardinality(woken);
   end if;
@@ -254,19 +260,21 @@ declare
   stopped boolean;
 begin
   if p_rows is null or p_rows = '{}' then return 0; end if;
-  select bool_or(r.restricted), bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task)) into restricted, stopped
+  select bool_or(r.restricted), bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task))
+  into restricted, stopped
   from (
-    select queue, hourbell.task(target) as task, bit_or(checks) & 1 = 1 as restricted, count(key) > 0 as keyed
+    select queue, hourbell.task(target) as task, bit_or(checks) & hourbell.checks_overlap() > 0 as restricted,
+      count(key) > 0 as keyed
     from unnest(p_rows) group by 1, 2) as r;
   -- Overlap is decided once. An execution that has been parked for something else since then is the earlier run.
-  if restricted then rows := hourbell.without_overlap(p_rows, 0, p_now); end if;
+  if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
   rows := hourbell.apply_limits(rows, p, p_served, p_now, p_pass);
   perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
-  return (select count(*) from unnest(rows) where checks & 256 = 0);
+  return (select count(*) from unnest(rows) where checks & hourbell.checks_limited() = 0);
 end $$;
 
 -- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
@@ -274,19 +282,21 @@ create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns b
 language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
   select exists (
     select from (
-      select distinct 1::smallint as kind, queue::bigint as key from unnest(p_rows)
-      union all select distinct 2::smallint, tenant from unnest(p_rows)
-      union all select distinct 3::smallint, target from unnest(p_rows) where target is not null) as s
+      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(p_rows)
+      union all select distinct hourbell.blocker_tenant(), tenant from unnest(p_rows)
+      union all select distinct hourbell.blocker_target(), target from unnest(p_rows) where target is not null) as s
     cross join lateral (select from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l)
 $$;
 
--- The rows that may proceed under the overlap policies of their jobs. Only rows from p_from are checked: 0 (due) or 5
--- (parked behind an earlier run).
-create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_from int, p_now timestamptz)
+-- The rows that may proceed under the overlap policies of their jobs. Only rows that were parked for p_kind are checked
+-- (an earlier run of their job); 0: those that are newly due.
+create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_kind smallint, p_now timestamptz)
 returns hourbell.due[]
 language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
-  checked bigint[] := array(select id from unnest(p_rows) where checks & 1 = 1 and checks >> 4 = p_from);
+  checked bigint[] := array(
+    select id from unnest(p_rows)
+    where checks & hourbell.checks_overlap() > 0 and hourbell.parked_for(checks) = p_kind);
 begin
   if checked = '{}' then return p_rows; end if;
   checked := hourbell.check_overlap(checked, p_now);
@@ -316,7 +326,8 @@ begin
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v on true;
   tags := hourbell.tag(spaces, tenants, p, queues, times, p_pass);
   with tagged as materialized (
-    select tag, id, queue, checks, hourbell.task(target) as task
+    select tag, id, queue, hourbell.task(target) as task, checks & hourbell.checks_limited() > 0 as limited,
+      checks & hourbell.checks_suspect() > 0 as suspect
     from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
   sizes as materialized (
     select t.queue, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1) as size
@@ -326,7 +337,7 @@ begin
       where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
   suspected as (
     insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
-    select tag, id, queue, p, p_now, checks & 256 > 0, p_generation, task from tagged where checks & 2 > 0),
+    select tag, id, queue, p, p_now, limited, p_generation, task from tagged where suspect),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
     from (select queue, max(tag) as highest from tagged group by queue) as t
@@ -339,11 +350,11 @@ begin
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
     select queue, p, v, highest, p_pass from times)
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select min(tag), max(tag), p_generation, task, queue, p, checks & 256 > 0, array_agg(id order by tag, id)
+  select min(tag), max(tag), p_generation, task, queue, p, limited, array_agg(id order by tag, id)
   from (
-    select tag, id, queue, checks, task, s.size, row_number() over (partition by queue, task order by tag, id) - 1 as nth
-    from tagged join sizes as s using (queue) where checks & 2 = 0) as t
-  group by queue, task, checks & 256 > 0, case when checks & 256 > 0 then -1 - nth else nth / size end
+    select tag, id, queue, task, limited, s.size, row_number() over (partition by queue, task order by tag, id) - 1 as nth
+    from tagged join sizes as s using (queue) where not suspect) as t
+  group by queue, task, limited, case when limited then -1 - nth else nth / size end
   order by queue, min(tag);
 end $$;
 

@@ -1,4 +1,5 @@
--- Awaiting: executions that their targets have accepted. They are leased by session 0, which never ends.
+-- Awaiting: executions that their targets have accepted. They are leased by a session that never ends
+-- (`awaiting_session`).
 
 -- Whether no outcome has been reported yet. Not `outcome is null`, which is the condition of the index ordered by time:
 -- the planner would scan all of that index for one id.
@@ -23,12 +24,12 @@ begin
   into ids, fences, begun, took
   from noted as a cross join lateral (
     select claimed_at from hourbell.leased as l
-    where l.session = 0 and l.fence = a.fence and l.ids = array[a.id] offset 0) as l;
+    where l.session = hourbell.awaiting_session() and l.fence = a.fence and l.ids = array[a.id] offset 0) as l;
   if ids is null then return '{}'; end if;
   n := cardinality(ids);
   select s.refused into refused from hourbell.settle(
-    0, '00000000-0000-0000-0000-000000000000', p_now, ids, fences, begun, took, array(select generate_series(1, n)),
-    array_fill(3::smallint, array[n]), array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
+    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, ids, fences, begun, took, array(select generate_series(1, n)),
+    array_fill(hourbell.outcome_cancelled(), array[n]), array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
     array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
   return array(select unnest(ids) except select unnest(refused));
 end $$;
@@ -62,7 +63,7 @@ declare released boolean;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   select s.freed into released from hourbell.settle(
-    0, '00000000-0000-0000-0000-000000000000', p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
+    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
     p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
   update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
   where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.is_awaiting(a);

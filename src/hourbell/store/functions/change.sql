@@ -5,17 +5,6 @@
 -- `create_jobs`), the job, its membership, its executions (those that another transaction has locked are skipped), the
 -- limits that they release, its monitors.
 
--- Names of stored numbers.
-create or replace function hourbell.job_scheduled() returns smallint language sql immutable parallel safe return 0::smallint;
-create or replace function hourbell.job_paused() returns smallint language sql immutable parallel safe return 1::smallint;
-create or replace function hourbell.job_completed() returns smallint language sql immutable parallel safe return 2::smallint;
-create or replace function hourbell.job_cancelled() returns smallint language sql immutable parallel safe return 3::smallint;
-create or replace function hourbell.fate_cancelled() returns smallint language sql immutable parallel safe return 2::smallint;
-create or replace function hourbell.fate_superseded() returns smallint language sql immutable parallel safe return 3::smallint;
-create or replace function hourbell.origin_schedule() returns smallint language sql immutable parallel safe return 0::smallint;
-create or replace function hourbell.deadline_to_start() returns smallint language sql immutable parallel safe return 0::smallint;
-create or replace function hourbell.deadline_to_finish() returns smallint language sql immutable parallel safe return 1::smallint;
-
 -- A job document with the status of its job, as the audit stores it.
 create or replace function hourbell.with_status(p_spec text, p_status smallint) returns json
 language sql immutable
@@ -135,7 +124,7 @@ begin
   perform hourbell.release_limits(array[p_job], true, p_now);  -- it waits for its new limits
   insert into hourbell.deadlines (at, id, kind)
   select at, p_job, kind
-  from (values (desired.start_by, hourbell.deadline_to_start()), (desired.finish_by, hourbell.deadline_to_finish())) as d(at, kind)
+  from (values (desired.start_by, hourbell.deadline_start()), (desired.finish_by, hourbell.deadline_finish())) as d(at, kind)
   where at is not null;
   if p_change.status = hourbell.job_paused() then
     insert into hourbell.paused (id) values (p_job);

@@ -52,7 +52,7 @@ begin
   newest := hourbell.generation();
   if session.all_queues then session.queues := hourbell.all_queues(); end if;
   if session.tasks is not null then
-    fitting := session.tasks || 0;
+    fitting := session.tasks || hourbell.task_any();
     mixed := array(select f.queue from hourbell.queue_workers as f where f.mixed and f.queue = any (session.queues));
   end if;
 
@@ -346,14 +346,14 @@ begin
         select * into j from hourbell.jobs where id = e.job;
       end if;
       if exists (select from hourbell.cancellations where id = e.id) then
-        fate := 2; why := 'cancelled';
+        fate := hourbell.fate_cancelled(); why := 'cancelled';
       elsif e.job is not null and (j.id is null or e.version < j.valid_from) then
-        fate := 3; why := j.outdated;
+        fate := hourbell.fate_superseded(); why := j.outdated;
       elsif e.attempt = 0 and e.start_by < p_now then
-        fate := 4; why := 'start_deadline';
+        fate := hourbell.fate_skipped(); why := 'start_deadline';
       elsif e.finish_by < p_now then
-        fate := 1; why := 'deadline';
-      elsif j.max_runs is not null and e.origin = 0 and e.attempt = 0 and e.fence = 0 then
+        fate := hourbell.fate_dead(); why := 'deadline';
+      elsif j.max_runs is not null and e.origin = hourbell.origin_schedule() and e.attempt = 0 and e.fence = 0 then
         perform from hourbell.jobs where id = j.id for no key update skip locked;
         if not found then
           -- Another transaction is changing the job. Its client may have stopped, which cannot be detected, so the
@@ -363,9 +363,9 @@ begin
         end if;
         update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs;
         if not found then
-          fate := 4; why := 'max_runs';
+          fate := hourbell.fate_skipped(); why := 'max_runs';
         end if;
-        if fate = 4 or j.runs + 1 >= j.max_runs then
+        if fate is not null or j.runs + 1 >= j.max_runs then
           perform hourbell.complete_job(p_now, j.id);
         end if;
       end if;
@@ -463,9 +463,9 @@ end $$;
 -- Whether a limit of its queue, tenant or target applies to an execution.
 create or replace function hourbell.is_limited(e hourbell.executions) returns boolean
 language sql stable
-return exists (select from hourbell.limits as l where l.kind = 1 and l.key = e.queue)
-  or exists (select from hourbell.limits as l where l.kind = 2 and l.key = e.tenant)
-  or exists (select from hourbell.limits as l where l.kind = 3 and l.key = e.target);
+return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_queue() and l.key = e.queue)
+  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
+  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
 
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
 -- holds no lock, so no transaction waits for it.
@@ -514,7 +514,7 @@ begin
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
   cross join lateral (
     select ctid as row from hourbell.ready as r
-    where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v and (s.tasks is null or r.task = any (s.tasks || 0))
+    where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v and (s.tasks is null or r.task = any (s.tasks || hourbell.task_any()))
     order by r.tag limit 1) as r
   where s.id = p_session order by p.priority limit 1;
   if slab is null then return false; end if;

@@ -7,7 +7,8 @@ create or replace function hourbell.recorded_since(
 language sql stable as $$
   with origins as not materialized (
     select scheduled_for as first, coalesce(missed_through, scheduled_for) as last from hourbell.ledger
-    where job = p_job and job <> id and origin = 0 and status <> 3 and recorded_at >= p_since - interval '1 day')
+    where job = p_job and job <> id and origin = hourbell.origin_schedule() and status <> hourbell.fate_superseded()
+      and recorded_at >= p_since - interval '1 day')
   select * from origins where first > p_since
   union all
   (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest where last > p_since)
@@ -23,7 +24,8 @@ declare
   passed int := width_bucket(p_now, p_occurrences);
 begin
   if passed > 0 then
-    perform hourbell.produce(p_members, p_occurrences[:passed], p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
+    perform hourbell.produce(
+      p_members, p_occurrences[:passed], p_now, p_occurrences[1] < p_now - p_grace, true, p_grace, p_now);
   end if;
   perform hourbell.produce(p_members, p_occurrences[passed + 1:], p_now, false, true, p_grace, p_now);
 end $$;
@@ -67,7 +69,8 @@ begin
   -- further than its timetable.
   living := array(
     select id from hourbell.executions
-    where job = any (array(select job from unnest(joiners) where version > 1)) and origin = 0 for key share skip locked);
+    where job = any (array(select job from unnest(joiners) where version > 1)) and origin = hourbell.origin_schedule()
+    for key share skip locked);
   select array_agg(m), array_agg(had), array_agg(reached) into apart, hads, reaches
   from unnest(joiners) as m
   cross join lateral (
@@ -76,7 +79,7 @@ begin
       select first, last from hourbell.recorded_since(m.job, m.active_since)
       union all
       select occurrence, occurrence from hourbell.executions
-      where job = m.job and origin = 0 and occurrence > m.active_since) as each_of_them) as since
+      where job = m.job and origin = hourbell.origin_schedule() and occurrence > m.active_since) as each_of_them) as since
   where m.version > 1 and not isempty(had);
   beyond := (select max(at) from unnest(reaches) as at where at > p_through);
   if beyond is not null then return; end if;

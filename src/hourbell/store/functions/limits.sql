@@ -1,6 +1,4 @@
--- Limits as the gate sees them.
--- Blockers, wherever there is a `kind`: 1 queue, 2 tenant, 3 target, 4 concurrency key, 5 job, 6 queue and task (no
--- worker of the queue serves the task).
+-- Limits as the gate sees them. A blocker is a (kind, key); codes.sql names the kinds.
 -- `kind + 0`: a lookup by id must not become one by kind: statistics may say that no row of the kind exists.
 
 -- The tag space of rows parked by a blocker. The tag space of the ready rows of a queue is the queue's number.
@@ -8,28 +6,35 @@ create or replace function hourbell.tag_space(p_kind smallint, p_key bigint) ret
 language sql immutable
 return (p_kind::bigint << 56) + p_key;
 
--- The task number of an execution: 0 unknown, 1 a webhook.
+-- The task number of an execution.
 create or replace function hourbell.task(p_target int) returns int
 language sql immutable
-return case when p_target > 0 then 1 else coalesce(-p_target, 0) end;
+return case when p_target > 0 then hourbell.task_webhook() else coalesce(-p_target, hourbell.task_any()) end;
 
--- The key of a queue and a task as a blocker of kind 6.
+-- The key of a queue and a task as a blocker.
 create or replace function hourbell.task_key(p_queue bigint, p_task int) returns bigint
 language sql immutable
 return (p_queue << 32) + p_task;
 
 -- The key of the blocker of a kind that applies to an execution; null: none.
-create or replace function hourbell.blocker_id(p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint) returns bigint
+create or replace function hourbell.blocker_id(
+  p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint
+) returns bigint
 language sql immutable
-return case p_kind when 1 then p_queue when 2 then p_tenant when 3 then p_target when 4 then p_key
-  when 6 then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
+return case p_kind
+  when hourbell.blocker_queue() then p_queue
+  when hourbell.blocker_tenant() then p_tenant
+  when hourbell.blocker_target() then p_target
+  when hourbell.blocker_key() then p_key
+  when hourbell.blocker_task() then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
 -- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
 -- with that key waits for its end. Offers that were not claimed have cost no token.
 create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with released as (
-    delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> 4) returning kind, key),
+    delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> hourbell.blocker_key())
+    returning kind, key),
   offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)
   insert into hourbell.gate_wakeups (at, kind, key)
   select p_now, kind, key from released union select p_now, kind, key from offered
@@ -42,16 +47,18 @@ create or replace function hourbell.wake_blockers(
   insert into hourbell.gate_wakeups (at, kind, key)
   select distinct p_now, s.kind, s.key
   from (
-    select 1::smallint as kind, unnest(p_queues)::bigint as key union all
-    select 2::smallint, unnest(p_tenants) union all select 3::smallint, unnest(p_targets) union all
-    select 4::smallint, unnest(p_keys)) as s
+    select hourbell.blocker_queue() as kind, unnest(p_queues)::bigint as key union all
+    select hourbell.blocker_tenant(), unnest(p_tenants) union all
+    select hourbell.blocker_target(), unnest(p_targets) union all
+    select hourbell.blocker_key(), unnest(p_keys)) as s
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
 -- Wakes jobs of which an execution that restricts overlap has ended.
 create or replace function hourbell.wake_jobs(p_jobs bigint[], p_now timestamptz) returns void
 language sql as $$
-  insert into hourbell.gate_wakeups (at, kind, key) select distinct p_now, 5, job from unnest(p_jobs) as j(job)
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select distinct p_now, hourbell.blocker_job(), job from unnest(p_jobs) as j(job)
 $$;
 
 -- Rate limits. A start takes a token out of its bucket at the moment of the start, so at most rate * T + burst
@@ -182,7 +189,7 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
 $$;
 
 -- Takes rows that may proceed out of `parked`: for every blocker with a wake, as many as it has room for, in order.
--- They are returned as due rows whose `checks` say, from 16 up, where they were parked; the gate checks them again.
+-- They are returned as due rows whose `checks` say for what they were parked; the gate checks them again.
 create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
 returns hourbell.due[]
 language plpgsql
@@ -205,16 +212,18 @@ begin
   from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
   served := hourbell.serving_sessions();  -- after the wakes were read, so that it is not older than they are
-  queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = 1);
+  queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = hourbell.blocker_queue());
   if queues <> '{}' then
     perform hourbell.note_queue_workers(q::smallint, served) from unnest(queues) as q;
-    perform hourbell.unready_unserved(array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
+    perform hourbell.unready_unserved(
+      array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
     perform hourbell.unready_unserved_tasks(queues, served, p_limit, p_now);
     select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
     from (
       select kind, key from unnest(kinds, keys) as n(kind, key)
       union  -- each once: a row parked under a blocker would be picked once per duplicate
-      select 6::smallint, t.key from unnest(queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
+      select hourbell.blocker_task(), t.key
+      from unnest(queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
       where not hourbell.lacks_task(served, t.key)) as n(kind, key);
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
@@ -222,15 +231,17 @@ begin
   select array_agg(room order by pos) into rooms
   from (
     select pos, case
-      when n.kind = 5 then 1000
-      when n.kind = 4 then (
+      when n.kind = hourbell.blocker_job() then 1000
+      when n.kind = hourbell.blocker_key() then (
         select e.key_limit from (
-          select id from hourbell.parked as p where p.kind = 4 and p.key = n.key order by p.priority, p.rank, p.id limit 1) as p
+          select id from hourbell.parked as p where p.kind = hourbell.blocker_key() and p.key = n.key
+          order by p.priority, p.rank, p.id limit 1) as p
         cross join lateral (select key_limit from hourbell.executions as e where e.id = p.id offset 0) as e)
-        - (select count(*) from hourbell.limit_holds as h where h.kind = 4 and h.key = n.key)
-      when n.kind = 1 and not hourbell.is_queue_served(served, n.key) then 0
-      when n.kind = 6 and hourbell.lacks_task(served, n.key) then 0
-      else coalesce((select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
+        - (select count(*) from hourbell.limit_holds as h where h.kind = hourbell.blocker_key() and h.key = n.key)
+      when n.kind = hourbell.blocker_queue() and not hourbell.is_queue_served(served, n.key) then 0
+      when n.kind = hourbell.blocker_task() and hourbell.lacks_task(served, n.key) then 0
+      else coalesce((
+        select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
@@ -239,7 +250,9 @@ begin
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
     left join lateral (
-      select priority from hourbell.parked as p where p.kind = n.kind and p.key = n.key and p_from_below and n.kind not in (4, 5)
+      select priority from hourbell.parked as p
+      where p.kind = n.kind and p.key = n.key and p_from_below
+        and n.kind not in (hourbell.blocker_key(), hourbell.blocker_job())
       order by p.priority desc limit 1) as least_urgent on true
     cross join lateral (
       select ctid as row, id from hourbell.parked as p
@@ -249,7 +262,8 @@ begin
   gone as (
     delete from hourbell.parked where ctid = any (array(select row from picked)) returning kind, id)
   select array_agg(row(e.run_at, e.id, e.tenant, e.queue, e.priority,
-      (e.overlap > 0)::int + 2 * (e.crashes > 1)::int + 16 * g.kind, e.target, e.key)::hourbell.due order by p.pos, p.id),
+      hourbell.checks_of(e.overlap, e.crashes) + hourbell.checks_parked(g.kind), e.target, e.key)::hourbell.due
+      order by p.pos, p.id),
     array(
       select count(p.pos)::int from unnest(kinds) with ordinality as n(kind, pos) left join picked as p on p.pos = n.pos
       group by n.pos order by n.pos)
@@ -264,7 +278,8 @@ begin
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
   from unnest(kinds, keys, rooms, counts) as n(kind, key, room, taken)
   where exists (select from hourbell.parked as p where p.kind = n.kind and p.key = n.key offset 0)
-    and (n.room > n.taken or (n.kind < 4 and hourbell.next_reservation_at(n.kind, n.key, p_now) is not null));
+    and (n.room > n.taken or (
+      n.kind = any (hourbell.limit_kinds()) and hourbell.next_reservation_at(n.kind, n.key, p_now) is not null));
   return coalesce(taken, '{}');
 end $$;
 
@@ -292,7 +307,7 @@ begin
   if left_behind is null then return; end if;
   perform hourbell.release_limits(left_behind, false, p_now);
   perform hourbell.requeue(left_behind);
-  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, unnest(p_queues);
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, hourbell.blocker_queue(), unnest(p_queues);
 end $$;
 
 -- The earliest time at which the next row parked under a rate limit can start; null: it is no rate limit.
@@ -329,9 +344,9 @@ declare
   floors float8[];
   tags float8[];
 begin
-  if p_kind = 4 then
+  if p_kind = hourbell.blocker_key() then
     insert into hourbell.parked (kind, key, priority, rank, id)
-    select 4, r.key, 0, extract(epoch from r.run_at), r.id from unnest(p_rows) as r;
+    select hourbell.blocker_key(), r.key, 0, extract(epoch from r.run_at), r.id from unnest(p_rows) as r;
     return;
   end if;
   spaces := array(
@@ -365,12 +380,16 @@ begin
     select r, k.most, k.holding from unnest(p_rows) as r
     cross join lateral (
       select e.key_limit as most,
-        exists (select from hourbell.limit_holds as h where h.id = e.id and h.kind + 0 = 4 offset 0) as holding
+        exists (
+          select from hourbell.limit_holds as h
+          where h.id = e.id and h.kind + 0 = hourbell.blocker_key() offset 0) as holding
       from hourbell.executions as e where e.id = r.id offset 0) as k
     where (r).key is not null),
   used as materialized (
-    select key, (select count(*) from hourbell.limit_holds as h where h.kind = 4 and h.key = k.key) as n,
-      exists (select from hourbell.parked as p where p.kind = 4 and p.key = k.key offset 0) as waited_for,
+    select key,
+      (select count(*) from hourbell.limit_holds as h where h.kind = hourbell.blocker_key() and h.key = k.key) as n,
+      exists (
+        select from hourbell.parked as p where p.kind = hourbell.blocker_key() and p.key = k.key offset 0) as waited_for,
       d.run_at as next_at, d.id as next_id
     from (
       select distinct on ((r).key) (r).key as key, (r).run_at as first_at, (r).id as first_id
@@ -385,7 +404,8 @@ begin
       where d.key = k.key and d.run_at <= p_now and (found.run_at, found.id) < (k.first_at, k.first_id)
       order by run_at, id limit 1 for update skip locked) as earlier on true
     cross join lateral (
-      select case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.run_at else found.run_at end as run_at,
+      select
+        case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.run_at else found.run_at end as run_at,
         case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.id else found.id end as id) as d),
   fit as (
     select (r).id, u.key, bool_and(
@@ -395,25 +415,26 @@ begin
       select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as place
       from candidates as c where not c.holding) as c
     join used as u on u.key = (c.r).key
-    where not u.waited_for or (c.r).checks >> 4 = 4),
-  taken as (insert into hourbell.limit_holds (kind, key, id) select 4, key, id from fit where fits),
+    where not u.waited_for or hourbell.parked_for((c.r).checks) = hourbell.blocker_key()),
+  taken as (
+    insert into hourbell.limit_holds (kind, key, id) select hourbell.blocker_key(), key, id from fit where fits),
   -- Keys with free places whose executions are parked anyway are checked again.
   again as (
     insert into hourbell.gate_wakeups (at, kind, key)
-    select distinct p_now + interval '10 milliseconds', 4::smallint, u.key
+    select distinct p_now + interval '10 milliseconds', hourbell.blocker_key(), u.key
     from candidates as c join used as u on u.key = (c.r).key
     left join (select key, count(*) as n from fit where fits group by key) as f on f.key = u.key
     where not c.holding and (c.r).id not in (select id from fit where fits) and u.n + coalesce(f.n, 0) < c.most)
   select array_agg(r) into staying from candidates
   where not holding and (r).id not in (select id from fit where fits);
   if staying is null then return p_rows; end if;
-  perform hourbell.park(4::smallint, staying, 0::smallint, p_now, p_pass);
-  perform hourbell.wake_next(4::smallint, staying, p_now);
+  perform hourbell.park(hourbell.blocker_key(), staying, 0::smallint, p_now, p_pass);
+  perform hourbell.wake_next(hourbell.blocker_key(), staying, p_now);
   return array(select r from unnest(p_rows) as r where id not in (select id from unnest(staying)));
 end $$;
 
 -- Of these due executions, all of one priority, those that may proceed. They take what they need; the others are
--- parked. `checks` of an execution that proceeds has 256 if it holds something.
+-- parked. `checks` of an execution that proceeds has `checks_limited` if it holds something.
 -- First comes the key, which a parked execution keeps; then target, tenant and queue, which only executions that
 -- proceed take. An execution that was parked at one of these has passed those before it, and does not wait there again.
 create or replace function hourbell.apply_limits(
@@ -427,24 +448,29 @@ declare
   staying hourbell.due[];
   blocker smallint;
 begin
-  foreach blocker in array array[6, 3, 2, 1]::smallint[] loop
+  foreach blocker in array array[
+    hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant(), hourbell.blocker_queue()]
+  loop
     with candidates as materialized (
       select r, hourbell.blocker_id(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
       from unnest(going) as r),
     limited as materialized (
-      select s.key, case when l.key is null or (blocker = 1 and not hourbell.is_queue_served(p_served, s.key)) then 0
+      select s.key, case
+          when l.key is null or (
+            blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_served, s.key)) then 0
           else hourbell.limit_room(l, p_now) end as room,
         exists (
           select from hourbell.parked as p
           where p.kind = blocker and p.key = s.key and p.priority <= p_priority offset 0) as waited_for
       from (select distinct key from candidates where key is not null) as s
       left join lateral (select * from hourbell.limits as l where l.kind = blocker and l.key = s.key) as l on true
-      where l.key is not null or (blocker = 1 and not hourbell.is_queue_served(p_served, s.key))
-        or (blocker = 6 and hourbell.lacks_task(p_served, s.key))),
+      where l.key is not null
+        or (blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_served, s.key))
+        or (blocker = hourbell.blocker_task() and hourbell.lacks_task(p_served, s.key))),
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
-      where not l.waited_for or (c.r).checks >> 4 between 1 and blocker)
+      where not l.waited_for or hourbell.parked_for((c.r).checks) between hourbell.blocker_queue() and blocker)
     select array_agg(r order by pos) into staying from candidates as c join limited as l using (key)
     where (c.r).id not in (select id from fit where fits);
     continue when staying is null;
@@ -458,16 +484,16 @@ begin
   with known as materialized (
     select l as limit, l.kind, l.key
     from (
-      select distinct 1::smallint as kind, queue::bigint as key from unnest(going)
-      union all select distinct 2::smallint, tenant from unnest(going)
-      union all select distinct 3::smallint, target from unnest(going) where target is not null) as s
+      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(going)
+      union all select distinct hourbell.blocker_tenant(), tenant from unnest(going)
+      union all select distinct hourbell.blocker_target(), target from unnest(going) where target is not null) as s
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l),
   limited as materialized (
     select l.limit, s.id
     from (
-      select 1::smallint as kind, queue::bigint as key, id from unnest(going)
-      union all select 2::smallint, tenant, id from unnest(going)
-      union all select 3::smallint, target, id from unnest(going) where target is not null) as s
+      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(going)
+      union all select hourbell.blocker_tenant(), tenant, id from unnest(going)
+      union all select hourbell.blocker_target(), target, id from unnest(going) where target is not null) as s
     join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
     insert into hourbell.limit_holds (kind, key, id)
@@ -476,7 +502,8 @@ begin
     insert into hourbell.rate_reservations (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
-      (r.checks & 3) + 256 * (r.key is not null or r.id in (select id from limited))::int,
+      (r.checks & (hourbell.checks_overlap() | hourbell.checks_suspect())) + case
+        when r.key is not null or r.id in (select id from limited) then hourbell.checks_limited() else 0 end,
       r.target, r.key)::hourbell.due order by r.pos)
   into going
   from unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
@@ -486,16 +513,20 @@ end $$;
 -- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that
 -- the same blocker would stop are moved along at once: one by one, a million of them would keep the gate busy for
 -- hours.
-create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint) returns hourbell.due[]
+create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint)
+returns hourbell.due[]
 language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare followers hourbell.due[];
 begin
   with lines as materialized (
-    select distinct (checks >> 4)::smallint as kind, hourbell.blocker_id((checks >> 4)::smallint, queue, tenant, target, key) as key,
+    select distinct hourbell.parked_for(checks) as kind,
+      hourbell.blocker_id(hourbell.parked_for(checks), queue, tenant, target, key) as key,
       hourbell.blocker_id(p_kind, queue, tenant, target, key) as blocked
-    from unnest(p_rows) where checks >> 4 between 1 and 3 and (p_kind = 6 or checks >> 4 > p_kind)),
+    from unnest(p_rows)
+    where hourbell.parked_for(checks) = any (hourbell.limit_kinds())
+      and (p_kind = hourbell.blocker_task() or hourbell.parked_for(checks) > p_kind)),
   picked as materialized (
     select p.row, e.executions as e, l.kind
     from lines as l
@@ -503,10 +534,11 @@ begin
       select ctid as row, id from hourbell.parked as p where p.kind = l.kind and p.key = l.key and p.priority = p_priority
       order by p.rank, p.id limit 1000 for update skip locked) as p
     cross join lateral (select e as executions from hourbell.executions as e where e.id = p.id offset 0) as e
-    where hourbell.blocker_id(p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key) = l.blocked),
+    where l.blocked = hourbell.blocker_id(
+      p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key)),
   gone as (delete from hourbell.parked where ctid = any (array(select row from picked)) returning id)
   select array_agg(row((e).run_at, (e).id, (e).tenant, (e).queue, (e).priority,
-      ((e).overlap > 0)::int + 2 * ((e).crashes > 1)::int + 16 * kind, (e).target, (e).key)::hourbell.due)
+      hourbell.checks_of((e).overlap, (e).crashes) + hourbell.checks_parked(kind), (e).target, (e).key)::hourbell.due)
   into followers from picked where exists (select from gone where gone.id = (e).id);
   return coalesce(followers, '{}');
 end $$;
@@ -519,7 +551,7 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   select w.at, s.kind, s.key
   from (
     select distinct p_kind as kind, hourbell.blocker_id(p_kind, r.queue, r.tenant, r.target, r.key) as key
-    from unnest(p_rows) as r where p_kind < 4) as s
+    from unnest(p_rows) as r where p_kind = any (hourbell.limit_kinds())) as s
   cross join lateral (select hourbell.next_reservation_at(s.kind, s.key, p_now) as at) as w
   where w.at is not null and not exists (
     select from hourbell.gate_wakeups as p where p.kind = s.kind and p.key = s.key and p.at <= w.at offset 0)
@@ -528,8 +560,8 @@ language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off 
   from (
     select distinct k.kind, hourbell.blocker_id(k.kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r
-    cross join unnest(array[1, 2, 3]::smallint[]) as k(kind)
-    where k.kind <> p_kind and (k.kind > p_kind or k.kind = r.checks >> 4)) as s
+    cross join unnest(hourbell.limit_kinds()) as k(kind)
+    where k.kind <> p_kind and (k.kind > p_kind or k.kind = hourbell.parked_for(r.checks))) as s
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 
@@ -555,7 +587,9 @@ begin
     from (select * from hourbell.leases offset 0) as l
     -- A transaction that ends one of them waits until this commits, and then sees `limited`.
     cross join lateral (select * from hourbell.executions as e where e.id = l.id for no key update skip locked) as e
-    cross join lateral (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
+    cross join lateral (values
+      (hourbell.blocker_queue(), e.queue::bigint), (hourbell.blocker_tenant(), e.tenant),
+      (hourbell.blocker_target(), e.target)) as s(kind, key)
     where e.fence < l.fence),
   limited as materialized (
     select distinct c.kind, c.key from unnest(these) as c cross join lateral (
@@ -584,7 +618,9 @@ end $$;
 create or replace function hourbell.may_start(e hourbell.executions) returns boolean
 language sql volatile as $$
   select not exists (
-    select from (values (1::smallint, e.queue::bigint), (2::smallint, e.tenant), (3::smallint, e.target)) as s(kind, key)
+    select from (values
+      (hourbell.blocker_queue(), e.queue::bigint), (hourbell.blocker_tenant(), e.tenant),
+      (hourbell.blocker_target(), e.target)) as s(kind, key)
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l
     where hourbell.is_recount_pending(l.kind, l.key)
       or l.max_concurrency < (select count(*) from hourbell.limit_holds as h where h.kind = l.kind and h.key = l.key)
@@ -666,7 +702,7 @@ begin
   select * into s from hourbell.retaggings limit 1;
   if not found then return exists (select from hourbell.weight_changes); end if;
 
-  if s.space < hourbell.tag_space(1::smallint, 0) then
+  if s.space < hourbell.tag_space(hourbell.blocker_queue(), 0) then  -- of ready rows
     -- No tag may end up below the virtual time, which has moved since the stretch began.
     if s.factor < 1 then
       s.v := greatest(s.v, (

@@ -11,7 +11,7 @@ return (p_prefix is null or starts_with(p_spec::json ->> 'name', p_prefix))
 -- Whether a row of the ledger is a death undone by a replay: the execution is live again, or has ended again later.
 create or replace function hourbell.was_replayed(p_id bigint, p_status smallint, p_recorded_at timestamptz) returns boolean
 language sql stable
-return p_status = 1
+return p_status = hourbell.fate_dead()
   and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
 
 -- The status of an execution that has not ended, derived from where it is; the only place that decides it.
@@ -23,7 +23,7 @@ create or replace function hourbell.live_status(
 ) returns text
 language sql immutable
 return case
-  when p_session = 0 then 'AWAITING'
+  when p_session = hourbell.awaiting_session() then 'AWAITING'
   when p_session is not null then 'RUNNING'
   when not p_in_paused and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
@@ -86,7 +86,7 @@ return (
     union all
     (select worker from hourbell.past_sessions as l where l.id = s.id offset 0)
     limit 1) as w
-  where s.id <> 0);
+  where s.id <> hourbell.awaiting_session());
 
 -- What is shown with an execution besides its own row, with names instead of numbers.
 create or replace function hourbell.display_columns(

@@ -18,7 +18,7 @@ begin
       cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e
       cross join lateral (
         select timetable, valid_from, spec::json as spec from hourbell.jobs as j where j.id = e.job offset 0) as j
-      where r.run_at < p_now - p_grace and e.origin = 0 and e.run_at = e.occurrence
+      where r.run_at < p_now - p_grace and e.origin = hourbell.origin_schedule() and e.run_at = e.occurrence
         and e.version >= j.valid_from)  -- otherwise its claim supersedes it
     select id from late where case policy
       when 'skip' then true
@@ -26,7 +26,8 @@ begin
       -- `latest`: whether the job has an occurrence after this one and up to now: one that is planned,
       else exists (
           select from hourbell.executions as e
-          where e.job = late.job and e.origin = 0 and e.occurrence > late.occurrence and e.occurrence <= p_now offset 0)
+          where e.job = late.job and e.origin = hourbell.origin_schedule() and e.occurrence > late.occurrence
+            and e.occurrence <= p_now offset 0)
         -- or the next one of its timetable, or one in a fire that is being fanned out,
         or exists (
           select from hourbell.timetables as t
@@ -46,10 +47,11 @@ begin
         or exists (
           select from hourbell.ledger as l
           where l.job = late.job and l.job <> l.id and l.scheduled_for > late.occurrence and l.scheduled_for <= p_now
-            and l.recorded_at >= late.occurrence - interval '1 day' and l.origin = 0 and l.status <> 3 offset 0)
+            and l.recorded_at >= late.occurrence - interval '1 day' and l.origin = hourbell.origin_schedule()
+            and l.status <> hourbell.fate_superseded() offset 0)
       end);
   if missed = '{}' then return p_rows; end if;
-  perform hourbell.discard(missed, array_fill(4::smallint, array[cardinality(missed)]),
+  perform hourbell.discard(missed, array_fill(hourbell.fate_skipped(), array[cardinality(missed)]),
     array_fill('misfire'::text, array[cardinality(missed)]), p_now);
   return array(
     select r from (select r, row_number() over () as pos from unnest(p_rows) as r) as rows

@@ -9,15 +9,17 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_ha
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
-  select case l.status when 0 then 1 else 4 end, l.finished_at, l.scheduled_for, l.id, l.job, l.tenant, l.attempt, l.reason,
-    l.error, l.spec
+  select case l.status when hourbell.fate_succeeded() then hourbell.event_success() else hourbell.event_dead_letter() end,
+    l.finished_at, l.scheduled_for, l.id, l.job, l.tenant, l.attempt, l.reason, l.error, l.spec
   from unnest(p_ids, p_notifies) as n(id, notifies)
   cross join lateral (
     select * from hourbell.ledger where id = n.id and job <> id and recorded_at = p_now
     union all
     -- with `=` the planner would lose the condition job = id, and the index that has it
     select * from hourbell.ledger where id = any (array[n.id]) and job = id and recorded_at = p_now) as l
-  where n.notifies & case l.status when 0 then 1 when 1 then 4 else 0 end <> 0;
+  where n.notifies & case l.status
+    when hourbell.fate_succeeded() then hourbell.event_success()
+    when hourbell.fate_dead() then hourbell.event_dead_letter() else 0 end <> 0;
 end $$;
 
 -- Writes notices of executions of which an attempt has just failed and that will be retried.
@@ -26,10 +28,10 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
-  select 2, (last ->> 'finished_at')::timestamptz, e.occurrence, e.id, coalesce(e.job, e.id), e.tenant, e.attempt,
-    last ->> 'reason', last ->> 'error', e.spec
+  select hourbell.event_failure(), (last ->> 'finished_at')::timestamptz, e.occurrence, e.id, coalesce(e.job, e.id),
+    e.tenant, e.attempt, last ->> 'reason', last ->> 'error', e.spec
   from hourbell.executions as e cross join lateral (select e.history -> -1 as last) as h
-  where e.id = any (p_ids) and e.notifies & 2 <> 0;
+  where e.id = any (p_ids) and e.notifies & hourbell.event_failure() <> 0;
 end $$;
 
 -- Takes notices out of the outbox and creates their notifications: notification k is about the notice p_about[k]. A
@@ -49,11 +51,14 @@ begin
   made as (
     insert into hourbell.executions
       (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
-    select base | (nextval('hourbell.ids') & 4194303), p_now, p_now, gone.tenant, 1, p_queue, 3, 3, n.spec, n.target
+    select base | (nextval('hourbell.ids') & 4194303), p_now, p_now, gone.tenant, 1, p_queue,
+      hourbell.priority_low(), hourbell.origin_notification(), n.spec, n.target
     from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
     returning id, tenant, target)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target)
-  select p_now, id, tenant, p_queue, 3, hourbell.level_of(row_number() over (partition by tenant)), target from made;
+  select p_now, id, tenant, p_queue, hourbell.priority_low(),
+    hourbell.level_of(row_number() over (partition by tenant)), target
+  from made;
   get diagnostics sent = row_count;
   return sent;
 end $$;

@@ -26,12 +26,12 @@ begin
     update hourbell.executions as e set run_at = e.run_at + interval '1 microsecond'
     where e.id = any (array(
       select id from hourbell.executions
-      where id = any (array(select id from back where job is not null and origin = 0 and run_at = occurrence))
+      where id = any (array(select id from back where job is not null and origin = hourbell.origin_schedule() and run_at = occurrence))
       for no key update skip locked))
     returning e.id, e.run_at)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
   select coalesce(m.run_at, b.run_at), b.id, tenant, queue, priority,
-    (overlap > 0)::int + 2 * (crashes > 1)::int + hourbell.level_of(row_number() over (partition by tenant)), target, key
+    hourbell.checks_of(overlap, crashes) + hourbell.level_of(row_number() over (partition by tenant)), target, key
   from back as b left join moved as m on m.id = b.id;
   get diagnostics n = row_count;
   return n;
@@ -52,8 +52,8 @@ begin
   from_due as (
     delete from hourbell.due where ctid = any (array(
       select d.row from waiting as w cross join lateral (
-        select ctid as row from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
-          and d.run_at = w.run_at and d.id = w.id
+        select ctid as row from hourbell.due as d
+        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at and d.id = w.id
         for update skip locked) as d))
     returning id),
   from_parked as (
@@ -82,7 +82,7 @@ begin
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
     select id, job, tenant, p_now, reason,
       to_jsonb(gone) - 'status' - 'reason' || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
-    from gone where status = 1),
+    from gone where status = hourbell.fate_dead()),
   granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
   recorded as (
     insert into hourbell.ledger
@@ -92,7 +92,7 @@ begin
       hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec,
       history, case when reason = 'misfire' then 1 end, case when reason = 'misfire' then occurrence end
     from gone)
-  select array_agg(job) filter (where overlap > 0), array_agg(distinct queue), array_agg(distinct tenant),
+  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue), array_agg(distinct tenant),
     array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
     array_agg(id) filter (where notifies <> 0), array_agg(notifies) filter (where notifies <> 0)
   into freed, queues, tenants, targets, keys, noting, notifies from gone;

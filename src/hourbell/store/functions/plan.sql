@@ -120,7 +120,7 @@ begin
         fire.opened_at - p_grace - interval '1 microsecond', fire.occurrences));
       select array_agg(m order by pos), max(total) into chunk, cost
       from (
-        select m, pos, sum(case (m).misfire when 2 then greatest((m).catch_up_limit, in_time) else in_time end)
+        select m, pos, sum(case (m).misfire when hourbell.misfire_all() then greatest((m).catch_up_limit, in_time) else in_time end)
           over (order by pos) as total
         from (select m, row_number() over () as pos from unnest(chunk) as m) as numbered) as counted
       where pos = 1 or total <= room;
@@ -172,8 +172,8 @@ begin
   with gone as (
     delete from hourbell.memberships where ctid = any (places) and job = any (ours) returning job, version),
   completed as (
-    update hourbell.jobs as j set status = 2, updated_at = p_now
-    from gone where j.id = gone.job and j.version = gone.version and j.status = 0)
+    update hourbell.jobs as j set status = hourbell.job_completed(), updated_at = p_now
+    from gone where j.id = gone.job and j.version = gone.version and j.status = hourbell.job_scheduled())
   select count(*) into gone from gone;
   return gone;
 end $$;

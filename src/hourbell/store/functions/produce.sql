@@ -13,9 +13,9 @@ create or replace function hourbell.member_share(
 language sql immutable as $$
   select first, last, case
     when first > last or p_occurrences[first] >= p_opened_at - p_grace then first
-    when m.misfire = 0 then least(misfires + 1, last + 1)
+    when m.misfire = hourbell.misfire_skip() then least(misfires + 1, last + 1)
     when not p_tail and last = cardinality(p_occurrences) then last + 1
-    when m.misfire = 1 then least(misfires + 1, last)
+    when m.misfire = hourbell.misfire_latest() then least(misfires + 1, last)
     else least(misfires + 1, last + 1, greatest(first, last - m.catch_up_limit + 1,
       width_bucket(p_opened_at - make_interval(secs => m.catch_up_seconds), p_occurrences) + 1))
   end
@@ -61,25 +61,28 @@ begin
        target, key, key_limit, notifies)
     select base | (nextval('hourbell.ids') & 4194303), m.job, o.at, o.at,
       o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
-      m.tenant, m.version, m.queue, m.priority, 0, m.overlap, m.at_most_once, m.target, m.key, m.key_limit,
-      m.notifies
+      m.tenant, m.version, m.queue, m.priority,
+      hourbell.origin_schedule(), m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
       select p_occurrences[s.runs_from:s.last] from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
       else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
-    on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do update
+    on conflict (job, occurrence, origin)
+      where job is not null and origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do update
       set version = excluded.version where e.version < excluded.version
     returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.start_by, e.finish_by, e.target, e.key,
       e.xmax = 0 as fresh
   ), timed as (
     insert into hourbell.deadlines (at, id, kind)
     select t.at, made.id, t.kind
-    from made cross join lateral (values (start_by, 0), (finish_by, 1)) as t(at, kind)
+    from made cross join lateral (values
+      (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as t(at, kind)
     where fresh and t.at is not null and (start_by is not null or finish_by is not null)
   )
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int + coalesce(levels[array_position(tenants, tenant)], 0), target, key
+  select run_at, id, tenant, queue, priority,
+    hourbell.checks_of(overlap, 0::smallint) + coalesce(levels[array_position(tenants, tenant)], 0), target, key
   from made where fresh;
   get diagnostics made = row_count;
 
@@ -88,7 +91,8 @@ begin
       (id, job, fence, scheduled_for, recorded_at, missed_through, tenant, version, attempt, missed,
        queue, priority, origin, status, reason)
     select base | (nextval('hourbell.ids') & 4194303), m.job, 0, p_occurrences[s.first], p_now,
-      p_occurrences[s.runs_from - 1], m.tenant, m.version, 0, s.runs_from - s.first, m.queue, m.priority, 0, 4, 'misfire'
+      p_occurrences[s.runs_from - 1], m.tenant, m.version, 0, s.runs_from - s.first, m.queue, m.priority,
+      hourbell.origin_schedule(), hourbell.fate_skipped(), 'misfire'
     from unnest(p_members) as m
     cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
     where s.runs_from > s.first;

@@ -3,7 +3,7 @@
 -- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a
 -- concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
 -- round.
--- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks` 2). Only deaths
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only deaths
 -- of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its retry
 -- policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
@@ -34,9 +34,11 @@ begin
       with lost as materialized (select * from hourbell.leases as l where l.session = expired),
       judged as materialized (
         select h.*, case
-          when exists (select from hourbell.cancellations as c where c.id = h.id offset 0) then 2
-          when e.at_most_once then 1
-          when h.alone and e.crashes - 1 >= hourbell.max_crashes(hourbell.job_spec(e.job, e.spec), p_crash_limit) then 1
+          when exists (select from hourbell.cancellations as c where c.id = h.id offset 0)
+            then hourbell.fate_cancelled()
+          when e.at_most_once then hourbell.fate_dead()
+          when h.alone and e.crashes - 1 >= hourbell.max_crashes(hourbell.job_spec(e.job, e.spec), p_crash_limit)
+            then hourbell.fate_dead()
         end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
         from lost as h
         join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from lost))),
@@ -46,7 +48,7 @@ begin
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
         select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
           hourbell.dead_letter_of(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
-        from gone as e join judged as j using (id) where j.fate = 1),
+        from gone as e join judged as j using (id) where j.fate = hourbell.fate_dead()),
       granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
       recorded as (
         insert into hourbell.ledger
@@ -55,8 +57,8 @@ begin
         select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
           e.attempt + 1,
           hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
-          e.priority, e.origin, j.fate, case j.fate when 2 then 'cancelled' else j.why end, 'the worker was lost', e.spec,
-          e.history
+          e.priority, e.origin, j.fate, case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end,
+          'the worker was lost', e.spec, e.history
         from gone as e join judged as j using (id)),
       again as (
         update hourbell.executions as e
@@ -68,7 +70,8 @@ begin
         where e.id = j.id and e.id = any (array(select id from judged where fate is null)) and e.fence < j.fence
         returning e.id, e.notifies)
       select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
-        (select array_agg(job) from gone where overlap > 0), (select array_agg(id) from again where notifies & 2 <> 0),
+        (select array_agg(job) from gone where overlap <> hourbell.overlap_allow()),
+        (select array_agg(id) from again where notifies & hourbell.event_failure() <> 0),
         (select array_agg(id) from gone where notifies <> 0), (select array_agg(notifies) from gone where notifies <> 0)
       into back, over, freed, failing, noting, notifies from judged as j;
       if failing is not null then perform hourbell.note_failures(failing); end if;
@@ -102,7 +105,7 @@ end $$;
 -- Applies deadlines that have passed: an execution not started in time is SKIPPED, one not finished in time is DEAD,
 -- wherever it is.
 -- `ready` has no index by id, so an execution there is found by scanning all ready rows of its queue and priority. That
--- is done some seconds later, at the next multiple of 5 s, once for all such executions (kinds 2 and 3).
+-- is done some seconds later, at the next multiple of 5 s, once for all such executions (`deadline_in_ready`).
 -- A running execution is taken from its worker. Rows locked by another transaction are left to it, and later to the
 -- claim, which checks the same deadline: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
@@ -124,9 +127,11 @@ begin
   if come is null then return 0; end if;
   taken := hourbell.remove_waiting(array(
     select e.id from unnest(come) as c cross join lateral (
-      select * from hourbell.executions as e where e.id = c.id offset 0) as e where hourbell.is_deadline_passed(c.kind, e, p_now)));
+      select * from hourbell.executions as e where e.id = c.id offset 0) as e
+    where hourbell.is_deadline_passed(c.kind, e, p_now)));
   with over as materialized (
-    select e.id, e.queue, e.priority, min(c.kind % 2) as kind, max(c.kind % 2) as last_kind, bool_or(c.kind > 1) as again
+    select e.id, e.queue, e.priority, min(c.kind % hourbell.deadline_in_ready()) as kind,
+      max(c.kind % hourbell.deadline_in_ready()) as last_kind, bool_or(c.kind >= hourbell.deadline_in_ready()) as again
     from unnest(come) as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
     where hourbell.is_deadline_passed(c.kind, e, p_now)
     group by e.id, e.queue, e.priority),
@@ -138,7 +143,8 @@ begin
   running as materialized (
     select l.session, i.id, l.fence, l.claimed_at
     from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
-    where exists (select from over where last_kind = 1) and i.id = any (array(select id from over where last_kind = 1))),
+    where exists (select from over where last_kind = hourbell.deadline_finish())
+      and i.id = any (array(select id from over where last_kind = hourbell.deadline_finish()))),
   fenced as (
     update hourbell.executions as e
     set fence = l.fence, attempt = attempt + 1, first_started_at = coalesce(first_started_at, l.claimed_at),
@@ -153,7 +159,9 @@ begin
       select id from from_paused union all select id from fenced))),
   looked_for as (
     insert into hourbell.deadlines (at, id, kind)
-    select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id, kind + 2 from missing where not again),
+    select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id,
+      kind + hourbell.deadline_in_ready()
+    from missing where not again),
   places as materialized (select distinct queue, priority from missing where again),
   slabs as (
     delete from hourbell.ready where ctid = any (array(
@@ -185,13 +193,15 @@ begin
     select o.id, o.kind from over as o where o.id = any (taken || array(
       select id from from_paused union all select id from from_ready union all select id from from_suspects))
     union all
-    select id, 1 from fenced)
-  select array_agg(id), array_agg(case kind when 0 then 4 else 1 end::smallint),
-    array_agg(case kind when 0 then 'start_deadline' else 'deadline' end),
+    select id, hourbell.deadline_finish() from fenced)
+  select array_agg(id), array_agg(case kind
+      when hourbell.deadline_start() then hourbell.fate_skipped() else hourbell.fate_dead() end),
+    array_agg(case kind when hourbell.deadline_start() then 'start_deadline' else 'deadline' end),
     (select array_agg(session) from fenced), (select array_agg(fence) from fenced)
   into ids, statuses, reasons, sessions, fences from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
-  perform hourbell.drop_slabs(l.session, array_agg(l.fence)) from unnest(sessions, fences) as l(session, fence) group by l.session;
+  perform hourbell.drop_slabs(l.session, array_agg(l.fence))
+  from unnest(sessions, fences) as l(session, fence) group by l.session;
   taken := array(select unnest(taken) except select unnest(ids));
   if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their deadlines were changed meanwhile
   return cardinality(come);
@@ -199,6 +209,7 @@ end $$;
 
 -- Whether an execution still has this deadline and it has passed. Its own columns decide: the job may have been
 -- rescheduled.
-create or replace function hourbell.is_deadline_passed(p_kind smallint, e hourbell.executions, p_now timestamptz) returns boolean
+create or replace function hourbell.is_deadline_passed(p_kind smallint, e hourbell.executions, p_now timestamptz)
+returns boolean
 language sql immutable
-return case p_kind % 2 when 0 then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;
+return case p_kind % hourbell.deadline_in_ready() when hourbell.deadline_start() then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;

@@ -24,7 +24,7 @@ begin
     cross join lateral (select * from hourbell.dead_letters as d where d.id = w.id and d.id = any (locked) offset 0) as d
     cross join lateral jsonb_populate_record(null::hourbell.executions, d.execution) as e
     left join hourbell.jobs as j on j.id = e.job
-    where e.job is null or j.status <> 3),
+    where e.job is null or j.status <> hourbell.job_cancelled()),
   made as (
     insert into hourbell.executions
       (id, job, occurrence, run_at, fence, start_by, finish_by, first_started_at, tenant, version, attempt, queue, priority,
@@ -33,12 +33,19 @@ begin
     select id, job, occurrence, at, fence, at + make_interval(secs => (said ->> 'start_deadline_seconds')::int),
       at + make_interval(secs => (said ->> 'deadline_seconds')::int), first_started_at, tenant,
       coalesce(job_version, version), attempt, coalesce(job_queue, queue), coalesce(job_priority, priority), origin,
-      case when recurs then coalesce(
-        array_position(array['allow', 'forbid', 'replace', 'queue_one'], said ->> 'overlap_policy') - 1, 0) else 0 end,
+      case
+        when not recurs then hourbell.overlap_allow()
+        when said ->> 'overlap_policy' = 'forbid' then hourbell.overlap_forbid()
+        when said ->> 'overlap_policy' = 'replace' then hourbell.overlap_replace()
+        when said ->> 'overlap_policy' = 'queue_one' then hourbell.overlap_queue_one()
+        else hourbell.overlap_allow() end,
       coalesce(said ->> 'delivery' = 'at_most_once', false), spec, history, updated_at,
       case when recurs then job_target else target end, case when recurs then job_key else key end,
       case when recurs then job_key_limit else key_limit end, attempt, fence, (
-        select coalesce(bit_or(case w.word when 'success' then 1 when 'failure' then 2 else 4 end), 0)
+        select coalesce(bit_or(case w.word
+          when 'success' then hourbell.event_success()
+          when 'failure' then hourbell.event_failure()
+          else hourbell.event_dead_letter() end), 0)
         from json_array_elements(said -> 'notifications') as n(one)
         cross join lateral json_array_elements_text(n.one -> 'on') as w(word))
     from letters
@@ -48,7 +55,8 @@ begin
   noted as (insert into hourbell.replays (id, died_at, replayed_at) select id, died_at, p_now from gone),
   timed as (
     insert into hourbell.deadlines (at, id, kind)
-    select d.at, made.id, d.kind from made cross join lateral (values (start_by, 0), (finish_by, 1)) as d(at, kind)
+    select d.at, made.id, d.kind from made cross join lateral (values
+      (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as d(at, kind)
     where d.at is not null)
   select array_agg(id) into replayed from made;
   if replayed is null then return '{}'; end if;

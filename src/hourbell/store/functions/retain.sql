@@ -116,7 +116,7 @@ begin
   -- Lanes of blockers under which nothing is parked any more.
   delete from hourbell.lanes where ctid = any (array(
     select l.ctid from hourbell.lanes as l
-    where l.space >= hourbell.tag_space(1::smallint, 0) and not exists (
+    where l.space >= hourbell.tag_space(hourbell.blocker_queue(), 0) and not exists (
       select from hourbell.parked as p
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));

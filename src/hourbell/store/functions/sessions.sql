@@ -7,7 +7,8 @@ create or replace function hourbell.open_session(
 )
 language sql volatile as $$
   -- Wake what waits for a worker of these queues.
-  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select p_now, hourbell.blocker_queue(), q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
   insert into hourbell.sessions (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
   values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, coalesce(p_queues, hourbell.all_queues()),
     p_queues is null, case when p_tasks is not null then array(select distinct unnest(p_tasks) order by 1) end, p_slots, p_now,
@@ -43,7 +44,7 @@ begin
   if session.tasks is not null then
     tasks := array(
       select name from hourbell.tasks where id = any (session.tasks)
-      union all select '@webhook' where 1 = any (session.tasks) order by name);
+      union all select '@webhook' where hourbell.task_webhook() = any (session.tasks) order by name);
   end if;
   -- The session of a worker that polls all the time is extended at most once per tenth of the lease.
   if session.renewed_at not between p_now - p_lease / 10 and p_now
@@ -154,7 +155,8 @@ language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = 
 #variable_conflict use_column
 begin
   with gone as (delete from hourbell.sessions where id = p_session returning *)
-  insert into hourbell.gate_wakeups (at, kind, key) select p_now, 1, unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
+  insert into hourbell.gate_wakeups (at, kind, key)
+  select p_now, hourbell.blocker_queue(), unnest(hourbell.queues_of(gone::hourbell.sessions)) from gone;
 end $$;
 
 -- Those of these executions that a session holds, as its claims returned them.

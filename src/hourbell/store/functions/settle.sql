@@ -3,19 +3,21 @@
 -- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
--- kinds: 0 succeeded, 1 failed and to be retried after p_delays seconds, 2 dead, 3 cancelled, 4 given back unstarted,
--- to wait for p_reasons if given, 5 accepted by its target, which has p_delays seconds to report how it ended, with a
--- token whose digest is in p_results, 6 dead, and its job is to be paused.
--- p_reasons: why it is dead, or the kind of failure of one that is retried. p_failures: the kind of failure of one that
--- is dead.
--- Returns the ids that were refused: no longer leased by this session, or not under this fence. Their rows are untouched. freed: whether
--- other executions may be waiting for limits that were released.
+-- p_kinds: hourbell.outcome_… in codes.sql.
+-- p_delays: the seconds until a retry, or for which one that was given back waits; for one that its target has accepted,
+--   the seconds that the target has to report how it ended.
+-- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was given back waits for.
+-- p_failures: the kind of failure of one that is dead.
+-- p_results: what it returned; for one that its target has accepted, the digest of the token that the target was given.
+-- Returns the ids that were refused: no longer leased by this session, or not under this fence. Their rows are
+-- untouched. freed: whether other executions may be waiting for limits that were released.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
   p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
   out refused bigint[], out freed boolean
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql
+set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
 #variable_conflict use_column
 declare
   kinds smallint[] := p_kinds;
@@ -36,59 +38,67 @@ begin
   if not found then refused := p_ids; return; end if;
 
   -- An execution whose cancellation is requested and that has not ended by itself ends now.
-  if kinds && '{1,4,5}' and exists (select from hourbell.cancellations) then
+  if kinds && hourbell.outcomes_unfinished() and exists (select from hourbell.cancellations) then
     kinds := array(
-      select case when kind in (1, 4, 5) and exists (
-          select from hourbell.cancellations as c where c.id = p_ids[at] offset 0) then 3 else kind end
+      select case when kind = any (hourbell.outcomes_unfinished()) and exists (
+          select from hourbell.cancellations as c where c.id = p_ids[at] offset 0)
+        then hourbell.outcome_cancelled() else kind end
       from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
   end if;
 
   -- Tables are accessed by arrays of keys, and only the rows found are joined: the plan cannot become a scan.
   -- The row of an execution decides between two reports of it: the first one deletes it, or raises its fence.
-  if kinds && '{1,4}' then
+  if kinds && hourbell.outcomes_returned() then
     with outcomes as (
       select o.*, x.kind, x.delay, x.reason, x.error
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
-      where x.kind in (1, 4)),
+      where x.kind = any (hourbell.outcomes_returned())),
     members as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
       select l.fence, l.claimed_at, i.id from unnest(fences) as f(fence)
       cross join lateral (select * from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
-      select o.*, hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+      select o.*, o.kind = hourbell.outcome_retry() as failed,
+        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
       from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),
     again as (
       update hourbell.executions as e
       set fence = t.fence,
-          attempt = e.attempt + (t.kind = 1)::int,
-          crashes = case when t.kind = 1 then 0 else e.crashes end,
+          attempt = e.attempt + t.failed::int,
+          crashes = case when t.failed then 0 else e.crashes end,
           run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
-          waits_for = case when t.kind = 4 then t.reason end,
-          first_started_at = case when t.kind = 1 then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
-          history = case when t.kind = 1 then hourbell.add_attempt(
-            e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null) else e.history end
+          waits_for = case when not t.failed then t.reason end,
+          first_started_at = case
+            when t.failed then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
+          history = case
+            when t.failed then hourbell.add_attempt(
+              e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null)
+            else e.history end
       from taken as t
       where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
-      returning e.id, e.notifies & 2 <> 0 and t.kind = 1 as notes)
+      returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes)
     select array_agg(id), array_agg(id) filter (where notes) into requeued, noting from again;
     perform hourbell.requeue(requeued);
     if noting is not null then perform hourbell.note_failures(noting); end if;
   end if;
-  if kinds && '{5}' then
-    accepted := hourbell.move_to_awaiting(p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
+  if hourbell.outcome_accepted() = any (kinds) then
+    accepted := hourbell.move_to_awaiting(
+      p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
-  if kinds && '{1,4,5}' then
+  if kinds && hourbell.outcomes_unfinished() then
     ending := array(
       select o.id from unnest(p_ids) with ordinality as o(id, pos)
-      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos where coalesce(x.kind, 0) in (0, 2, 3, 6));
+      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos
+      where coalesce(x.kind, hourbell.outcome_succeeded()) = any (hourbell.outcomes_ended()));
   end if;
 
   if cardinality(ending) > 0 then
     with outcomes as (
-      select o.*, coalesce(x.kind, 0) as kind, case x.kind when 3 then 'cancelled' else x.reason end as reason, x.error,
-        x.result, x.failure
+      select o.*, coalesce(x.kind, hourbell.outcome_succeeded()) as kind,
+        case x.kind when hourbell.outcome_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
+        x.failure
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
         as x(pos, kind, reason, error, result, failure)
@@ -102,30 +112,36 @@ begin
       select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence where o.kind in (0, 2, 3, 6)),
+      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence
+      where o.kind = any (hourbell.outcomes_ended())),
     gone as (
       delete from hourbell.executions as e using taken as t
       where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
       returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority, e.spec,
         e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
         t.fence, t.kind, t.reason, t.error, t.result, t.failure, t.started_at, t.finished_at, t.slab, t.size,
-        case when t.kind in (2, 6) then hourbell.dead_letter_of(
+        case when t.kind = any (hourbell.outcomes_dead()) then hourbell.dead_letter_of(
           e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null) end as letter),
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-      select id, job, tenant, p_now, reason, error, letter from gone where kind in (2, 6)),
+      select id, job, tenant, p_now, reason, error, letter from gone where kind = any (hourbell.outcomes_dead())),
     abandoned as (
-      insert into hourbell.abandoned_jobs (job, version) select job, ran_version from gone where kind = 6 and job is not null),
+      insert into hourbell.abandoned_jobs (job, version)
+      select job, ran_version from gone where kind = hourbell.outcome_gone() and job is not null),
     recorded as (
       insert into hourbell.ledger
         (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
          queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
       select id, coalesce(job, id), fence, occurrence, started_at, finished_at, p_now, tenant, ran_version, attempt + 1,
-        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue, priority, origin,
-        case kind when 0 then 0 when 3 then 2 else 1 end, reason, error, result, spec, history,
-        case when kind in (2, 6) then failure end
+        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue, priority,
+        origin, case kind
+          when hourbell.outcome_succeeded() then hourbell.fate_succeeded()
+          when hourbell.outcome_cancelled() then hourbell.fate_cancelled()
+          else hourbell.fate_dead() end,
+        reason, error, result, spec, history, case when kind = any (hourbell.outcomes_dead()) then failure end
       from gone)
-    select array_agg(id), array_agg(id) filter (where kind = 3), array_agg(job) filter (where overlap > 0),
+    select array_agg(id), array_agg(id) filter (where kind = hourbell.outcome_cancelled()),
+      array_agg(job) filter (where overlap <> hourbell.overlap_allow()),
       array_agg(id) filter (where gone.notifies <> 0), array_agg(gone.notifies) filter (where gone.notifies <> 0),
       array(select slab from gone group by slab, size having count(*) = size)
     into ended, granted, jobs, noting, notifies, emptied from gone;
@@ -149,18 +165,19 @@ begin
     else array(select unnest(p_ids) except select unnest(settled)) end;
 end $$;
 
--- Executions that their targets have accepted (kind 5) move to session 0, which never ends and serves no queue: no
--- worker has to hold them any more, and all else about them stays. Returns their ids. Arguments as in `settle`.
+-- Executions that their targets have accepted move to a session that never ends and serves no queue
+-- (`awaiting_session`): no worker has to hold them any more, and all else about them stays. Returns their ids.
+-- Arguments as in `settle`.
 create or replace function hourbell.move_to_awaiting(
-  p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[], p_kinds smallint[],
-  p_delays float8[], p_results json[]
+  p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[],
+  p_kinds smallint[], p_delays float8[], p_results json[]
 ) returns bigint[]
 language plpgsql as $$
 #variable_conflict use_column
 declare accepted bigint[];
 begin
   insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
-  values (0, '00000000-0000-0000-0000-000000000000', 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
+  values (hourbell.awaiting_session(), hourbell.awaiting_token(), 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
   on conflict do nothing;
   -- Their rows are locked first, so that what the gate counts of them is seen (`recount_running`).
   perform from hourbell.executions where id = any (p_ids) for no key update;
@@ -168,7 +185,7 @@ begin
     select o.*, x.delay, x.result
     from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
     join unnest(p_others, p_kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
-    where x.kind = 5),
+    where x.kind = hourbell.outcome_accepted()),
   living as materialized (
     select e.id, e.fence from hourbell.executions as e where e.id = any (array(select id from outcomes))),
   members as materialized (
@@ -182,7 +199,9 @@ begin
     join living as e on e.id = o.id and e.fence < o.fence),
   moved as (
     insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-    select 0, fence, claimed_at, claim, alone, limited, array[id], case when version is not null then array[version] end from moving),
+    select hourbell.awaiting_session(), fence, claimed_at, claim, alone, limited, array[id],
+      case when version is not null then array[version] end
+    from moving),
   emptied as (
     delete from hourbell.leased as l where l.ctid = any (array(select slab from moving))
       and l.ids <@ array(select id from moving)),
@@ -219,7 +238,7 @@ begin
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
--- session may be over by now. Kinds as above; 1 and 2 are the same, a failure. Entries written by the reaper are not
+-- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure. Entries written by the reaper are not
 -- reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt ended under the
 -- fence.
 create or replace function hourbell.already_settled(
@@ -245,11 +264,12 @@ begin
       from jsonb_array_elements(coalesce(e.history, l.history, '[]')) as h
       where (h ->> 'fence')::bigint = o.fence) as h
     where case o.kind
-      when 0 then l.fence = o.fence and l.session = p_session and l.status = 0
-      when 4 then (e.fence = o.fence and not h.ended)
-        or (l.fence = o.fence and l.session = p_session and l.status = 2)
-      else h.failed or (l.fence = o.fence and l.session = p_session
-        and (l.status = 2 or (l.status = 1 and l.reason not in ('lost', 'crashed')))) end);
+      when hourbell.outcome_succeeded() then
+        l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_succeeded()
+      when hourbell.outcome_released() then (e.fence = o.fence and not h.ended)
+        or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())
+      else h.failed or (l.fence = o.fence and l.session = p_session and (l.status = hourbell.fate_cancelled()
+        or (l.status = hourbell.fate_dead() and l.reason not in ('lost', 'crashed')))) end);
 end $$;
 
 create or replace function hourbell.plus_ms(p_at timestamptz, p_ms int) returns timestamptz
@@ -272,7 +292,7 @@ return case when p_begun_ms is null then greatest(p_claimed, p_now)
 create or replace function hourbell.lateness_ms(p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz)
 returns bigint language sql immutable
 return (extract(epoch from p_started - case p_origin
-  when 2 then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8) else p_occurrence end)::float8 * 1000)::bigint;
+  when hourbell.origin_backfill() then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8) else p_occurrence end)::float8 * 1000)::bigint;
 
 -- Adds an ended attempt to the history of an execution: one object per attempt. p_session: the session that settled it.
 -- Null: no session did; the attempt was taken from the session p_taken_from, because its worker was lost or the total

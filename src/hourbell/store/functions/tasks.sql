@@ -1,7 +1,7 @@
 -- Tasks: which executions the workers of a queue can run, and how a claim finds them.
 --
--- The gate makes rows ready only if a live session serves them; the others are parked under (queue, task), kind 6,
--- until such a session opens. While all sessions of a queue serve the same tasks, every slab that is ready there fits
+-- The gate makes rows ready only if a live session serves them; the others are parked under (queue, task) until
+-- such a session opens. While all sessions of a queue serve the same tasks, every slab that is ready there fits
 -- each of them, and claims go by the tag alone. When they differ, the queue is mixed: a claim there goes by the tasks
 -- of its session, so a backlog that only another worker serves neither hides nor locks other slabs.
 
@@ -21,9 +21,9 @@ create or replace function hourbell.is_served(p_served hourbell.sessions[], p_qu
 language sql immutable
 return exists (
   select from unnest(p_served) as s
-  where (s.all_queues or p_queue = any (s.queues)) and (p_task = 0 or s.tasks is null or p_task = any (s.tasks)));
+  where (s.all_queues or p_queue = any (s.queues)) and (p_task = hourbell.task_any() or s.tasks is null or p_task = any (s.tasks)));
 
--- For a blocker of kind 6: whether its queue has workers, but none of them serves its task.
+-- For a blocker of the kind `blocker_task`: whether its queue has workers, but none of them serves its task.
 create or replace function hourbell.lacks_task(p_served hourbell.sessions[], p_key bigint) returns boolean
 language sql immutable
 return hourbell.is_queue_served(p_served, p_key >> 32)
@@ -34,11 +34,13 @@ create or replace function hourbell.parked_task_keys(p_queue bigint) returns set
 language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
   with recursive found as (
     (select key from hourbell.parked
-     where kind = 6 and key >= hourbell.task_key(p_queue, 0) and key < hourbell.task_key(p_queue + 1, 0) order by key limit 1)
+     where kind = hourbell.blocker_task() and key >= hourbell.task_key(p_queue, 0)
+       and key < hourbell.task_key(p_queue + 1, 0) order by key limit 1)
     union all
     select n.key from found as f cross join lateral (
       select key from hourbell.parked as p
-      where p.kind = 6 and p.key > f.key and p.key < hourbell.task_key(p_queue + 1, 0) order by p.key limit 1) as n)
+      where p.kind = hourbell.blocker_task() and p.key > f.key and p.key < hourbell.task_key(p_queue + 1, 0)
+      order by p.key limit 1) as n)
   select key from found
 $$;
 
@@ -123,7 +125,7 @@ begin
   end if;
   -- There may be more, or some were locked by a claim.
   insert into hourbell.gate_wakeups (at, kind, key)
-  select p_now + interval '100 milliseconds', 1, queue from hourbell.queue_workers as f
+  select p_now + interval '100 milliseconds', hourbell.blocker_queue(), queue from hourbell.queue_workers as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);
 end $$;
 

@@ -8,7 +8,7 @@ select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.
 from hourbell.awaiting as a
 left join hourbell.executions as e on e.id = a.id
 left join lateral (
-  select * from hourbell.leased as l where l.session = 0 and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
+  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
   on e.fence < a.fence  -- otherwise it has ended
 left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
@@ -21,7 +21,7 @@ from (
   select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (
-  select * from hourbell.leased as l where l.session = 0 and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
+  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
   on e.fence < a.fence
 left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 

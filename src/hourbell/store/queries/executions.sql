@@ -12,15 +12,19 @@ made as (
     $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8,
     j.target, j.key, j.key_limit, $9, $10
   from job as j cross join unnest($4::timestamptz[]) as at
-  on conflict (job, occurrence, origin) where job is not null and origin in (0, 2) do nothing
+  on conflict (job, occurrence, origin)
+    where job is not null and origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do nothing
   returning *),
 timed as (
   insert into hourbell.deadlines (at, id, kind)
-  select d.at, made.id, d.kind from made cross join lateral (values (start_by, 0), (finish_by, 1)) as d(at, kind)
+  select d.at, made.id, d.kind from made cross join lateral (values
+    (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as d(at, kind)
   where d.at is not null),
 queued as (
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority, (overlap > 0)::int + hourbell.level_of(row_number() over ()), target, key from made)
+  select run_at, id, tenant, queue, priority,
+    hourbell.checks_of(overlap, 0::smallint) + hourbell.level_of(row_number() over ()), target, key
+  from made)
 select id, occurrence from made order by occurrence
 
 -- name: run_one_time
@@ -142,7 +146,8 @@ from (
       row_number() over (order by l.id desc) as pos
     from (
       select l.session, l.fence, l.claimed_at, i.id from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
-      where i.id < $1 and i.id >= $4 and case l.session when 0 then 'AWAITING' else 'RUNNING' end = any ($6::text[])
+      where i.id < $1 and i.id >= $4
+        and case l.session when hourbell.awaiting_session() then 'AWAITING' else 'RUNNING' end = any ($6::text[])
       order by i.id desc offset 0) as l
     cross join lateral (select e from hourbell.executions as e where e.id = l.id and e.fence < l.fence offset 0) as e
     limit $3) as e) as e

@@ -33,7 +33,7 @@ group by m.timetable, m.since, m.until
 -- The timetables of the jobs of tenant $1, with the same counts; at most $3 jobs are read.
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until, count(*) as n
 from (
-  select * from hourbell.jobs as j where j.tenant = $1 and j.status = 0 order by -j.id limit $3) as j
+  select * from hourbell.jobs as j where j.tenant = $1 and j.status = hourbell.job_scheduled() order by -j.id limit $3) as j
 cross join lateral (
   select case when m.active_since > $2 then m.active_since end as since, m.until
   from hourbell.memberships as m

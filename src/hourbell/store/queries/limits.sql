@@ -39,7 +39,7 @@ update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 -- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,
   case p.kind
-    when 5 then (select e.id from hourbell.blocking_runs(p.key, '{}') as e order by e.occurrence limit 1)
+    when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e order by e.occurrence limit 1)
     else (select h.id from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
   end as holder,
   l.max_concurrency <= (select count(*) from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as full,
@@ -47,7 +47,7 @@ select p.kind, p.key,
     select count(*) from (
       select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
         and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
-  p.kind = 6 and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task
+  p.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
 where p.id = $1

@@ -18,7 +18,7 @@ from (select * from hourbell.monitors where check_at <= $1 order by check_at lim
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
 left join lateral (
   select l.recorded_at from hourbell.ledger as l
-  where l.job = m.job and l.job <> l.id and l.status = 0
+  where l.job = m.job and l.job <> l.id and l.status = hourbell.fate_succeeded()
     and l.recorded_at >= greatest(coalesce(m.expected_at, m.since),
       case when m.down_since is not null then m.looked_at - interval '10 minutes' end)
   order by l.scheduled_for desc limit 1) as s on true

@@ -7,49 +7,50 @@
 -- By name, after $1, at most $2.
 select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
-from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
+from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name > $1 order by t.name limit $2
 
 -- name: tenant
 select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
   (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
-from hourbell.tenants as t left join hourbell.limits as l on l.kind = 2 and l.key = t.id
+from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name = $1
 
 -- name: list_queues
 select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
-from hourbell.queues as q left join hourbell.limits as l on l.kind = 1 and l.key = q.id
+from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.name > $1 order by q.name limit $2
 
 -- name: queue
 select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
-from hourbell.queues as q left join hourbell.limits as l on l.kind = 1 and l.key = q.id
+from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
 where q.name = $1
 
 -- name: list_targets
 select t.id, t.host as name, l.max_concurrency, l.rate, l.burst
-from hourbell.targets as t left join hourbell.limits as l on l.kind = 3 and l.key = t.id
+from hourbell.targets as t left join hourbell.limits as l on l.kind = hourbell.blocker_target() and l.key = t.id
 where t.host > $1 order by t.host limit $2
 
 -- name: target
 select t.id, t.host as name, l.max_concurrency, l.rate, l.burst
-from hourbell.targets as t left join hourbell.limits as l on l.kind = 3 and l.key = t.id
+from hourbell.targets as t left join hourbell.limits as l on l.kind = hourbell.blocker_target() and l.key = t.id
 where t.host = $1
 
 -- name: tenant_counts
 select least($2::int, (
-    select count(*) from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
+    select count(*) from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status) cross join lateral (
       select from hourbell.jobs as j where j.tenant = $1 and j.status = s.status limit $2) as j)
   + (select count(*) from (
-      select from hourbell.executions as e where e.job is null and e.origin = 0 and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
+      select from hourbell.executions as e
+      where e.job is null and e.origin = hourbell.origin_schedule() and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
       order by e.tenant, e.id limit $2) as e)) as jobs,
   runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
-    select from hourbell.parked as p where p.kind = 2 and p.key = $1 limit $2) as p) as parked,
+    select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = $1 limit $2) as p) as parked,
   unplanned.n as not_planned, unplanned.looked_at as not_planned_looked_at
 from (
   select count(*) filter (where m.tenant = $1 and exists (
-    select from hourbell.jobs as j where j.id = m.job and j.version = m.version and j.status = 0 offset 0)) as n,
+    select from hourbell.jobs as j where j.id = m.job and j.version = m.version and j.status = hourbell.job_scheduled() offset 0)) as n,
     count(*) as looked_at
   from (
     select m.tenant, m.job, m.version
@@ -74,10 +75,10 @@ select least($2::int, (
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
   runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
-    (select from hourbell.parked as p where p.kind = 1 and p.key = $1 limit $2)
+    (select from hourbell.parked as p where p.kind = hourbell.blocker_queue() and p.key = $1 limit $2)
     union all
     (select from hourbell.parked as p  -- those that wait for a worker that serves their task
-     where p.kind = 6 and p.key >= hourbell.task_key($1, 0) and p.key < hourbell.task_key($1 + 1, 0) limit $2)
+     where p.kind = hourbell.blocker_task() and p.key >= hourbell.task_key($1, 0) and p.key < hourbell.task_key($1 + 1, 0) limit $2)
     limit $2) as p) as parked,
   (select count(*) from (
     select from hourbell.sessions as s
@@ -90,4 +91,4 @@ from (
     limit $2) as e) as runs
 
 -- name: target_counts
-select count(*) as parked from (select from hourbell.parked as p where p.kind = 3 and p.key = $1 limit $2) as p
+select count(*) as parked from (select from hourbell.parked as p where p.kind = hourbell.blocker_target() and p.key = $1 limit $2) as p

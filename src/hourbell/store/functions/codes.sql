@@ -1,0 +1,155 @@
+-- Codes: the names of the numbers that small columns hold. PostgreSQL replaces each call by its number when it plans a
+-- statement, so a name costs nothing and partial indexes, whose conditions have the number, are still used.
+-- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/outcomes.py have the same numbers.
+-- This file is loaded before all others: see function_set.py.
+
+-- How an execution ended: ledger.status.
+create or replace function hourbell.fate_succeeded() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.fate_dead() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.fate_cancelled() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.fate_superseded() returns smallint
+language sql immutable parallel safe return 3::smallint;
+create or replace function hourbell.fate_skipped() returns smallint
+language sql immutable parallel safe return 4::smallint;
+
+-- The status of a recurring job: jobs.status.
+create or replace function hourbell.job_scheduled() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.job_paused() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.job_completed() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.job_cancelled() returns smallint
+language sql immutable parallel safe return 3::smallint;
+
+-- What became of a claimed execution: p_kinds of `settle`.
+create or replace function hourbell.outcome_succeeded() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.outcome_retry() returns smallint  -- failed, and to be retried
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.outcome_dead() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.outcome_cancelled() returns smallint
+language sql immutable parallel safe return 3::smallint;
+create or replace function hourbell.outcome_released() returns smallint  -- given back, not started
+language sql immutable parallel safe return 4::smallint;
+create or replace function hourbell.outcome_accepted() returns smallint  -- the target will report how it ended
+language sql immutable parallel safe return 5::smallint;
+create or replace function hourbell.outcome_gone() returns smallint  -- dead, and its job is to be paused
+language sql immutable parallel safe return 6::smallint;
+-- Those that end the execution, those of them that make it dead, those that do not end it, and those of these that
+-- return it to the gate.
+create or replace function hourbell.outcomes_ended() returns smallint[]
+language sql immutable parallel safe
+return array[
+  hourbell.outcome_succeeded(), hourbell.outcome_dead(), hourbell.outcome_cancelled(), hourbell.outcome_gone()];
+create or replace function hourbell.outcomes_dead() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.outcome_dead(), hourbell.outcome_gone()];
+create or replace function hourbell.outcomes_unfinished() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_accepted()];
+create or replace function hourbell.outcomes_returned() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.outcome_retry(), hourbell.outcome_released()];
+
+-- What an execution can be parked for: parked.kind, and `kind` of limits, limit_holds, rate_reservations, rate_buckets,
+-- gate_wakeups and limit_recounts. The gate applies task, target, tenant and queue in this order, so among the last
+-- three a lower number comes later.
+create or replace function hourbell.blocker_queue() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.blocker_tenant() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.blocker_target() returns smallint
+language sql immutable parallel safe return 3::smallint;
+create or replace function hourbell.blocker_key() returns smallint  -- other executions with its concurrency key
+language sql immutable parallel safe return 4::smallint;
+create or replace function hourbell.blocker_job() returns smallint  -- an earlier run of its job
+language sql immutable parallel safe return 5::smallint;
+create or replace function hourbell.blocker_task() returns smallint  -- no worker of its queue serves its task
+language sql immutable parallel safe return 6::smallint;
+-- Blockers for which limits can be set.
+create or replace function hourbell.limit_kinds() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.blocker_queue(), hourbell.blocker_tenant(), hourbell.blocker_target()];
+
+-- Why an execution exists: executions.origin. No function asks for 1, a run on request.
+create or replace function hourbell.origin_schedule() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.origin_backfill() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.origin_notification() returns smallint
+language sql immutable parallel safe return 3::smallint;
+
+-- deadlines.kind: one of the first two. The third is added when the execution is to be looked for in `ready`.
+create or replace function hourbell.deadline_start() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.deadline_finish() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.deadline_in_ready() returns smallint
+language sql immutable parallel safe return 2::smallint;
+
+-- What happens when an occurrence is due while an earlier run of the job has not ended: `overlap`.
+create or replace function hourbell.overlap_allow() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.overlap_forbid() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.overlap_replace() returns smallint
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.overlap_queue_one() returns smallint
+language sql immutable parallel safe return 3::smallint;
+
+-- Which misfires are made up: memberships.misfire.
+create or replace function hourbell.misfire_skip() returns smallint
+language sql immutable parallel safe return 0::smallint;
+create or replace function hourbell.misfire_latest() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.misfire_all() returns smallint
+language sql immutable parallel safe return 2::smallint;
+
+-- Events: notices.event is one of them. `notifies` of memberships and executions is a sum of them. Events of monitors, 8
+-- (missed) and 16 (recovered), are decided in Python.
+create or replace function hourbell.event_success() returns smallint
+language sql immutable parallel safe return 1::smallint;
+create or replace function hourbell.event_failure() returns smallint  -- of an attempt; it will be retried
+language sql immutable parallel safe return 2::smallint;
+create or replace function hourbell.event_dead_letter() returns smallint
+language sql immutable parallel safe return 4::smallint;
+
+-- Bits of due.checks: what the gate has to know of a row before it reads the execution. Bits 4 and 8 are the level of
+-- the row (`level_of`); bits 16 to 128 are the blocker for which it was parked until now.
+create or replace function hourbell.checks_overlap() returns int  -- its job restricts overlap
+language sql immutable parallel safe return 1;
+create or replace function hourbell.checks_suspect() returns int  -- its worker died twice in a row: it must run alone
+language sql immutable parallel safe return 2;
+create or replace function hourbell.checks_limited() returns int  -- it counts against a limit or has a concurrency key
+language sql immutable parallel safe return 256;
+create or replace function hourbell.checks_parked(p_kind smallint) returns int
+language sql immutable parallel safe return 16 * p_kind;
+-- The blocker for which a row was parked until now; 0: none, it is newly due.
+create or replace function hourbell.parked_for(p_checks smallint) returns smallint
+language sql immutable parallel safe return (p_checks >> 4)::smallint;
+-- The bits that depend on the execution alone.
+create or replace function hourbell.checks_of(p_overlap smallint, p_crashes smallint) returns int
+language sql immutable parallel safe
+return case when p_overlap <> hourbell.overlap_allow() then hourbell.checks_overlap() else 0 end
+  + case when p_crashes > 1 then hourbell.checks_suspect() else 0 end;
+
+-- The session that leases what targets have accepted. It never ends and serves no queue.
+create or replace function hourbell.awaiting_session() returns bigint
+language sql immutable parallel safe return 0::bigint;
+create or replace function hourbell.awaiting_token() returns uuid
+language sql immutable parallel safe return '00000000-0000-0000-0000-000000000000'::uuid;
+
+-- Numbers of tasks that have no row in `tasks`.
+create or replace function hourbell.task_any() returns int  -- any worker may take it
+language sql immutable parallel safe return 0;
+create or replace function hourbell.task_webhook() returns int
+language sql immutable parallel safe return 1;
+
+-- The least urgent priority; CRITICAL is 0.
+create or replace function hourbell.priority_low() returns smallint
+language sql immutable parallel safe return 3::smallint;
