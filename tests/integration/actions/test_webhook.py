@@ -41,7 +41,9 @@ from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.secrets import Secret, new_signing_secret
 
 NOW = 1_800_000_000.7
-CLAIMED = Claimed(7 << 22, 5 << 22, "acme", 2, 41, datetime(2027, 1, 1, tzinfo=UTC), None, b"")
+CLAIMED = Claimed(
+    7 << 22, 5 << 22, "acme", 2, 41, datetime(2027, 1, 1, tzinfo=UTC).timestamp(), None, b""
+)
 
 Sends = Callable[..., Awaitable[Outcome]]
 

@@ -190,7 +190,7 @@ def _settlement(
         "",
         row["attempt"] + 1,
         row["fence"],
-        row["occurrence"],
+        row["occurrence"].timestamp(),
         None,
         row["spec"],
     )
