@@ -53,8 +53,8 @@ begin
 end $$;
 
 -- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] is the reason for
--- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after p_look_again, or when
--- the leader has other zone data.
+-- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after
+-- p_look_again, or when the leader has other zone data.
 create or replace function hourbell.mark_broken(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
   p_look_again interval

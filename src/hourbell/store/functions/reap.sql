@@ -3,9 +3,9 @@
 -- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a
 -- concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
 -- round.
--- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only deaths
--- of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its retry
--- policy says, or else p_crash_limit, it is dead.
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only
+-- deaths of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its
+-- retry policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )

@@ -58,9 +58,9 @@ begin
   return dropped;
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and cancellation
--- requests whose execution has ended, timetables without members, lanes that virtual time has passed, unique keys of
--- jobs that have ended.
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
+-- cancellation requests whose execution has ended, timetables without members, lanes that virtual time has passed,
+-- unique keys of jobs that have ended.
 create or replace function hourbell.delete_expired(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$

@@ -85,6 +85,33 @@ begin
     select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_served, f.queue, r.task));
 end $$;
 
+-- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
+-- and go through the gate again.
+create or replace function hourbell.unready_unserved(p_queues bigint[], p_limit int, p_now timestamptz) returns void
+language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare left_behind bigint[];
+begin
+  if p_queues = '{}' then return; end if;
+  with from_ready as (
+    delete from hourbell.ready where ctid = any (array(
+      select ctid from hourbell.ready where queue = any (p_queues) and limited limit p_limit for update skip locked))
+    returning ids[1] as id, queue, priority),
+  from_suspects as (
+    delete from hourbell.suspects where ctid = any (array(
+      select ctid from hourbell.suspects where queue = any (p_queues) and limited limit p_limit for update skip locked))
+    returning id),
+  refunded as (
+    insert into hourbell.tag_refunds (queue, priority, tenant)
+    select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
+      select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
+  select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
+  if left_behind is null then return; end if;
+  perform hourbell.release_limits(left_behind, false, p_now);
+  perform hourbell.requeue(left_behind);
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, hourbell.blocker_queue(), unnest(p_queues);
+end $$;
+
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
 -- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
 create or replace function hourbell.unready_unserved_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
