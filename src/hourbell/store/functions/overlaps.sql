@@ -58,7 +58,6 @@ declare
   taken bigint[];
   replaced bigint[];
   retrying bigint[];
-  jobs bigint[];
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
@@ -105,23 +104,15 @@ begin
   end if;
 
   if skipped is not null then
-    with gone as (
-      delete from hourbell.executions as e using unnest(skipped, reasons) as d(id, reason)
-      where e.id = d.id and e.id = any (skipped) returning e.*, d.reason),
-    recorded as (
-      insert into hourbell.ledger
-        (id, job, fence, scheduled_for, recorded_at, tenant, version, attempt, queue, priority, origin, status, reason, spec,
-         history)
-      select id, job, fence, occurrence, p_now, tenant, version, attempt, queue, priority, origin,
-        hourbell.fate_skipped(), reason, spec, history
-      from gone)
-    select array_agg(job) into jobs from gone;
-    perform hourbell.release_limits(skipped, true, p_now);
-    perform hourbell.wake_jobs(jobs, p_now);
+    perform hourbell.discard(
+      skipped, array_fill(hourbell.fate_skipped(), array[cardinality(skipped)]), reasons, p_now);
+    -- Runs of an older version of the job may not restrict overlap, and wake nothing when they end.
+    if replaced is not null then perform hourbell.wake_jobs(replacing, p_now); end if;
   end if;
   if to_park is not null then
     insert into hourbell.parked (kind, key, priority, rank, id)
-    select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id from hourbell.executions where id = any (to_park);
+    select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
+    from hourbell.executions where id = any (to_park);
   end if;
   return coalesce(skipped, '{}') || coalesce(to_park, '{}');
 end $$;

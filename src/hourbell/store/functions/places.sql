@@ -65,7 +65,12 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Records executions that end without a run of their own. p_statuses[k] and p_reasons[k] belong to p_ids[k].
+-- Records executions that end without a run of their own: skipped, superseded, cancelled, or dead by a deadline.
+-- p_statuses[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
+-- their places. Releases their limits and wakes what waits for them.
+-- Three other functions write to the ledger: `settle` and `reap` record the attempt that ends with the execution (by an
+-- insert of their own, because settling a batch must be one statement), and `produce` records stretches of occurrences
+-- that never became executions.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
 returns void language plpgsql
 set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
