@@ -14,8 +14,7 @@
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   this_pass bigint;
@@ -150,7 +149,7 @@ end $$;
 create or replace function hourbell.admit_rows(
   p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz, p_pass bigint
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 declare
   rows hourbell.due[] := p_rows;
   restricted boolean;

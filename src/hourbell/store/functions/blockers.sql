@@ -37,7 +37,7 @@ return case p_kind
 
 -- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
 create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
-language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language sql stable set plan = lookups_unsorted as $$
   select exists (
     select from (
       select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(p_rows)
@@ -59,7 +59,7 @@ $$;
 -- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
 -- with that key waits for its end. Offers that were not claimed have cost no token.
 create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
-language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set plan = lookups as $$
   with released as (
     delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> hourbell.blocker_key())
     returning kind, key),
@@ -71,7 +71,7 @@ $$;
 -- Wakes the blockers of parked executions that have ended: other executions may have been waiting behind them.
 create or replace function hourbell.wake_blockers(
   p_queues smallint[], p_tenants int[], p_targets int[], p_keys bigint[], p_now timestamptz
-) returns void language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) returns void language sql set plan = lookups as $$
   insert into hourbell.gate_wakeups (at, kind, key)
   select distinct p_now, s.kind, s.key
   from (

@@ -15,8 +15,7 @@ create or replace function hourbell.take_ready(
   inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[], out recalled boolean
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+language plpgsql set plan = lookups_one_by_one
 set enable_material = off as $$
 #variable_conflict use_column
 declare
@@ -296,8 +295,7 @@ end $$;
 
 -- The seconds until each of these executions of a session may start, in the given order.
 create or replace function hourbell.start_delays(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
-language sql stable
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language sql stable set plan = lookups_unsorted as $$
   select array_agg(extract(epoch from l.claimed_at - p_now)::float8 order by i.pos)
   from unnest(p_ids) with ordinality as i(id, pos)
   join hourbell.leases as l on l.session = p_session and l.id = i.id
@@ -313,7 +311,7 @@ return case when p_replayed_attempt is null then coalesce(p_own, p_job)
 -- Such runs are counted here, when they start.
 create or replace function hourbell.claim_uncommon(
   p_session bigint, p_claim int, p_ids bigint[], p_limited bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
-) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) returns void language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   e hourbell.executions;
@@ -370,7 +368,7 @@ end $$;
 
 -- Moves an execution from a claim back to due, to run at p_until.
 create or replace function hourbell.postpone(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 begin
   insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
   perform hourbell.release_limits(array[e.id], false, p_now);
@@ -471,8 +469,7 @@ end $$;
 -- Waits a little for the first slab that a session might take: another claim has it, and puts back what it does not
 -- take. False: there is none.
 create or replace function hourbell.wait_for_slab(p_session bigint) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+language plpgsql set plan = lookups_one_by_one
 set lock_timeout = '20ms' as $$
 #variable_conflict use_column
 declare slab tid;

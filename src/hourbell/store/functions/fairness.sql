@@ -13,8 +13,7 @@
 create or replace function hourbell.make_ready(
   p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   spaces bigint[];  -- the queue of each row
@@ -68,8 +67,7 @@ end $$;
 create or replace function hourbell.tag(
   p_spaces bigint[], p_tenants int[], p_priority smallint, p_places bigint[], p_floors float8[], p_pass bigint
 ) returns float8[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   weighted constant boolean := exists (select from hourbell.tenants where weight <> 1);
@@ -111,7 +109,7 @@ end $$;
 -- V moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready. Only the gate does
 -- this, under its lock. Only the gate makes rows ready, so no row can appear below V.
 create or replace function hourbell.move_virtual_time(p_pass bigint) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   with recursive places as (
@@ -139,7 +137,7 @@ end $$;
 
 -- Gives back to lanes what was charged for executions that were ready and were not served.
 create or replace function hourbell.apply_refunds(p_limit int, p_pass bigint) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 begin
   with gone as (
@@ -167,7 +165,7 @@ end $$;
 -- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
 -- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
 create or replace function hourbell.retag(p_limit int, p_pass bigint) returns boolean
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   this hourbell.weight_changes;

@@ -21,8 +21,7 @@ $$;
 -- Counts running executions under newly set limits. A claim in progress may not have seen a limit, so this is repeated
 -- until every transaction of that time has ended. Ready rows are checked by their claim (`may_start`).
 create or replace function hourbell.recount_running(p_now timestamptz) returns void
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   these hourbell.limit_recounts[];
@@ -88,8 +87,7 @@ $$;
 -- longer start go through the gate again. Executions that have to end anyway are left to their claim. Returns the ids
 -- sent back.
 create or replace function hourbell.readmit(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare back bigint[];
 begin
@@ -114,8 +112,7 @@ end $$;
 -- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them. Returns whether
 -- there were any.
 create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   newest constant int := hourbell.generation();

@@ -35,7 +35,7 @@ $$;
 -- (an earlier run of their job); 0: those that are newly due.
 create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_kind smallint, p_now timestamptz)
 returns hourbell.due[]
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 declare
   checked bigint[] := array(
     select id from unnest(p_rows)
@@ -48,7 +48,7 @@ end $$;
 
 -- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now.
 create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   skipped bigint[];

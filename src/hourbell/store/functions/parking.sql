@@ -9,8 +9,7 @@
 -- They are returned as due rows whose `checks` say for what they were parked; the gate checks them again.
 create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
 returns hourbell.due[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   kinds smallint[]; keys bigint[];
@@ -107,8 +106,7 @@ end $$;
 create or replace function hourbell.apply_limits(
   p_rows hourbell.due[], p_priority smallint, p_served hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   going hourbell.due[] := hourbell.acquire_keys(p_rows, p_now, p_pass);
@@ -181,8 +179,7 @@ end $$;
 -- are parked. A key goes to the execution that is due first, whatever the priorities. Executions that were parked for
 -- it go before newly due ones.
 create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare staying hourbell.due[];
 begin
@@ -249,8 +246,7 @@ end $$;
 create or replace function hourbell.park(
   p_kind smallint, p_rows hourbell.due[], p_priority smallint, p_now timestamptz, p_pass bigint
 ) returns void
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   spaces bigint[];
@@ -285,8 +281,7 @@ end $$;
 -- hours.
 create or replace function hourbell.followers_of(p_kind smallint, p_rows hourbell.due[], p_priority smallint)
 returns hourbell.due[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare followers hourbell.due[];
 begin
@@ -316,7 +311,7 @@ end $$;
 -- After parking: a rate limit gets a wake for the time when it can offer more. An execution that was counted at one
 -- limit and then stopped by another has left a free place at the first, so the first gets a wake too.
 create or replace function hourbell.wake_next(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
-language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set plan = lookups as $$
   insert into hourbell.gate_wakeups (at, kind, key)
   select w.at, s.kind, s.key
   from (

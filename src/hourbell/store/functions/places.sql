@@ -17,7 +17,7 @@ return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 -- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
 -- not changed, so that nothing waits for a client that has stopped.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare n int;
 begin
@@ -41,8 +41,7 @@ end $$;
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
 -- has stopped.
 create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare taken bigint[];
 begin
@@ -73,7 +72,7 @@ end $$;
 -- that never became executions.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
 returns void language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   freed bigint[];

@@ -57,8 +57,7 @@ $$;
 create or replace function hourbell.start_rate_limited(
   p_session bigint, p_ids bigint[], p_least_fence bigint, p_now timestamptz, p_at_once boolean
 ) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   taken hourbell.rate_reservations[];
@@ -126,7 +125,7 @@ end $$;
 
 -- Writes the level of a bucket. The caller holds the lock of the bucket.
 create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz) returns void
-language sql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql set plan = lookups as $$
   with old as (
     delete from hourbell.rate_buckets where ctid = any (array(
       select ctid from hourbell.rate_buckets where kind = p_kind and key = p_key order by pass desc limit 1)))
@@ -135,8 +134,7 @@ $$;
 
 -- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
 create or replace function hourbell.without_token(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 begin
   return array(
     select w.id

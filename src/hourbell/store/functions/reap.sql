@@ -9,8 +9,7 @@
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   expired bigint;
@@ -109,8 +108,7 @@ end $$;
 -- A running execution is taken from its worker. Rows locked by another transaction are left to it, and later to the
 -- claim, which checks the same deadline: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];

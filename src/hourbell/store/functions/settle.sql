@@ -17,8 +17,7 @@ create or replace function hourbell.settle(
   p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
   out refused bigint[], out freed boolean
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   kinds smallint[] := p_kinds;
@@ -245,8 +244,7 @@ end $$;
 create or replace function hourbell.already_settled(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
 ) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token)
