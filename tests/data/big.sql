@@ -83,7 +83,7 @@ from hourbell.big_live as l join hourbell.executions as e using (id) where place
 insert into hourbell.parked (kind, key, priority, rank, id)
 select 5, job, 0, n, id from hourbell.big_live where place = 'parked';
 
-insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, held, ids)
+insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
 select 1000 + min(n), 1000 + max(n), 0, 0, queue, priority, false, array_agg(id order by n)
 from (
   select *, row_number() over (partition by queue, priority order by n) / 100 as slab from hourbell.big_live where place = 'ready') as r
@@ -94,7 +94,7 @@ select nextval('hourbell.session_ids'), gen_random_uuid(), 'worker-' || n, '{1,2
   $now - interval '1 hour', $now - interval '5 s', $now + interval '10 s'
 from generate_series(1, 50) as n;
 
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
 select 1 + n / 10 % 50, min(n), $now - interval '10 s', 1 + n / 5000, false, false, array_agg(id order by n), array_agg(1)
 from hourbell.big_live where place = 'leased' group by 1 + n / 10 % 50, n / 5000;
 
@@ -103,7 +103,7 @@ with under_way as (
   insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
   select id + 1000000, job, $now, $now, tenant, 1, queue, priority, 1, 3 from hourbell.big_live where place = 'parked'
   returning id)
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids, versions)
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
 select 1 + row_number() over () % 50, 1, $now - interval '10 s', 1, false, false, array[id], array[1] from under_way;
 
 insert into hourbell.deadlines (at, id, kind)
@@ -174,7 +174,7 @@ select id, $now - interval '2 hours', $now - interval '2 hours', 1 + n % 10000, 
   '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'
 from hourbell.big_awaiting;
 
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, held, ids)
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids)
 select 0, n, $now - interval '2 hours', 1, false, false, array[id] from hourbell.big_awaiting;
 
 insert into hourbell.awaiting (id, fence, until, begun_ms, token, outcome)

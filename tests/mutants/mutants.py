@@ -49,7 +49,11 @@ ADMIT = "src/hourbell/store/functions/admit.sql"
 CLAIM = "src/hourbell/store/functions/claim.sql"
 JOIN = "src/hourbell/store/functions/join.sql"
 LEADERSHIP = "src/hourbell/store/functions/leadership.sql"
-LIMITS = "src/hourbell/store/functions/limits.sql"
+BLOCKERS = "src/hourbell/store/functions/blockers.sql"
+FAIRNESS = "src/hourbell/store/functions/fairness.sql"
+LIMIT_CHANGES = "src/hourbell/store/functions/limit_changes.sql"
+PARKING = "src/hourbell/store/functions/parking.sql"
+RATES = "src/hourbell/store/functions/rates.sql"
 TASKS = "src/hourbell/store/functions/tasks.sql"
 PLACES = "src/hourbell/store/functions/places.sql"
 PLAN = "src/hourbell/store/functions/plan.sql"
@@ -590,7 +594,7 @@ MUTANTS = [
     ),
     Mutant(
         "lanes_forgotten",
-        ADMIT,
+        FAIRNESS,
         "coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag",
         "floor + 1 as tag",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
@@ -598,7 +602,7 @@ MUTANTS = [
     ),
     Mutant(
         "weights_ignored",
-        ADMIT,
+        FAIRNESS,
         "select t.id as tenant, 1 / t.weight as step",
         "select t.id as tenant, 1 as step",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
@@ -625,7 +629,7 @@ MUTANTS = [
     ),
     Mutant(
         "unserved_task_admitted",
-        LIMITS,
+        PARKING,
         "    hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant()",
         "    hourbell.blocker_target(), hourbell.blocker_tenant()",
         (f"{TASKS_TEST}::test_what_no_worker_serves_waits_and_runs_when_one_comes",),
@@ -653,7 +657,7 @@ MUTANTS = [
     ),
     Mutant(
         "blocker_twice_in_a_pass",
-        LIMITS,
+        PARKING,
         "union  -- each once",
         "union all  -- each once",
         (f"{TASKS_TEST}::test_many_that_waited_for_a_worker_are_each_admitted_once",),
@@ -791,7 +795,7 @@ MUTANTS = [
     ),
     Mutant(
         "wakes_lost",
-        LIMITS,
+        BLOCKERS,
         "  select p_now, kind, key from released union select p_now, kind, key from offered\n",
         "  select p_now, kind, key from released where false union select p_now, kind, key from offered\n",
         (f"{LIMITS_TEST}::test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass",),
@@ -799,7 +803,7 @@ MUTANTS = [
     ),
     Mutant(
         "holds_not_counted",
-        LIMITS,
+        BLOCKERS,
         "l.max_concurrency - (select count(*) from hourbell.limit_holds as h where h.kind = l.kind and h.key = l.key),",
         "l.max_concurrency,",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
@@ -807,7 +811,7 @@ MUTANTS = [
     ),
     Mutant(
         "bucket_ignores_offers",
-        LIMITS,
+        RATES,
         "    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) + 1e-6",
         "    + 1e-6",
         (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
@@ -839,7 +843,7 @@ MUTANTS = [
     ),
     Mutant(
         "bucket_never_written",
-        LIMITS,
+        RATES,
         "b.burst - b.rate * fulls[b.pos], now)",
         "b.burst, now)",
         (f"{LIMITS_TEST}::test_a_rate_outlives_whoever_runs_the_gate",),
@@ -847,7 +851,7 @@ MUTANTS = [
     ),
     Mutant(
         "start_without_a_token",
-        LIMITS,
+        RATES,
         "start := greatest(start, fulls[k] - ((buckets[k]).burst - 1) / (buckets[k]).rate);",
         "start := earliest;",
         (f"{LIMITS_TEST}::test_no_more_start_than_rate_and_burst_allow",),
@@ -855,7 +859,7 @@ MUTANTS = [
     ),
     Mutant(
         "bucket_without_its_lock",
-        LIMITS,
+        RATES,
         "    perform pg_advisory_xact_lock(hourbell.tag_space(l.kind, l.key));\n    buckets",
         "    buckets",
         (f"{RATES_TEST}::test_claims_at_one_moment_take_a_token_each",),
@@ -863,7 +867,7 @@ MUTANTS = [
     ),
     Mutant(
         "tokens_of_the_unclaimed_lost",
-        LIMITS,
+        BLOCKERS,
         "offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)",
         "offered as (select kind, key from hourbell.rate_reservations where id = any (p_ids))",
         (f"{LIMITS_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
@@ -871,7 +875,7 @@ MUTANTS = [
     ),
     Mutant(
         "limit_before_counting",
-        LIMITS,
+        LIMIT_CHANGES,
         "select exists (select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
         "select false",
         (
@@ -881,7 +885,7 @@ MUTANTS = [
     ),
     Mutant(
         "weight_below_virtual_time",
-        LIMITS,
+        FAIRNESS,
         "    if s.factor < 1 then\n",
         "    if false then\n",
         (f"{FAIRNESS_TEST}::test_a_weight_that_is_raised_leaves_nothing_behind[priority]",),
@@ -924,7 +928,7 @@ MUTANTS = [
     ),
     Mutant(
         "left_queue_keeps_its_holds",
-        LIMITS,
+        TASKS,
         "  if p_queues = '{}' then return; end if;\n",
         "  return;\n",
         (f"{LIMITS_TEST}::test_a_queue_that_loses_its_last_worker_lets_go_of_what_it_holds",),

@@ -13,6 +13,10 @@ tables and are created by a migration.
 
 Files are loaded in the order of their names, but `codes.sql` comes first: functions whose body is a
 `return` can only use functions that are already there, and all files use the codes.
+
+Tables are empty at night and huge at midnight, and the planner's statistics are wrong at both
+times, so most functions forbid the plans that would be a disaster. The head of a function names a
+profile, `set plan = lookups`, which stands for several settings of PostgreSQL: see `PLANS`.
 """
 
 from __future__ import annotations
@@ -32,6 +36,19 @@ _CALLED = re.compile(r"\bhourbell\.(\w+)(?=\s*\()")
 _DIGEST_LENGTH = 10
 _LOADED_FIRST = "codes.sql"
 
+_LOOKUPS = "set jit = off set enable_seqscan = off set enable_bitmapscan = off"
+PLANS = {
+    # Tables are read by an index, in its order; any join.
+    "lookups": _LOOKUPS,
+    # No join that would sort its inputs.
+    "lookups_unsorted": f"{_LOOKUPS} set enable_mergejoin = off",
+    # Every row is looked up on its own: for functions that are given a few rows of big tables.
+    "lookups_one_by_one": f"{_LOOKUPS} set enable_hashjoin = off set enable_mergejoin = off",
+    # Rows that were found are joined by hash: for big batches, which would be compared row by row.
+    "lookups_by_hash": f"{_LOOKUPS} set enable_mergejoin = off set enable_nestloop = off",
+}
+_PLAN = re.compile(r"\bset plan = (\w+)")
+
 
 class SqlFile(msgspec.Struct, frozen=True):
     name: str
@@ -49,7 +66,7 @@ def sql_files(folder: str) -> Iterator[SqlFile]:
 
 class FunctionSet(msgspec.Struct, frozen=True):
     digest: str  # of the text below; the suffix of every name
-    text: str  # as in the files, without the suffix
+    text: str  # as in the files, without the suffix, and with the settings of plans
     names: frozenset[str]
 
 
@@ -57,9 +74,20 @@ class FunctionSet(msgspec.Struct, frozen=True):
 def function_set() -> FunctionSet:
     """The functions of this build."""
     files = sorted(sql_files("functions"), key=lambda file: file.name != _LOADED_FIRST)
-    text = "\n".join(file.text for file in files)
+    text = with_plans("\n".join(file.text for file in files))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
     return FunctionSet(digest, text, frozenset(_DEFINED.findall(text)))
+
+
+def with_plans(text: str) -> str:
+    """The text with the settings of each profile in place of `set plan = …`."""
+
+    def settings(named: re.Match[str]) -> str:
+        if named[1] not in PLANS:
+            raise ValueError(f"unknown plan {named[1]!r}: there are {', '.join(PLANS)}")
+        return PLANS[named[1]]
+
+    return _PLAN.sub(settings, text)
 
 
 @lru_cache(maxsize=4096)

@@ -37,7 +37,7 @@ from integration.life.support import (
     working,
 )
 
-LEAD_SECONDS = 0.25  # as in functions/limits.sql
+LEAD_SECONDS = 0.25  # as in functions/rates.sql
 OFFER_SECONDS = 0.05  # the gate may wait so long to offer several together
 KINDS = ("queue", "tenant", "target")
 Starts = dict[str, list[float]]  # by the name of their limit

@@ -9,8 +9,7 @@ return coalesce(a.outcome, '') = '';
 
 -- Ends those of these executions that await their target, as cancelled; returns their ids.
 create or replace function hourbell.cancel_awaiting(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   ids bigint[]; fences bigint[]; begun int[]; took int[];
@@ -37,8 +36,7 @@ end $$;
 -- Ends awaiting executions whose cancellation is requested. The request may have come while a worker was handing them
 -- over, or from a later run that replaces them.
 create or replace function hourbell.cancel_requested(p_node uuid, p_epoch bigint, p_now timestamptz) returns void
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.cancellations) then return; end if;
@@ -56,8 +54,7 @@ create or replace function hourbell.end_overdue(
   p_settled bigint[], p_settled_fences bigint[], p_begun_ms int[], p_took_ms int[], p_others int[], p_kinds smallint[],
   p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[]
 ) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare released boolean;
 begin

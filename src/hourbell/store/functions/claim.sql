@@ -4,9 +4,9 @@
 -- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_from_below starts with the least
 -- urgent priority, so that it makes progress too. A claim that is repeated under its number gets the same rows: the
 -- first answer was lost. Number 0 marks unnumbered claims, which cannot be repeated.
--- A rate limit may delay a start slightly (`start_rate_limited`): `waits` has the seconds until each execution may start;
--- null: all may start at once. p_at_once: take only executions that may start at the same moment, for a worker that
--- cannot wait.
+-- A rate limit may delay a start slightly (`start_rate_limited`): `waits` has the seconds until each execution may
+-- start; null: all may start at once. p_at_once: take only executions that may start at the same moment, for a worker
+-- that cannot wait.
 -- recalled: the claim took executions that may no longer start, and returned them to the gate.
 create or replace function hourbell.take_ready(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
@@ -15,8 +15,7 @@ create or replace function hourbell.take_ready(
   inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[], out recalled boolean
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+language plpgsql set plan = lookups_one_by_one
 set enable_material = off as $$
 #variable_conflict use_column
 declare
@@ -270,8 +269,8 @@ end $$;
 
 -- Takes p_room executions of one line out of `ready`, or fewer: whole slabs in the order of their tags, and a part of
 -- the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
--- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take_ready`, whose
--- plan settings apply.
+-- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take_ready`,
+-- whose plan settings apply.
 create or replace function hourbell.take_slabs(p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int)
 returns hourbell.ready[]
 language plpgsql as $$
@@ -330,29 +329,11 @@ end $$;
 
 -- The seconds until each of these executions of a session may start, in the given order.
 create or replace function hourbell.start_delays(p_session bigint, p_ids bigint[], p_now timestamptz) returns float8[]
-language sql stable
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language sql stable set plan = lookups_unsorted as $$
   select array_agg(extract(epoch from l.claimed_at - p_now)::float8 order by i.pos)
   from unnest(p_ids) with ordinality as i(id, pos)
   join hourbell.leases as l on l.session = p_session and l.id = i.id
 $$;
-
--- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.
-create or replace function hourbell.without_token(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
-begin
-  return array(
-    select w.id
-    from (
-      select h.id, h.pos, o.kind, o.key, row_number() over (partition by o.kind, o.key order by h.pos) as nth
-      from unnest(p_ids) with ordinality as h(id, pos)
-      cross join lateral (select kind, key from hourbell.rate_reservations as o where o.id = h.id offset 0) as o) as w
-    cross join lateral (
-      select hourbell.tokens(l, p_now) as n from hourbell.limits as l
-      where l.kind = w.kind and l.key = w.key and l.rate is not null offset 0) as tokens
-    group by w.id, w.pos having bool_or(w.nth > tokens.n + 1e-6) order by w.pos);
-end $$;
 
 -- The job as it is sent to a worker. A replayed execution carries the number of attempts that no longer count.
 create or replace function hourbell.sent_spec(p_own text, p_job text, p_replayed_attempt int) returns text
@@ -364,7 +345,7 @@ return case when p_replayed_attempt is null then coalesce(p_own, p_job)
 -- Such runs are counted here, when they start.
 create or replace function hourbell.claim_uncommon(
   p_session bigint, p_claim int, p_ids bigint[], p_limited bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
-) returns void language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) returns void language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   e hourbell.executions;
@@ -419,74 +400,9 @@ begin
   end loop;
 end $$;
 
--- Checks executions that were made ready under older limits and have been taken out of `ready`. Those that may no
--- longer start go through the gate again. Executions that have to end anyway are left to their claim. Returns the ids
--- sent back.
-create or replace function hourbell.readmit(p_ids bigint[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare back bigint[];
-begin
-  if p_ids = '{}' then return '{}'; end if;
-  with stopped as (
-    update hourbell.executions as e set run_at = p_now
-    where e.id = any (p_ids) and not hourbell.may_start(e)
-      and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0)
-      and (e.job is null or exists (
-        select from hourbell.jobs as j where j.id = e.job and e.version >= j.valid_from offset 0))
-      and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now) and (e.finish_by is null or e.finish_by >= p_now)
-    returning e.id, e.queue, e.priority, e.tenant),
-  refunded as (insert into hourbell.tag_refunds (queue, priority, tenant) select queue, priority, tenant from stopped)
-  select array_agg(id) into back from stopped;
-  if back is null then return '{}'; end if;
-  perform hourbell.release_limits(back, false, p_now);
-  perform hourbell.requeue(back);
-  return back;
-end $$;
-
--- Called after a claim met rows that may no longer start: a million more may follow. The next rows in the queues of the
--- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them. Returns whether
--- there were any.
-create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-  newest constant int := hourbell.generation();
-  stale hourbell.ready[];
-  back bigint[];
-begin
-  with places as materialized (
-    select r.row from hourbell.sessions as s cross join lateral unnest(hourbell.queues_of(s)) as q(queue)
-    cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
-    cross join lateral (
-      select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
-    cross join lateral (
-      select ctid as row, generation, sum(cardinality(ids)) over (order by tag rows unbounded preceding) - cardinality(ids) as before
-      from (
-        select ctid, generation, tag, ids from hourbell.ready as r
-        where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v order by r.tag limit 1000) as r) as r
-    where s.id = p_session and r.generation < newest and r.before < 1000),
-  taken as (
-    delete from hourbell.ready where ctid = any (array(
-      select ctid from hourbell.ready where ctid = any (array(select row from places)) for update skip locked))
-    returning ready)
-  select array_agg(ready) into stale from taken;
-  if stale is null then return false; end if;
-  back := hourbell.readmit(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
-  -- Those that may start under the current limits are put back.
-  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.limited, r.ids
-  from unnest(stale) as s cross join lateral (
-    select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos) where not i.id = any (back)) as r
-  where r.ids is not null;
-  return back <> '{}';
-end $$;
-
 -- Moves an execution from a claim back to due, to run at p_until.
 create or replace function hourbell.postpone(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 begin
   insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
   perform hourbell.release_limits(array[e.id], false, p_now);
@@ -535,8 +451,7 @@ end $$;
 -- Waits a little for the first slab that a session might take: another claim has it, and puts back what it does not
 -- take. False: there is none.
 create or replace function hourbell.wait_for_slab(p_session bigint) returns boolean
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+language plpgsql set plan = lookups_one_by_one
 set lock_timeout = '20ms' as $$
 #variable_conflict use_column
 declare slab tid;

@@ -110,8 +110,8 @@ language sql immutable parallel safe return 1::smallint;
 create or replace function hourbell.misfire_all() returns smallint
 language sql immutable parallel safe return 2::smallint;
 
--- Events: notices.event is one of them. `notifies` of memberships and executions is a sum of them. Events of monitors, 8
--- (missed) and 16 (recovered), are decided in Python.
+-- Events: notices.event is one of them. `notifies` of memberships and executions is a sum of them. Events of monitors,
+-- 8 (missed) and 16 (recovered), are decided in Python.
 create or replace function hourbell.event_success() returns smallint
 language sql immutable parallel safe return 1::smallint;
 create or replace function hourbell.event_failure() returns smallint  -- of an attempt; it will be retried

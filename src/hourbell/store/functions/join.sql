@@ -41,7 +41,7 @@ create or replace function hourbell.join_timetable(
   p_timetable bigint, p_now timestamptz, p_occurrences timestamptz[], p_from timestamptz, p_through timestamptz,
   p_grace interval, out joined int, out beyond timestamptz
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   planned timestamptz;

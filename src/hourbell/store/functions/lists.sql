@@ -33,7 +33,7 @@ return case
 -- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
 -- searched for each of its rows. p_only: this one only, or null. Null unless p_asked.
 create or replace function hourbell.slab_index(p_only bigint, p_asked boolean, out ids bigint[], out slabs tid[])
-language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = on as $$
+language sql stable set plan = lookups set enable_sort = on as $$
   select array_agg(i.id order by i.id, l.fence), array_agg(l.slab order by i.id, l.fence)
   from (
     select ctid as slab, fence, ids from hourbell.leased

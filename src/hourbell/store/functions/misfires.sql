@@ -6,7 +6,7 @@
 -- Only occurrences of a schedule can be misfires.
 create or replace function hourbell.without_misfires(p_rows hourbell.due[], p_now timestamptz, p_grace interval)
 returns hourbell.due[]
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare missed bigint[];
 begin

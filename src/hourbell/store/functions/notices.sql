@@ -4,8 +4,7 @@
 -- Writes notices of executions that have just been recorded, if their end has notifications. p_notifies[k] belongs to
 -- p_ids[k].
 create or replace function hourbell.note_ends(p_ids bigint[], p_notifies smallint[], p_now timestamptz) returns void
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
@@ -24,7 +23,7 @@ end $$;
 
 -- Writes notices of executions of which an attempt has just failed and that will be retried.
 create or replace function hourbell.note_failures(p_ids bigint[]) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
@@ -40,7 +39,7 @@ create or replace function hourbell.send_notices(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_notices bigint[], p_queue smallint, p_about bigint[], p_targets int[],
   p_specs text[]
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   base constant bigint := hourbell.id_base(p_now);
@@ -69,7 +68,7 @@ create or replace function hourbell.judge_monitors(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_versions int[], p_since timestamptz[],
   p_expected timestamptz[], p_check timestamptz[], p_successes timestamptz[], p_down_since timestamptz[], p_events smallint[]
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare told int;
 begin

@@ -17,7 +17,7 @@ return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 -- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
 -- not changed, so that nothing waits for a client that has stopped.
 create or replace function hourbell.requeue(p_ids bigint[]) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare n int;
 begin
@@ -41,8 +41,7 @@ end $$;
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
 -- has stopped.
 create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare taken bigint[];
 begin
@@ -65,10 +64,15 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
--- Records executions that end without a run of their own. p_statuses[k] and p_reasons[k] belong to p_ids[k].
+-- Records executions that end without a run of their own: skipped, superseded, cancelled, or dead by a deadline.
+-- p_statuses[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
+-- their places. Releases their limits and wakes what waits for them.
+-- Three other functions write to the ledger: `settle` and `reap` record the attempt that ends with the execution (by an
+-- insert of their own, because settling a batch must be one statement), and `produce` records stretches of occurrences
+-- that never became executions.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
 returns void language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   freed bigint[];

@@ -7,7 +7,7 @@ create or replace function hourbell.open_fires(
   p_timetables bigint[], p_expected timestamptz[], p_fire_at timestamptz[], p_next timestamptz[], p_late boolean[],
   p_tail boolean[], p_occurrence_of bigint[], p_occurrences timestamptz[], p_rows_per_second float8
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare opened int;
 begin
@@ -37,7 +37,7 @@ create or replace function hourbell.update_tz_version(
   p_node uuid, p_epoch bigint, p_tz_version text, p_timetables bigint[], p_planned_through timestamptz[],
   p_next timestamptz[], p_rows_per_second float8
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare retimed int;
 begin
@@ -53,13 +53,13 @@ begin
 end $$;
 
 -- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] is the reason for
--- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after p_look_again, or when
--- the leader has other zone data.
+-- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after
+-- p_look_again, or when the leader has other zone data.
 create or replace function hourbell.mark_broken(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
   p_look_again interval
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare marked int;
 begin
@@ -79,7 +79,7 @@ end $$;
 create or replace function hourbell.fan_out(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int, p_grace interval, out planned int, out more boolean
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   fire hourbell.fires;
@@ -151,7 +151,7 @@ end $$;
 -- The job is locked first, as by every change of a job. A job that another transaction is changing is left to the next
 -- round.
 create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   places tid[];

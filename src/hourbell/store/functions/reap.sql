@@ -3,14 +3,13 @@
 -- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a
 -- concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
 -- round.
--- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only deaths
--- of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its retry
--- policy says, or else p_crash_limit, it is dead.
+-- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only
+-- deaths of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its
+-- retry policy says, or else p_crash_limit, it is dead.
 create or replace function hourbell.reap(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_crash_limit int, out sessions int, out returned int, out ended int
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   expired bigint;
@@ -109,8 +108,7 @@ end $$;
 -- A running execution is taken from its worker. Rows locked by another transaction are left to it, and later to the
 -- claim, which checks the same deadline: a client that stops in the middle of a change must not stop the reaper.
 create or replace function hourbell.expire(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];

@@ -6,8 +6,7 @@
 -- Letters that cannot be replayed stay: the job was deleted, or the same occurrence was backfilled again and is live.
 -- Letters locked by another transaction are skipped.
 create or replace function hourbell.replay(p_ids bigint[], p_run_at timestamptz[], p_now timestamptz) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   locked bigint[];

@@ -58,12 +58,12 @@ begin
   return dropped;
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and cancellation
--- requests whose execution has ended, timetables without members, lanes that virtual time has passed, unique keys of
--- jobs that have ended.
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
+-- cancellation requests whose execution has ended, timetables without members, lanes that virtual time has passed,
+-- unique keys of jobs that have ended.
 create or replace function hourbell.delete_expired(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
 returns int language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   n int;
@@ -137,7 +137,7 @@ end $$;
 -- The number of the first audit entry that is not older than p_at. Entries are numbered in order of time, or nearly, so
 -- a binary search finds it without an index by time.
 create or replace function hourbell.audit_from(p_at timestamptz) returns bigint language plpgsql stable
-set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set plan = lookups as $$
 #variable_conflict use_column
 declare
   low bigint := coalesce((select id from hourbell.audit order by id limit 1), 0);
@@ -162,7 +162,7 @@ end $$;
 create or replace function hourbell.retain(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int, p_tenants int, p_limit int)
 returns int language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   n int;

@@ -33,7 +33,7 @@ create or replace function hourbell.renew_session(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, out alive boolean, out queues text[],
   out tasks text[]
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare session hourbell.sessions;
 begin
@@ -56,7 +56,7 @@ end $$;
 -- Extends a session. False: it is over.
 create or replace function hourbell.extend_session(p_session bigint, p_token uuid, p_now timestamptz, p_lease interval)
 returns boolean
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   -- A late call never shortens the lease, unless the clock was set back.
@@ -77,7 +77,7 @@ create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
   out alive boolean, out lost bigint[], out unwanted bigint[]
 )
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   leased bigint[];
@@ -101,7 +101,7 @@ end $$;
 -- They are due now, not at their first due time: that may lie below the gate's mark, where they would wait for the
 -- sweep.
 create or replace function hourbell.release_executions(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare back bigint[];
 begin
@@ -118,7 +118,7 @@ end $$;
 -- Closes the session of a worker that shuts down cleanly: what it still holds goes back at once, before its lease
 -- expires.
 create or replace function hourbell.close_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
@@ -129,7 +129,7 @@ end $$;
 -- The same for a session that no worker was told of, so no request will ever refer to it. Workers that poll and never
 -- get anything open one each time.
 create or replace function hourbell.discard_session(p_session bigint, p_token uuid, p_now timestamptz) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare n int;
 begin
@@ -151,7 +151,7 @@ $$;
 
 -- Ends a session that holds nothing. Rows that wait for a worker of its queues are checked again.
 create or replace function hourbell.end_session(p_session bigint, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   with gone as (delete from hourbell.sessions where id = p_session returning *)
@@ -165,8 +165,7 @@ create or replace function hourbell.claimed_by(
   out ids bigint[], out jobs bigint[], out tenants int[], out attempts int[], out fences bigint[],
   out scheduled_for float8[], out finish_by timestamptz[], out specs text[]
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token) then return; end if;
@@ -185,7 +184,7 @@ end $$;
 create or replace function hourbell.note_progress(
   p_session bigint, p_token uuid, p_id bigint, p_fence bigint, p_progress text
 ) returns boolean
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   -- A key share lock, as in settle: a session that is being reaped is seen whole or not at all.

@@ -4,7 +4,8 @@
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
 -- p_kinds: hourbell.outcome_… in codes.sql.
--- p_delays: the seconds until a retry, or for which one that was given back waits; for one that its target has accepted,
+-- p_delays: the seconds until a retry, or for which one that was given back waits; for one that its target has
+-- accepted,
 --   the seconds that the target has to report how it ended.
 -- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was given back waits for.
 -- p_failures: the kind of failure of one that is dead.
@@ -16,8 +17,7 @@ create or replace function hourbell.settle(
   p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
   out refused bigint[], out freed boolean
 )
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_mergejoin = off set enable_nestloop = off as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   kinds smallint[] := p_kinds;
@@ -238,14 +238,13 @@ begin
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
--- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure. Entries written by the reaper are not
--- reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt ended under the
--- fence.
+-- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure. Entries written by the
+-- reaper are not reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt
+-- ended under the fence.
 create or replace function hourbell.already_settled(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
 ) returns bigint[]
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token)

@@ -31,7 +31,7 @@ return hourbell.is_queue_served(p_served, p_key >> 32)
 
 -- The tasks of a queue under which rows are parked, as blockers. One lookup per task.
 create or replace function hourbell.parked_task_keys(p_queue bigint) returns setof bigint
-language sql stable set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set plan = lookups as $$
   with recursive found as (
     (select key from hourbell.parked
      where kind = hourbell.blocker_task() and key >= hourbell.task_key(p_queue, 0)
@@ -47,7 +47,7 @@ $$;
 -- Called when sessions of a queue have opened or ended. Rows that are ready there were admitted for the previous
 -- sessions: if the current ones serve other tasks, or not all the same, the rows must be found by task.
 create or replace function hourbell.note_queue_workers(p_queue smallint, p_served hourbell.sessions[]) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   old hourbell.queue_workers;
@@ -77,7 +77,7 @@ $$;
 
 -- A queue is no longer mixed once all its sessions serve the same tasks, and these are all that is ready there.
 create or replace function hourbell.end_mixed(p_served hourbell.sessions[]) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   update hourbell.queue_workers as f set mixed = false
@@ -85,11 +85,38 @@ begin
     select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_served, f.queue, r.task));
 end $$;
 
+-- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
+-- and go through the gate again.
+create or replace function hourbell.unready_unserved(p_queues bigint[], p_limit int, p_now timestamptz) returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare left_behind bigint[];
+begin
+  if p_queues = '{}' then return; end if;
+  with from_ready as (
+    delete from hourbell.ready where ctid = any (array(
+      select ctid from hourbell.ready where queue = any (p_queues) and limited limit p_limit for update skip locked))
+    returning ids[1] as id, queue, priority),
+  from_suspects as (
+    delete from hourbell.suspects where ctid = any (array(
+      select ctid from hourbell.suspects where queue = any (p_queues) and limited limit p_limit for update skip locked))
+    returning id),
+  refunded as (
+    insert into hourbell.tag_refunds (queue, priority, tenant)
+    select r.queue, r.priority, e.tenant from from_ready as r cross join lateral (
+      select tenant from hourbell.executions as e where e.id = r.id offset 0) as e)
+  select array_agg(id) into left_behind from (select id from from_ready union all select id from from_suspects) as gone;
+  if left_behind is null then return; end if;
+  perform hourbell.release_limits(left_behind, false, p_now);
+  perform hourbell.requeue(left_behind);
+  insert into hourbell.gate_wakeups (at, kind, key) select p_now, hourbell.blocker_queue(), unnest(p_queues);
+end $$;
+
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
 -- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
 create or replace function hourbell.unready_unserved_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
 returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   left_behind bigint[];
@@ -132,8 +159,7 @@ end $$;
 -- The numbers of tasks; a new name becomes a new task. See ensure_queues.
 create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id int, name text)
-language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   excessive text;

@@ -1,0 +1,118 @@
+-- Overlap policies: an occurrence that is due while an earlier run of its job has not ended is skipped, parked or
+-- replaces it, as the job says. Called by the gate: `without_overlap` for newly due rows and again for rows that were
+-- parked behind an earlier run; `check_overlap` decides.
+-- Example: a job that allows one to wait (`queue_one`) has a run. Its next occurrence is parked under (job, its
+-- number); the one after that is skipped. When the run ends, `wake_jobs` wakes the job, and the parked one proceeds.
+
+-- The executions of a job that have not ended. Scheduled ones and requested ones have an index each.
+create or replace function hourbell.live_executions(p_job bigint) returns setof hourbell.executions
+language sql stable as $$
+  select * from hourbell.executions
+  where job = p_job and origin in (hourbell.origin_schedule(), hourbell.origin_backfill())
+  union all
+  select * from hourbell.executions
+  where job = p_job and origin not in (hourbell.origin_schedule(), hourbell.origin_backfill())
+$$;
+
+-- Whether an execution has already run since it was created or replayed. If it has not, it is a newcomer.
+create or replace function hourbell.has_started(e hourbell.executions) returns boolean
+language sql immutable
+return e.attempt > coalesce(e.replayed_attempt, 0) or e.fence > coalesce(e.replayed_fence, 0);
+
+-- The live executions of a job that block a newcomer: ready, leased, or between two attempts. p_newcomers were just
+-- taken from due. A retry is the earlier run, never a newcomer, wherever its row is.
+-- `offset 0` keeps a lookup a lookup: without it the planner may hash the whole table for one row.
+create or replace function hourbell.blocking_runs(p_job bigint, p_newcomers bigint[]) returns setof hourbell.executions
+language sql stable as $$
+  select e.* from hourbell.live_executions(p_job) as e
+  where not exists (select from hourbell.parked as p where p.id = e.id and p.kind + 0 = hourbell.blocker_job() offset 0)
+    and (hourbell.has_started(e) or (not e.id = any (p_newcomers) and not exists (
+      select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+        and d.run_at = e.run_at and d.id = e.id offset 0)))
+$$;
+
+-- The rows that may proceed under the overlap policies of their jobs. Only rows that were parked for p_kind are checked
+-- (an earlier run of their job); 0: those that are newly due.
+create or replace function hourbell.without_overlap(p_rows hourbell.due[], p_kind smallint, p_now timestamptz)
+returns hourbell.due[]
+language plpgsql set plan = lookups as $$
+declare
+  checked bigint[] := array(
+    select id from unnest(p_rows)
+    where checks & hourbell.checks_overlap() > 0 and hourbell.parked_for(checks) = p_kind);
+begin
+  if checked = '{}' then return p_rows; end if;
+  checked := hourbell.check_overlap(checked, p_now);
+  return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
+end $$;
+
+-- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now.
+create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  skipped bigint[];
+  reasons text[];
+  to_park bigint[];
+  replacing bigint[];  -- jobs whose newest execution replaces all others
+  taken bigint[];
+  replaced bigint[];
+  retrying bigint[];
+begin
+  with looked_at as (
+    select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
+      exists (
+        select from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = e.job offset 0) as waiting,
+      exists (select from hourbell.blocking_runs(e.job, p_ids) offset 0) as busy
+    from hourbell.executions as e
+    where e.id = any (p_ids) and not hourbell.has_started(e)
+    window w as (partition by e.job order by e.occurrence, e.id)),
+  decided as (
+    select id, job, overlap, case
+      when overlap = hourbell.overlap_forbid() then case when busy or pos > 1 then 'skip' end
+      when overlap = hourbell.overlap_replace() then case when pos < n then 'skip' when busy then 'park' end
+      when pos = 1 and not busy and not waiting then null
+      when not waiting and pos = case when busy then 1 else 2 end then 'park'
+      else 'skip' end as fate
+    from looked_at)
+  select array_agg(id) filter (where fate = 'skip'),
+    array_agg(case when overlap = hourbell.overlap_replace() then 'replaced' else 'overlap' end)
+      filter (where fate = 'skip'),
+    array_agg(id) filter (where fate = 'park'),
+    array_agg(job) filter (where overlap = hourbell.overlap_replace() and fate is distinct from 'skip')
+  into skipped, reasons, to_park, replacing from decided;
+
+  if replacing is not null then
+    -- Executions that have not begun are removed, and those waiting for their next attempt end at once. For all other
+    -- live executions cancellation is requested, and the newcomer waits for them to end.
+    taken := hourbell.remove_waiting(array(
+      select e.id from unnest(replacing) as r(job) cross join lateral (
+        select id from hourbell.blocking_runs(r.job, p_ids) union all
+        select id from hourbell.parked as p where p.kind = hourbell.blocker_job() and p.key = r.job) as e));
+    select array_agg(e.id) filter (where not e.begun), array_agg(e.id) filter (where e.begun) into replaced, retrying
+    from (select x.id, hourbell.has_started(x) as begun from hourbell.executions as x where x.id = any (taken)) as e;
+    skipped := skipped || replaced;
+    reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
+    if retrying is not null then
+      perform hourbell.discard(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
+        array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
+    end if;
+    insert into hourbell.cancellations (id, requested_at)
+    select e.id, p_now from unnest(replacing) as r(job) cross join lateral hourbell.blocking_runs(r.job, p_ids) as e
+    where not e.id = any (coalesce(skipped, '{}'))
+      and not exists (select from hourbell.cancellations as c where c.id = e.id offset 0);
+  end if;
+
+  if skipped is not null then
+    perform hourbell.discard(
+      skipped, array_fill(hourbell.fate_skipped(), array[cardinality(skipped)]), reasons, p_now);
+    -- Runs of an older version of the job may not restrict overlap, and wake nothing when they end.
+    if replaced is not null then perform hourbell.wake_jobs(replacing, p_now); end if;
+  end if;
+  if to_park is not null then
+    insert into hourbell.parked (kind, key, priority, rank, id)
+    select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
+    from hourbell.executions where id = any (to_park);
+  end if;
+  return coalesce(skipped, '{}') || coalesce(to_park, '{}');
+end $$;
