@@ -37,7 +37,7 @@ from verify.history import (
     TermBegun,
 )
 from verify.judge import judge
-from verify.occurrences import covering, through
+from verify.occurrences import covering, has_ended, through
 from verify.promise import BACKFILL, FOREVER, SCHEDULE, Document, Lists, Micros, Promise, Violation
 from verify.promise import micros as _micros
 from verify.stories import Story, Stretch, Version
@@ -351,6 +351,14 @@ def ends_are_those_of_the_last_claim(case: LivedCase) -> Iterator[Violation]:
             yield Violation("attempts", f"{case.what(row)}: attempts were recorded, none began")
         if ended.status == "SKIPPED" and ended.counted:
             yield Violation("wrong_fate", f"{case.what(row)} is SKIPPED, and was tried")
+        story = case.stories.get(row.job_id)
+        if ended.status == "SUPERSEDED" and not any(
+            version.asked_at <= ended.recorded_at
+            for version in (_outdating(case, story, row) if story else ())
+        ):
+            yield Violation(
+                "wrong_fate", f"{case.what(row)} is SUPERSEDED, and was not out of date"
+            )
         for settle in case.settles[row.execution_id]:
             said = _STATUS_OF_KIND.get(settle.kind, ended.status)
             if said != ended.status:
@@ -439,7 +447,10 @@ def changes_are_obeyed(case: LivedCase) -> Iterator[Violation]:
         story = case.stories.get(row.job_id) if row else None
         if row is None or story is None or not story.recurring:
             continue
+        request = story.requested(execution_id)
         for version in _outdating(case, story, row):
+            if request is not None and version.told < (request.answered_at or FOREVER):
+                continue
             for claim in claims:
                 if claim.at > version.answered_at:
                     yield Violation(
@@ -454,8 +465,8 @@ def _outdating(case: LivedCase, story: Story, row: Row) -> list[Version]:
     changes = [version for version in story.versions[1:] if version.reschedules]
     if row.origin != SCHEDULE:  # asked for: a pause outdates it, and the resume after that does not
         request = story.requested(row.execution_id)
-        asked_by = request.answered_at or FOREVER if request else FOREVER
-        return [v for v in changes if v.operation != "resume" and v.told >= asked_by]
+        asked_at = request.asked_at if request else FOREVER
+        return [v for v in changes if v.operation != "resume" and v.answered_at >= asked_at]
     if any(row.at in stretch.due for stretch in story.stretches):
         return [version for version in changes if _micros(version.told) >= row.at]
     # Planned while somebody was changing the job, and not to be by that change, which is the last that it may have met.
@@ -520,7 +531,11 @@ def ends_never_change(case: LivedCase) -> Iterator[Violation]:
 
 
 def all_is_at_rest(case: LivedCase) -> Iterator[Violation]:
-    """In the end, with everybody well for a while, nothing is on its way."""
+    """In the end, with everybody well for a while, nothing is on its way, and no job is over before its time."""
+    for job in case.dump.jobs:
+        story = case.stories.get(job.job_id)
+        if story and job.status == "COMPLETED" and not has_ended(case, story, case.dump.at):
+            yield Violation("status", f"{job.job_id} ({job.name}) is COMPLETED before its end")
     for row in case.rows:
         if row.alive is not None and row.alive.place in ("parked", "ready", "suspects", "leased"):
             yield Violation("stuck", f"{case.what(row)} is still {row.alive.place}")

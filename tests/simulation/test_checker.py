@@ -639,6 +639,12 @@ def superseded_without_a_change(history: History) -> None:
     alter(history, "40", status="SUPERSEDED", reason="updated")
 
 
+@breaks("wrong_fate")
+def superseded_by_a_change_before_it(history: History) -> None:
+    fields = {"status": "SUPERSEDED", "reason": "paused", "recorded_at": at("12:10:00")}
+    again(history, "52", execution_id="99", attempts=[], counted=0, started_at=None, **fields)
+
+
 @breaks("I1")
 def cancelled_without_a_wish(history: History) -> None:
     alter(history, "40", status="CANCELLED", reason="cancelled")
@@ -728,6 +734,12 @@ def held_though_nobody_paused_it(history: History) -> None:
 def a_finished_job_is_not_completed(history: History) -> None:
     [limited] = [n for n, row in enumerate(history.dump.jobs) if row.name == LIMITED]
     history.dump.jobs[limited] = replace(history.dump.jobs[limited], status="SCHEDULED")
+
+
+@breaks("status")
+def a_job_is_completed_before_its_last_run(history: History) -> None:
+    limited = job("RECURRING", {"every_seconds": 1800, "max_runs": 3}, misfire_policy="skip")
+    alter_job(history, LIMITED, limited)
 
 
 @breaks("epoch")
