@@ -11,7 +11,8 @@ language sql stable as $$
       and recorded_at >= p_since - interval '1 day')
   select * from origins where first > p_since
   union all
-  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest where last > p_since)
+  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest
+    where last > p_since)
 $$;
 
 -- Produces a stretch for members that join it late: past occurrences by their misfire policies, future ones as if the
@@ -79,14 +80,16 @@ begin
       select first, last from hourbell.recorded_since(m.job, m.active_since)
       union all
       select occurrence, occurrence from hourbell.executions
-      where job = m.job and origin = hourbell.origin_schedule() and occurrence > m.active_since) as each_of_them) as since
+      where job = m.job and origin = hourbell.origin_schedule()
+        and occurrence > m.active_since) as each_of_them) as since
   where m.version > 1 and not isempty(had);
   beyond := (select max(at) from unnest(reaches) as at where at > p_through);
   if beyond is not null then return; end if;
 
   update hourbell.executions as e set version = m.version from unnest(apart) as m
   where e.id = any (living) and e.job = m.job and e.version < m.version
-    and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity') and e.occurrence = any (p_occurrences);
+    and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity')
+    and e.occurrence = any (p_occurrences);
   for k in 1 .. coalesce(cardinality(apart), 0) loop
     perform hourbell.catch_up(
       array[apart[k]],

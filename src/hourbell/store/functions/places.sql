@@ -26,7 +26,8 @@ begin
     update hourbell.executions as e set run_at = e.run_at + interval '1 microsecond'
     where e.id = any (array(
       select id from hourbell.executions
-      where id = any (array(select id from back where job is not null and origin = hourbell.origin_schedule() and run_at = occurrence))
+      where id = any (array(select id from back where job is not null and origin = hourbell.origin_schedule()
+        and run_at = occurrence))
       for no key update skip locked))
     returning e.id, e.run_at)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
@@ -52,7 +53,8 @@ begin
     delete from hourbell.due where ctid = any (array(
       select d.row from waiting as w cross join lateral (
         select ctid as row from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at and d.id = w.id
+        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at
+          and d.id = w.id
         for update skip locked) as d))
     returning id),
   from_parked as (
@@ -71,8 +73,8 @@ end $$;
 -- insert of their own, because settling a batch must be one statement), and `produce` records stretches of occurrences
 -- that never became executions.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
-returns void language plpgsql
-set plan = lookups_by_hash as $$
+returns void
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   freed bigint[];
@@ -90,14 +92,14 @@ begin
   granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
   recorded as (
     insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
-       priority, origin, status, reason, spec, history, missed, missed_through)
+      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
+       queue, priority, origin, status, reason, spec, history, missed, missed_through)
     select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
       hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec,
       history, case when reason = 'misfire' then 1 end, case when reason = 'misfire' then occurrence end
     from gone)
-  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue), array_agg(distinct tenant),
-    array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
+  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue),
+    array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
     array_agg(id) filter (where notifies <> 0), array_agg(notifies) filter (where notifies <> 0)
   into freed, queues, tenants, targets, keys, noting, notifies from gone;
   if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
