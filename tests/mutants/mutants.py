@@ -706,7 +706,7 @@ MUTANTS = [
     Mutant(
         "cancellation_ignored_at_claim",
         CLAIM,
-        "        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))\n",
+        "        and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))\n",
         "",
         (f"{REQUESTS_TEST}::test_what_is_ready_is_cancelled_when_somebody_claims_it",),
         "What was cancelled before it is claimed never starts.",

@@ -40,7 +40,7 @@ declare
   in_hand boolean;
   takes_long boolean;
   solo boolean := false;
-  wishes boolean;
+  cancelling boolean;  -- whether cancellation of any execution is requested
   at timestamptz;
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
@@ -192,7 +192,7 @@ begin
       stale := array(select id from unnest(stale) as s(id) where id <> all (late));
     end if;
   end if;
-  wishes := exists (select from hourbell.cancellations);
+  cancelling := exists (select from hourbell.cancellations);
   with found as materialized (
     select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
       hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
@@ -202,7 +202,7 @@ begin
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
-        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
+        and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
         and not (e.id = any (stale) and hourbell.is_limited(e)) as plain
     -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way
     -- round: statistics collected during a quiet night say that `executions` has fewer rows.

@@ -1,3 +1,10 @@
+-- Joining: a job that is created or changed becomes a member of its timetable, and gets its own executions for the
+-- occurrences that the timetable's fires have already produced. Called by whatever creates or changes a job, and by the
+-- leader for joins that were left over. `join_timetable` locks the timetable and then the new memberships; `catch_up`
+-- writes their executions, by the same producer as the fires (`produce`).
+-- Example: a timetable fires every minute and is planned through 12:05. A job that joins it at 12:03:30 gets executions
+-- for 12:04 and 12:05 here, and the one for 12:06 with the next fire.
+
 -- The occurrences of a job after a moment that the ledger has, as ranges. Superseded ones are not included: the next
 -- version runs them. A missed stretch may begin before that moment; only the last one that does can reach beyond it.
 -- Occurrences planned ahead may have been cancelled before their time, but by less than a day.

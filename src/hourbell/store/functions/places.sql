@@ -1,4 +1,8 @@
--- Moves between places, shared by several operations.
+-- Moves between places, shared by several operations. An execution is in one place at a time (`due`, `parked`,
+-- `paused`, `ready`, `suspects`, `leased`): a caller that has deleted its row there owns it, and either puts it
+-- elsewhere (`requeue`) or ends it (`discard`).
+-- Example: a job is paused. `remove_waiting` takes its executions that wait out of `due` and `parked`, and `discard`
+-- records those that it got as SUPERSEDED; the others belong to another transaction, or are found by their claim.
 
 -- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` stores. The
 -- first 16 of each tenant have level 0, those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves
