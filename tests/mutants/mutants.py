@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         "counted_runs_keep_their_hold",
         SETTLE,
-        "and l.fence = f.fence and l.limited offset 0) as l) then",
+        "and l.fence = f.fence\n          and l.limited offset 0) as l) then",
         "and l.fence = f.fence and false offset 0) as l) then",
         (f"{SLABS_TEST}::test_a_limit_that_comes_while_a_slab_runs_is_counted_and_let_go",),
         "What was counted under a limit while it ran frees its place when it ends.",
@@ -166,8 +166,9 @@ MUTANTS = [
     Mutant(
         "handed_over_and_still_held",
         SETTLE,
-        "    set ids = array(\n          select i.id from unnest(l.ids) with ordinality as i(id, pos)"
-        " where not i.id = any (array(select id from moving)) order by pos),",
+        "    set ids = array(\n"
+        "          select i.id from unnest(l.ids) with ordinality as i(id, pos)\n"
+        "          where not i.id = any (array(select id from moving)) order by pos),",
         "    set ids = l.ids,",
         (f"{SLABS_TEST}::test_what_its_target_has_accepted_leaves_its_slab",),
         "What its target has accepted is held by no worker.",
@@ -639,7 +640,7 @@ MUTANTS = [
     Mutant(
         "claims_of_all_tasks",
         CLAIM,
-        "r.tag >= v and (p_fitting is null or r.task = any (p_fitting))",
+        "r.tag >= v\n            and (p_fitting is null or r.task = any (p_fitting))",
         "r.tag >= v",
         (f"{TASKS_TEST}::test_a_session_that_the_gate_has_not_seen_is_given_its_own_tasks_only",),
         "A session is given only the tasks that it serves.",
@@ -706,7 +707,7 @@ MUTANTS = [
     Mutant(
         "cancellation_ignored_at_claim",
         CLAIM,
-        "        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))\n",
+        "        and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))\n",
         "",
         (f"{REQUESTS_TEST}::test_what_is_ready_is_cancelled_when_somebody_claims_it",),
         "What was cancelled before it is claimed never starts.",
@@ -812,7 +813,8 @@ MUTANTS = [
     Mutant(
         "bucket_ignores_offers",
         RATES,
-        "    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) + 1e-6",
+        "    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key)\n"
+        "    + 1e-6",
         "    + 1e-6",
         (f"{LIMITS_TEST}::test_what_was_let_on_and_not_claimed_keeps_its_place_in_the_bucket",),
         "What is offered and not claimed is not offered again.",
@@ -876,7 +878,8 @@ MUTANTS = [
     Mutant(
         "limit_before_counting",
         LIMIT_CHANGES,
-        "select exists (select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
+        "select exists (\n"
+        "    select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)",
         "select false",
         (
             f"{LIMIT_CHANGES_TEST}::test_an_old_hold_does_not_start_under_a_limit_that_nobody_has_counted_for",

@@ -142,12 +142,14 @@ def test_whoever_waits_is_served_by_weight(in_database: Runs, script: list[Arriv
         while queue.waiting.total():
             await queue.claim(Claim(7))
         largest = max((each.count for each in script if isinstance(each, Claim)), default=7)
+        # The order between two passes is off by less than a slab: a quarter of a pass, for one session.
+        slab = max((each.count for each in script if isinstance(each, Arrive)), default=0) // 4
         for priority in range(PRIORITIES):
             served = [each for each in queue.served if each.priority == priority]
             for one in range(len(WEIGHTS)):
                 for other in range(one):
                     # One execution each, and what a claim took before virtual time had moved.
-                    bound = 1 / WEIGHTS[one] + 1 / WEIGHTS[other] + max(largest, 7)
+                    bound = 1 / WEIGHTS[one] + 1 / WEIGHTS[other] + max(largest, 7) + slab
                     assert unfair(served, one, other) <= bound
 
     in_database(work)

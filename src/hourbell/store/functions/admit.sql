@@ -67,15 +67,16 @@ begin
   generation := hourbell.generation();  -- before any limit is read
   if from_below and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
-      perform hourbell.admit_rows(array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now,
-        this_pass);
+      perform hourbell.admit_rows(
+        array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now, this_pass);
     end loop;
     woken := '{}';
   end if;
 
   -- How far each tier is known to be empty. Index 1 is tier 0.
-  select array_agg(m.due_from order by tier), array_agg(m.mark order by tier), array_agg(m.mostly_limited order by tier),
-    min(m.swept_at) filter (where tier < 4), count(m.mark) filter (where tier < 4) < 4
+  select array_agg(m.due_from order by tier), array_agg(m.mark order by tier),
+    array_agg(m.mostly_limited order by tier), min(m.swept_at) filter (where tier < 4),
+      count(m.mark) filter (where tier < 4) < 4
   into lows, marks, mostly_limited, swept, sweeping
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
@@ -96,7 +97,9 @@ begin
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
     tiers := array[p::int];
-    if crowded <> '{}' then tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t); end if;
+    if crowded <> '{}' then
+      tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t);
+    end if;
     -- Limited rows take three times as long, and no pass should wait for the gate's lock for over 100 ms.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
@@ -106,7 +109,8 @@ begin
       with gone as (
         delete from hourbell.due where ctid = any (array(
           select ctid from hourbell.due
-          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(lows[tiers[k] + 1], '-infinity') and run_at <= p_now
+          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(lows[tiers[k] + 1], '-infinity')
+            and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
       select array_agg(due order by (due).run_at, (due).id) into taken from gone;

@@ -3,7 +3,8 @@
 -- The document of a job after the change that audit row p_row recorded. For a newly created one-time job it is the job
 -- itself while the job is unchanged; after that, the first later change says what the document was before. Null: there
 -- is none, or the job is no longer kept.
-create or replace function hourbell.document_after(p_operation text, p_after json, p_job bigint, p_row bigint) returns text
+create or replace function hourbell.document_after(p_operation text, p_after json, p_job bigint, p_row bigint)
+returns text
 language sql stable
 return case when p_after is not null or p_operation <> 'create' then p_after::text else coalesce(
   (select before::text from hourbell.audit

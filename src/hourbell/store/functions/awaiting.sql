@@ -17,7 +17,8 @@ declare
   n int;
 begin
   with noted as (
-    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and hourbell.is_awaiting(a) returning a.*)
+    update hourbell.awaiting as a set outcome = 'ENDED' where a.id = any (p_ids) and hourbell.is_awaiting(a)
+    returning a.*)
   select array_agg(a.id), array_agg(a.fence), array_agg(a.begun_ms), array_agg(
     greatest(least(extract(epoch from p_now - l.claimed_at) * 1000, 2000000000) - a.begun_ms, 0)::int)
   into ids, fences, begun, took
@@ -27,8 +28,9 @@ begin
   if ids is null then return '{}'; end if;
   n := cardinality(ids);
   select s.refused into refused from hourbell.settle(
-    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, ids, fences, begun, took, array(select generate_series(1, n)),
-    array_fill(hourbell.outcome_cancelled(), array[n]), array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
+    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, ids, fences, begun, took,
+    array(select generate_series(1, n)), array_fill(hourbell.outcome_cancelled(), array[n]),
+      array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
     array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
   return array(select unnest(ids) except select unnest(refused));
 end $$;
@@ -43,7 +45,8 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   perform hourbell.cancel_awaiting(array(
     select c.id from hourbell.cancellations as c
-    where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.is_awaiting(a) offset 0) limit 1000), p_now);
+    where exists (select from hourbell.awaiting as a where a.id = c.id and hourbell.is_awaiting(a) offset 0)
+    limit 1000), p_now);
 end $$;
 
 -- Ends executions that their targets did not complete in time. p_settled … p_results are as in hourbell.settle, for
@@ -60,8 +63,8 @@ declare released boolean;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   select s.freed into released from hourbell.settle(
-    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms, p_others,
-    p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
+    hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms,
+    p_others, p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
   update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
   where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.is_awaiting(a);
   return released;

@@ -1,5 +1,6 @@
--- Changing jobs: update, pause, resume, delete, replace, complete, run now and cancel. Each is one statement: no client code runs between
--- its first lock and its commit, so no other transaction waits for a client that has stopped.
+-- Changing jobs: update, pause, resume, delete, replace, complete, run now and cancel. Each is one statement: no
+-- client code runs between its first lock and its commit, so no other transaction waits for a client that has
+-- stopped.
 --
 -- Locks are taken in one order, so that two changes cannot deadlock: the row of the idempotency key, the unique key (by
 -- `create_jobs`), the job, its membership, its executions (those that another transaction has locked are skipped), the
@@ -8,7 +9,8 @@
 -- A job document with the status of its job, as the audit stores it.
 create or replace function hourbell.with_status(p_spec text, p_status smallint) returns json
 language sql immutable
-return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",' || substr(p_spec, 2))::json;
+return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",'
+  || substr(p_spec, 2))::json;
 
 -- Changes a job that its caller has read and decided about, with the audit row and the stored answer. Returns a few
 -- bytes only: an answer that does not fit into the buffers of a client that has stopped would delay the commit.
@@ -22,14 +24,14 @@ return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED']
 --             key, fingerprint: of the answer to store; a null key: nothing is stored
 --             answer: if the job is changed; unchanged: if it is left as it was
 --   outcome   changed, unchanged (only a cancellation was requested, or a running job may finish), or nothing was done:
---             moved (the job is no longer as the caller has read it), underway (a queued or running one-time job cannot be
---             changed), repeated (the key already has an answer)
+--             moved (the job is no longer as the caller has read it), underway (a queued or running one-time job cannot
+--             be changed), repeated (the key already has an answer)
 -- Planning its statements each time would take twice as long as executing them.
 create or replace function hourbell.change_job(
   p_now timestamptz, p_job bigint, p_change json, p_write json, out outcome text
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan set lock_timeout = '2s' as $$
 #variable_conflict use_column
 declare
@@ -40,7 +42,8 @@ begin
   write := hourbell.write_of(p_write);
   if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
   select * into change from json_to_record(p_change) as c(
-    seen_version int, seen_status smallint, status smallint, outdated text, cancels boolean, definition json, membership json);
+    seen_version int, seen_status smallint, status smallint, outdated text, cancels boolean, definition json,
+    membership json);
   select * into job from hourbell.jobs where id = p_job for no key update;
   outcome := case when found then hourbell.change_recurring(p_now, job, change, write)
     else hourbell.change_one_time(p_now, p_job, change, write) end;
@@ -48,8 +51,9 @@ begin
 end $$;
 
 -- A part of `change_job`, for a job that is locked.
-create or replace function hourbell.change_recurring(p_now timestamptz, p_job hourbell.jobs, p_change record, p_write record)
-returns text
+create or replace function hourbell.change_recurring(
+  p_now timestamptz, p_job hourbell.jobs, p_change record, p_write record
+) returns text
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -72,13 +76,15 @@ begin
     insert into hourbell.memberships
       (timetable, priority, job, version, active_since, until, tenant, queue, target, key, key_limit, misfire,
        catch_up_seconds, catch_up_limit, overlap, at_most_once, start_deadline_seconds, deadline_seconds, notifies)
-    select desired.timetable, desired.priority, desired.id, new_version, m.active_since, desired.ends_at, desired.tenant,
+    select desired.timetable, desired.priority, desired.id, new_version, m.active_since, desired.ends_at,
+      desired.tenant,
       desired.queue, desired.target, desired.key, desired.key_limit, m.misfire, m.catch_up_seconds, m.catch_up_limit,
       m.overlap, m.at_most_once, m.start_deadline_seconds, m.deadline_seconds, m.notifies
     from json_populate_record(null::hourbell.memberships, p_change.membership) as m;
   end if;
   perform hourbell.note_change(
-    p_now, p_job.tenant, p_job.id, p_write.actor, p_write.operation, before, hourbell.with_status(desired.spec, desired.status));
+    p_now, p_job.tenant, p_job.id, p_write.actor, p_write.operation, before,
+    hourbell.with_status(desired.spec, desired.status));
   return 'changed';
 end $$;
 
@@ -109,7 +115,8 @@ begin
 
   desired := json_populate_record(taken, p_change.definition);
   perform hourbell.note_change(
-    p_now, taken.tenant, p_job, p_write.actor, p_write.operation, hourbell.with_status(taken.spec, p_change.seen_status),
+    p_now, taken.tenant, p_job, p_write.actor, p_write.operation,
+    hourbell.with_status(taken.spec, p_change.seen_status),
     hourbell.with_status(desired.spec, p_change.status));
   if p_change.status = hourbell.job_cancelled() then
     perform hourbell.discard(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
@@ -124,7 +131,8 @@ begin
   perform hourbell.release_limits(array[p_job], true, p_now);  -- it waits for its new limits
   insert into hourbell.deadlines (at, id, kind)
   select at, p_job, kind
-  from (values (desired.start_by, hourbell.deadline_start()), (desired.finish_by, hourbell.deadline_finish())) as d(at, kind)
+  from (values
+    (desired.start_by, hourbell.deadline_start()), (desired.finish_by, hourbell.deadline_finish())) as d(at, kind)
   where at is not null;
   if p_change.status = hourbell.job_paused() then
     insert into hourbell.paused (id) values (p_job);
@@ -134,13 +142,13 @@ begin
   return 'changed';
 end $$;
 
--- Runs a waiting one-time job by p_now at the latest; p_spec: with this document, null: its own. p_write and outcome: as for
--- `change_job`; unchanged: it is queued or running, and would have been run with its own document.
+-- Runs a waiting one-time job by p_now at the latest; p_spec: with this document, null: its own. p_write and outcome:
+-- as for `change_job`; unchanged: it is queued or running, and would have been run with its own document.
 create or replace function hourbell.run_one_time(
   p_now timestamptz, p_job bigint, p_version int, p_spec text, p_write json, out outcome text
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan set lock_timeout = '2s' as $$
 #variable_conflict use_column
 declare
@@ -158,7 +166,8 @@ begin
     perform hourbell.requeue(array[p_job]);
     outcome := 'changed';
   elsif hourbell.is_waiting(p_job)
-      or not exists (select from (select version from hourbell.executions where id = p_job offset 0) as e where e.version = p_version) then
+      or not exists (select from (select version from hourbell.executions where id = p_job offset 0) as e
+        where e.version = p_version) then
     outcome := 'moved';
   else
     outcome := case when p_spec is null then 'unchanged' else 'underway' end;
@@ -172,13 +181,13 @@ begin
   perform hourbell.settle_answer(write, outcome);
 end $$;
 
--- Cancels an execution of p_job. p_awaits: its target has accepted it. p_write and outcome: as for `change_job`; changed:
--- it has ended, unchanged: it was asked to stop.
+-- Cancels an execution of p_job. p_awaits: its target has accepted it. p_write and outcome: as for `change_job`;
+-- changed: it has ended, unchanged: it was asked to stop.
 create or replace function hourbell.cancel_execution(
   p_now timestamptz, p_id bigint, p_job bigint, p_awaits boolean, p_write json, out outcome text
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan set lock_timeout = '2s' as $$
 #variable_conflict use_column
 declare
@@ -207,7 +216,8 @@ end $$;
 
 -- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running. Called by
 -- `give_unique_keys`, whose plan settings apply.
-create or replace function hourbell.replace_job(p_now timestamptz, p_job bigint, p_tenant int, p_actor text) returns boolean
+create or replace function hourbell.replace_job(p_now timestamptz, p_job bigint, p_tenant int, p_actor text)
+returns boolean
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -228,8 +238,8 @@ begin
   return true;
 end $$;
 
--- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed. The
--- job is locked. Called by a claim, whose plan settings apply.
+-- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed.
+-- The job is locked. Called by a claim, whose plan settings apply.
 create or replace function hourbell.complete_job(p_now timestamptz, p_job bigint) returns void
 language plpgsql as $$
 begin
@@ -238,12 +248,12 @@ begin
   where id = p_job and status in (hourbell.job_scheduled(), hourbell.job_paused());
 end $$;
 
--- Pauses jobs whose target has answered that it is gone, unless they have changed since. Those that another transaction is
--- changing are left to the next call. Returns how many it has looked at.
+-- Pauses jobs whose target has answered that it is gone, unless they have changed since. Those that another
+-- transaction is changing are left to the next call. Returns how many it has looked at.
 create or replace function hourbell.pause_abandoned(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_actor text, p_limit int
 ) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   abandoned record;
@@ -305,7 +315,8 @@ language plpgsql as $$
 begin
   update hourbell.memberships as m set until = least(m.until, p_now)
   from hourbell.jobs as j
-  where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
+  where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id
+    and m.version = j.version;
   perform hourbell.withdraw_planned(p_now, p_job);
 end $$;
 
@@ -343,17 +354,20 @@ declare
 begin
   ids := hourbell.remove_waiting(array(
     select e.id from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
-    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> hourbell.origin_schedule())));
+    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0
+      or e.origin <> hourbell.origin_schedule())));
   if ids = '{}' then return; end if;
   select outdated into why from hourbell.jobs where id = p_job;
   perform hourbell.discard(
-    ids, array_fill(hourbell.fate_superseded(), array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
+    ids, array_fill(hourbell.fate_superseded(), array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]),
+    p_now);
 end $$;
 
--- Takes an execution out of `due`, `parked` or `paused` (p_suspected: or `suspects`), so that no other transaction can move
--- it; waits for one that is moving it. p_version: only if the execution still has this version; null: any. Null: it is
--- ready, runs or has ended, or another transaction has moved it.
-create or replace function hourbell.take_waiting(p_id bigint, p_version int, p_suspected boolean) returns hourbell.executions
+-- Takes an execution out of `due`, `parked` or `paused` (p_suspected: or `suspects`), so that no other transaction
+-- can move it; waits for one that is moving it. p_version: only if the execution still has this version; null: any.
+-- Null: it is ready, runs or has ended, or another transaction has moved it.
+create or replace function hourbell.take_waiting(p_id bigint, p_version int, p_suspected boolean)
+returns hourbell.executions
 language plpgsql as $$
 #variable_conflict use_column
 declare taken hourbell.executions;
@@ -382,7 +396,8 @@ language plpgsql as $$
 begin
   return exists (
     select from (select * from hourbell.executions where id = p_id offset 0) as e
-    where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+    where exists (select from hourbell.due as d
+      where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
       and d.run_at = e.run_at and d.id = e.id offset 0)
       or exists (select from hourbell.parked as p where p.id = e.id offset 0)
       or exists (select from hourbell.paused as h where h.id = e.id offset 0));
@@ -424,7 +439,8 @@ language plpgsql as $$
 begin
   if p_write.key is null or p_outcome = 'changed' then return; end if;
   if p_outcome = 'unchanged' then
-    update hourbell.idempotency set response = p_write.unchanged::json where tenant = p_write.tenant and key = p_write.key;
+    update hourbell.idempotency set response = p_write.unchanged::json where tenant = p_write.tenant
+      and key = p_write.key;
   else
     delete from hourbell.idempotency where tenant = p_write.tenant and key = p_write.key;
   end if;

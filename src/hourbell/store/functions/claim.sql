@@ -1,4 +1,9 @@
 -- Claims: the move from ready to leased.
+-- A worker calls `claim`, which calls `take_ready` and commits. `take_ready` takes slabs (`take_slabs`), leases what is
+-- plain at once, and leaves the rest to `claim_uncommon`; executions under a rate limit get the moment of their start
+-- (`start_rate_limited`). Rows that another claim has locked are skipped, never waited for.
+-- Example: a session asks for 250. Three slabs of 100 are ready: it takes two and a half, and the rest of the third is
+-- put back for others. They are leased as three slabs, each under a fence of its own.
 
 -- The statement inside `claim`. Takes up to p_limit executions for a live session, most urgent first, then fairest
 -- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_from_below starts with the least
@@ -35,7 +40,7 @@ declare
   in_hand boolean;
   takes_long boolean;
   solo boolean := false;
-  wishes boolean;
+  cancelling boolean;  -- whether cancellation of any execution is requested
   at timestamptz;
   newest int;
   stale bigint[] := '{}';  -- made ready under older limits
@@ -80,13 +85,15 @@ begin
         select from hourbell.leases where leases.session = p_session and not alone and claimed_at < p_now - p_patience)
       and not exists (
         select from hourbell.suspects
-        where queue = any (session.queues) and (fitting is null or task = any (fitting)) and since < p_now - 20 * p_patience);
+        where queue = any (session.queues) and (fitting is null or task = any (fitting))
+          and since < p_now - 20 * p_patience);
     if session.quarantine and takes_long then
       update hourbell.sessions set quarantine = false where id = p_session;
       session.quarantine := false;
     elsif not session.quarantine and not takes_long and (not in_hand or exists (
         select from hourbell.suspects
-        where queue = any (session.queues) and (fitting is null or task = any (fitting)) and since < p_now - p_patience)) then
+        where queue = any (session.queues) and (fitting is null or task = any (fitting))
+          and since < p_now - p_patience)) then
       begin
         update hourbell.sessions set quarantine = true where id = p_session;
         session.quarantine := true;
@@ -96,7 +103,8 @@ begin
     if session.quarantine then
       if in_hand then return; end if;
       delete from hourbell.suspects where ctid = (
-        select ctid from hourbell.suspects where queue = any (session.queues) and (fitting is null or task = any (fitting))
+        select ctid from hourbell.suspects where queue = any (session.queues)
+          and (fitting is null or task = any (fitting))
         order by priority, tag limit 1 for update skip locked)
       returning array[id], case when limited then array[id] else '{}' end,
         case when generation < newest then array[id] else '{}' end into popped, limited, stale;
@@ -123,13 +131,15 @@ begin
           union all
           select queue, task from unnest(mixed) as q(queue) cross join unnest(fitting) as t(task)) as l
         cross join lateral (
-          select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p order by pass desc limit 1) as v
+          select v from hourbell.virtual_time as v where v.queue = l.queue and v.priority = p
+          order by pass desc limit 1) as v
         where case when l.task is null then exists (
             select from hourbell.ready as r where r.queue = l.queue and r.priority = p and r.tag >= v.v offset 0)
           else exists (
             -- A comparison of rows, which only the index by task has: statistics may prefer the other one.
             select from hourbell.ready as r
-            where r.queue = l.queue and r.priority = p and r.task = l.task and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
+            where r.queue = l.queue and r.priority = p and r.task = l.task
+              and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
       -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue.
@@ -179,11 +189,12 @@ begin
       cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e
       where h.id = any (late);
       popped := array(select id from unnest(popped) with ordinality as p(id, pos) where id <> all (late) order by pos);
-      limited := array(select id from unnest(limited) with ordinality as h(id, pos) where id <> all (late) order by pos);
+      limited := array(
+        select id from unnest(limited) with ordinality as h(id, pos) where id <> all (late) order by pos);
       stale := array(select id from unnest(stale) as s(id) where id <> all (late));
     end if;
   end if;
-  wishes := exists (select from hourbell.cancellations);
+  cancelling := exists (select from hourbell.cancellations);
   -- One pass over what was taken, in its order: left joins, so that executions are looked up for `popped` and never the
   -- other way round (statistics collected during a quiet night say that `executions` has fewer rows).
   -- `plain`: the common case; all others are left to claim_uncommon.
@@ -203,13 +214,14 @@ begin
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
-        and not (wishes and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
+        and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
         and not (e.id = any (stale) and hourbell.is_limited(e)) as plain
     from unnest(popped) as r(id)
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job) as f;
   if ids is not null then
-    fences := hourbell.lease(p_session, p_claim, ids, versions, limited, greatest(least_fence, last_fence + 1), at, solo);
+    fences := hourbell.lease(p_session, p_claim, ids, versions, limited, greatest(least_fence, last_fence + 1), at,
+      solo);
   end if;
 
   if more is not null then
@@ -220,7 +232,8 @@ begin
     end if;
     perform hourbell.claim_uncommon(p_session, p_claim, more, limited, p_now, least_fence, solo);
   end if;
-  -- Counted runs are leased by claim_uncommon, so the answer is read again: by the ids taken, not by the claim's number.
+  -- Counted runs are leased by `claim_uncommon`, so the answer is read again: by the ids taken, not by the number of
+  -- the claim.
   if more is not null and exists (
       select from hourbell.leases as l where l.session = p_session and l.id = any (more)) then
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
@@ -271,8 +284,9 @@ end $$;
 -- the last one. The rest of that slab goes back; how its tags are spread is not stored, so its first one is
 -- interpolated. p_task: null: the line of a queue, of which p_fitting (null: all) are taken. Called by `take_ready`,
 -- whose plan settings apply.
-create or replace function hourbell.take_slabs(p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int)
-returns hourbell.ready[]
+create or replace function hourbell.take_slabs(
+  p_queue smallint, p_priority smallint, p_task int, p_fitting int[], p_room int
+) returns hourbell.ready[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -286,13 +300,15 @@ declare
   wanted int := greatest(p_room / 100, 1);  -- slabs: rather too few, because what is too much has to be put back
 begin
   if p_room <= 0 then return '{}'; end if;
-  select t.v into v from hourbell.virtual_time as t where t.queue = p_queue and t.priority = p_priority order by pass desc limit 1;
+  select t.v into v from hourbell.virtual_time as t where t.queue = p_queue and t.priority = p_priority
+  order by pass desc limit 1;
   loop
     if p_task is null then
       with gone as (
         delete from hourbell.ready where ctid = any (array(
           select ctid from hourbell.ready as r
-          where r.queue = p_queue and r.priority = p_priority and r.tag >= v and (p_fitting is null or r.task = any (p_fitting))
+          where r.queue = p_queue and r.priority = p_priority and r.tag >= v
+            and (p_fitting is null or r.task = any (p_fitting))
           order by r.tag limit wanted for update skip locked))
         returning ready)
       select array_agg(ready order by (ready).tag), sum(cardinality((ready).ids)) into more, n from gone;
@@ -316,8 +332,8 @@ begin
     slabs := slabs[:cardinality(slabs) - 1];
     if got - n < p_room then
       kept := p_room - got + n;
-      slabs := slabs || row(last.tag, last.last_tag, last.generation, last.task, last.queue, last.priority, last.limited,
-        last.ids[:kept])::hourbell.ready;
+      slabs := slabs || row(last.tag, last.last_tag, last.generation, last.task, last.queue, last.priority,
+        last.limited, last.ids[:kept])::hourbell.ready;
       last.ids := last.ids[kept + 1:];
       last.tag := last.tag + (last.last_tag - last.tag) * kept / (n - 1);
     end if;
@@ -344,7 +360,8 @@ return case when p_replayed_attempt is null then coalesce(p_own, p_job)
 -- The uncommon cases of a claim: cancellation requested, out of date, too late, or a job with a limited number of runs.
 -- Such runs are counted here, when they start.
 create or replace function hourbell.claim_uncommon(
-  p_session bigint, p_claim int, p_ids bigint[], p_limited bigint[], p_now timestamptz, p_least_fence bigint, p_solo boolean
+  p_session bigint, p_claim int, p_ids bigint[], p_limited bigint[], p_now timestamptz, p_least_fence bigint,
+  p_solo boolean
 ) returns void language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
@@ -435,8 +452,9 @@ begin
   -- behind them.
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled
-    from hourbell.take_ready(p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience,
-      alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
+    from hourbell.take_ready(
+      p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience, alive,
+      ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
     commit;
     exit when ids is not null or not alive;
     if recalled then
@@ -460,10 +478,12 @@ begin
   from hourbell.sessions as s cross join lateral unnest(hourbell.queues_of(s)) as q(queue)
   cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
   cross join lateral (
-    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority
+    order by pass desc limit 1) as v
   cross join lateral (
     select ctid as row from hourbell.ready as r
-    where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v and (s.tasks is null or r.task = any (s.tasks || hourbell.task_any()))
+    where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v
+      and (s.tasks is null or r.task = any (s.tasks || hourbell.task_any()))
     order by r.tag limit 1) as r
   where s.id = p_session order by p.priority limit 1;
   if slab is null then return false; end if;

@@ -12,7 +12,7 @@ create or replace function hourbell.before_create(
   out answered int[], out fingerprints bytea[], out answers text[]
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare base bigint;
 begin
@@ -37,14 +37,16 @@ end $$;
 -- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running.
 create or replace function hourbell.room_in_quota(p_tenant int, p_quota int) returns int
 language sql stable
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one as $$
   select p_quota - (
       select count(*) from (
         select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = p_tenant and j.status = s.status limit p_quota) as j) as recurring)::int
+          select from hourbell.jobs as j where j.tenant = p_tenant and j.status = s.status
+            limit p_quota) as j) as recurring)::int
     - (
       select count(*) from (
-        select from hourbell.executions as e where e.tenant = p_tenant and e.job is null and e.origin = 0 limit p_quota) as one_time)::int
+        select from hourbell.executions as e where e.tenant = p_tenant and e.job is null and e.origin = 0
+          limit p_quota) as one_time)::int
 $$;
 
 -- Locks quotas until the end of the transaction: one transaction at a time counts the jobs of a tenant and adds to
@@ -55,7 +57,8 @@ language plpgsql as $$
 declare before constant text := current_setting('lock_timeout');
 begin
   perform set_config('lock_timeout', p_ms::text, true);
-  perform pg_advisory_xact_lock((32::bigint << 56) + t.id) from (select distinct unnest(p_tenants) as id order by id) as t;
+  perform pg_advisory_xact_lock((32::bigint << 56) + t.id)
+  from (select distinct unnest(p_tenants) as id order by id) as t;
   perform set_config('lock_timeout', before, true);
   -- A batch has round trips before its commit. A client that stops there must not block other creators for long.
   perform set_config('idle_in_transaction_session_timeout', '2s', true);
@@ -70,13 +73,14 @@ end $$;
 create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
 returns table (id smallint, name text)
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   excessive text;
 begin
   if exists (
-    select from unnest(p_names) as n(name) where not exists (select from hourbell.queues as q where q.name = n.name offset 0))
+    select from unnest(p_names) as n(name) where not exists (select from hourbell.queues as q
+      where q.name = n.name offset 0))
   then
     select t.name into excessive
     from hourbell.tenants as t
@@ -100,7 +104,7 @@ end $$;
 
 -- Those of these jobs that have not ended. Volatile: a caller that waited for a lock must see the current state.
 create or replace function hourbell.live_jobs(p_jobs bigint[]) returns bigint[]
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set plan = lookups as $$
 begin
   if p_jobs = '{}' then return '{}'; end if;  -- for an empty array the planner would read everything
   return array(
@@ -119,8 +123,7 @@ create or replace function hourbell.give_unique_keys(
   p_actors text[], out refused bigint[], out holders bigint[], out replacing bigint[]
 )
 language plpgsql
-set jit = off set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+set plan = lookups_one_by_one set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   missing int;
@@ -168,9 +171,10 @@ end $$;
 --   p_quotas_ms       how long to wait for the lock of a quota
 --   p_limited         tenants with a quota, as before_create saw them
 --   p_tenants …       the requests; a null in p_keys: nothing is stored. No key twice.
---   p_ids …           one-time jobs of the requests p_requests, at p_instants (microseconds since 1970: a client encodes
---                     them twice as fast as timestamps), with the settings p_settings
---   p_run_settings    the settings, as JSON, with their number k: many jobs, few settings; for level see hourbell.level_of
+--   p_ids …           one-time jobs of the requests p_requests, at p_instants (microseconds since 1970: a client
+--                     encodes them twice as fast as timestamps), with the settings p_settings
+--   p_run_settings    the settings, as JSON, with their number k: many jobs, few settings; for level see
+--                     hourbell.level_of
 --   p_recurring       recurring jobs that have not joined their timetables yet, as JSON; null: none
 --   p_unique          jobs that request a unique key, as JSON, see give_unique_keys; null: none
 -- Left out, and returned: requests whose key already has an answer (repeated), jobs whose unique key another job holds
@@ -184,7 +188,7 @@ create or replace function hourbell.create_jobs(
   out repeated int[], out refused bigint[], out holders bigint[], out replacing bigint[], out excessive bigint[]
 )
 language plpgsql
-set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+set plan = lookups as $$
 #variable_conflict use_column
 declare
   patience constant text := current_setting('lock_timeout');
@@ -196,7 +200,8 @@ begin
     perform hourbell.lock_quotas(p_limited, p_quotas_ms);
     -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
-      select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
+      select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id
+        and t.max_jobs is not null)
       from unnest(p_limited) with ordinality as l(id, pos) order by pos);
   end if;
   perform set_config('lock_timeout', p_keys_ms::text, true);
@@ -254,11 +259,13 @@ begin
   if p_ids <> '{}' then
     with settings as materialized (
       select * from json_to_recordset(p_run_settings) as s(
-        k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int, finish_seconds int,
-        key bigint, key_limit int, notifies smallint, level int)),
+        k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int,
+        finish_seconds int, key bigint, key_limit int, notifies smallint, level int)),
     new as materialized (
-      select n.id, n.request, i.at, n.tenant, n.spec, s.queue, s.target, s.priority, s.at_most_once, s.key, s.key_limit, s.notifies, s.level,
-        i.at + make_interval(secs => s.start_seconds) as start_by, i.at + make_interval(secs => s.finish_seconds) as finish_by
+      select n.id, n.request, i.at, n.tenant, n.spec, s.queue, s.target, s.priority, s.at_most_once, s.key,
+        s.key_limit, s.notifies, s.level,
+        i.at + make_interval(secs => s.start_seconds) as start_by,
+          i.at + make_interval(secs => s.finish_seconds) as finish_by
       from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
         as n(id, request, instant, tenant, settings, spec)
       join settings as s on s.k = n.settings
@@ -266,8 +273,8 @@ begin
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.executions
-        (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec, target,
-         key, key_limit, notifies)
+        (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
+         target, key, key_limit, notifies)
       select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
         notifies
       from new),
@@ -296,8 +303,8 @@ begin
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.jobs
-        (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec, target,
-         key, key_limit)
+        (id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, created_at, updated_at, name, spec,
+         target, key, key_limit)
       select id, tenant, queue, priority, timetable, max_runs, starts_at, ends_at, p_now, p_now, name, spec, target,
         key, key_limit from new),
     noted as (

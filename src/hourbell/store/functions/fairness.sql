@@ -26,7 +26,8 @@ begin
   select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
   from (select distinct unnest(spaces) as queue) as q
   left join lateral (
-    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p order by pass desc limit 1) as v on true;
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p
+    order by pass desc limit 1) as v on true;
   tags := hourbell.tag(spaces, tenants, p, queues, times, p_pass);
   with tagged as materialized (
     select tag, id, queue, hourbell.task(target) as task, checks & hourbell.checks_limited() > 0 as limited,
@@ -55,7 +56,8 @@ begin
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
   select min(tag), max(tag), p_generation, task, queue, p, limited, array_agg(id order by tag, id)
   from (
-    select tag, id, queue, task, limited, s.size, row_number() over (partition by queue, task order by tag, id) - 1 as nth
+    select tag, id, queue, task, limited, s.size,
+      row_number() over (partition by queue, task order by tag, id) - 1 as nth
     from tagged join sizes as s using (queue) where not suspect) as t
   group by queue, task, limited, case when limited then -1 - nth else nth / size end
   order by queue, min(tag);
@@ -78,7 +80,8 @@ begin
     from (select distinct r.space, r.tenant >> 6 as block from unnest(p_spaces, p_tenants) as r(space, tenant)) as b
     left join lateral (
       select tenants, lasts, ctid as row from hourbell.lanes as l
-      where l.space = b.space and l.priority = p_priority and l.block = b.block order by pass desc limit 1) as old on true),
+      where l.space = b.space and l.priority = p_priority and l.block = b.block
+      order by pass desc limit 1) as old on true),
   steps as materialized (
     select t.id as tenant, 1 / t.weight as step
     from (select distinct unnest(p_tenants) as id where weighted) as r cross join lateral (
@@ -86,7 +89,8 @@ begin
   tagged as materialized (
     select space, tenant, pos, is_last, coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag
     from (
-      select space, tenant, pos, row_number() over w as k, first_value(last) over w as base, lead(pos) over w is null as is_last
+      select space, tenant, pos, row_number() over w as k, first_value(last) over w as base,
+        lead(pos) over w is null as is_last
       from (
         select space, tenant, pos, null::float8 as last
         from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, pos)
@@ -157,7 +161,8 @@ begin
   insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
   select b.queue, b.priority, b.block, b.tenants, array(
       select l.last - coalesce(o.back, 0) from unnest(b.tenants, b.lasts) with ordinality as l(tenant, last, pos)
-      left join owed as o on o.queue = b.queue and o.priority = b.priority and o.tenant = l.tenant order by l.pos), p_pass
+      left join owed as o on o.queue = b.queue and o.priority = b.priority and o.tenant = l.tenant order by l.pos),
+        p_pass
   from blocks as b;
 end $$;
 
@@ -185,10 +190,12 @@ begin
     update hourbell.tenants set weight = this.weight where id = this.tenant;
     if old <> this.weight then
       insert into hourbell.retaggings (space, priority, tenant, factor, v, last, upto)
-      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last, case when old < this.weight then '-infinity' else 'infinity' end::float8
+      select b.space, b.priority, this.tenant, old / this.weight, b.v, l.last,
+        case when old < this.weight then '-infinity' else 'infinity' end::float8
       from (
         select distinct on (b.space, b.priority) b.space, b.priority, b.tenants, b.lasts, coalesce(
-          (select v from hourbell.virtual_time as v where v.queue = b.space and v.priority = b.priority order by pass desc limit 1),
+          (select v from hourbell.virtual_time as v where v.queue = b.space and v.priority = b.priority
+            order by pass desc limit 1),
           (select rank - 1 / old from hourbell.parked as p
            where p.kind = b.space >> 56 and p.key = b.space - ((b.space >> 56) << 56) and p.priority = b.priority
            order by rank limit 1)) as v
@@ -204,7 +211,8 @@ begin
     -- No tag may end up below the virtual time, which has moved since the stretch began.
     if s.factor < 1 then
       s.v := greatest(s.v, (
-        select v from hourbell.virtual_time as v where v.queue = s.space and v.priority = s.priority order by pass desc limit 1));
+        select v from hourbell.virtual_time as v where v.queue = s.space and v.priority = s.priority
+        order by pass desc limit 1));
     end if;
     with next as materialized (
       (select tag, ids, ctid as row from hourbell.ready
@@ -212,7 +220,8 @@ begin
        order by tag fetch first p_limit rows with ties)
       union all
       (select tag, ids, ctid from hourbell.ready
-       where s.factor > 1 and queue = s.space and priority = s.priority and last_tag > s.v and tag <= s.last and tag < s.upto
+       where s.factor > 1 and queue = s.space and priority = s.priority and last_tag > s.v and tag <= s.last
+         and tag < s.upto
        order by tag desc fetch first p_limit rows with ties)),
     its as materialized (
       select n.row, i.id from next as n cross join lateral unnest(n.ids) as i(id) cross join lateral (

@@ -1,3 +1,10 @@
+-- Joining: a job that is created or changed becomes a member of its timetable, and gets its own executions for the
+-- occurrences that the timetable's fires have already produced. Called by whatever creates or changes a job, and by the
+-- leader for joins that were left over. `join_timetable` locks the timetable and then the new memberships; `catch_up`
+-- writes their executions, by the same producer as the fires (`produce`).
+-- Example: a timetable fires every minute and is planned through 12:05. A job that joins it at 12:03:30 gets executions
+-- for 12:04 and 12:05 here, and the one for 12:06 with the next fire.
+
 -- The occurrences of a job after a moment that the ledger has, as ranges. Superseded ones are not included: the next
 -- version runs them. A missed stretch may begin before that moment; only the last one that does can reach beyond it.
 -- Occurrences planned ahead may have been cancelled before their time, but by less than a day.
@@ -11,7 +18,8 @@ language sql stable as $$
       and recorded_at >= p_since - interval '1 day')
   select * from origins where first > p_since
   union all
-  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest where last > p_since)
+  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest
+    where last > p_since)
 $$;
 
 -- Produces a stretch for members that join it late: past occurrences by their misfire policies, future ones as if the
@@ -79,14 +87,16 @@ begin
       select first, last from hourbell.recorded_since(m.job, m.active_since)
       union all
       select occurrence, occurrence from hourbell.executions
-      where job = m.job and origin = hourbell.origin_schedule() and occurrence > m.active_since) as each_of_them) as since
+      where job = m.job and origin = hourbell.origin_schedule()
+        and occurrence > m.active_since) as each_of_them) as since
   where m.version > 1 and not isempty(had);
   beyond := (select max(at) from unnest(reaches) as at where at > p_through);
   if beyond is not null then return; end if;
 
   update hourbell.executions as e set version = m.version from unnest(apart) as m
   where e.id = any (living) and e.job = m.job and e.version < m.version
-    and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity') and e.occurrence = any (p_occurrences);
+    and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity')
+    and e.occurrence = any (p_occurrences);
   for k in 1 .. coalesce(cardinality(apart), 0) loop
     perform hourbell.catch_up(
       array[apart[k]],

@@ -15,7 +15,8 @@ $$;
 -- Whether a limit was set and the executions running under it are not counted yet. Until then it admits none.
 create or replace function hourbell.is_recount_pending(p_kind smallint, p_key bigint) returns boolean
 language sql stable as $$
-  select exists (select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
+  select exists (
+    select from hourbell.limit_recounts as c where c.kind = p_kind and c.key = p_key and c.looked_at is null)
 $$;
 
 -- Counts running executions under newly set limits. A claim in progress may not have seen a limit, so this is repeated
@@ -45,7 +46,8 @@ begin
     where e.fence < l.fence),
   limited as materialized (
     select distinct c.kind, c.key from unnest(these) as c cross join lateral (
-      select from hourbell.limits as m where m.kind = c.kind and m.key = c.key and m.max_concurrency is not null offset 0) as m),
+      select from hourbell.limits as m where m.kind = c.kind and m.key = c.key
+        and m.max_concurrency is not null offset 0) as m),
   uncounted as materialized (
     select r.* from limited as l join running as r on r.kind = l.kind and r.key = l.key
     where not exists (select from hourbell.limit_holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
@@ -123,9 +125,11 @@ begin
     select r.row from hourbell.sessions as s cross join lateral unnest(hourbell.queues_of(s)) as q(queue)
     cross join unnest('{0,1,2,3}'::smallint[]) as p(priority)
     cross join lateral (
-      select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority order by pass desc limit 1) as v
+      select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p.priority
+      order by pass desc limit 1) as v
     cross join lateral (
-      select ctid as row, generation, sum(cardinality(ids)) over (order by tag rows unbounded preceding) - cardinality(ids) as before
+      select ctid as row, generation,
+        sum(cardinality(ids)) over (order by tag rows unbounded preceding) - cardinality(ids) as before
       from (
         select ctid, generation, tag, ids from hourbell.ready as r
         where r.queue = q.queue and r.priority = p.priority and r.tag >= v.v order by r.tag limit 1000) as r) as r
@@ -141,7 +145,8 @@ begin
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
   select s.tag, s.last_tag, s.generation, s.task, s.queue, s.priority, s.limited, r.ids
   from unnest(stale) as s cross join lateral (
-    select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos) where not i.id = any (back)) as r
+    select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos)
+    where not i.id = any (back)) as r
   where r.ids is not null;
   return back <> '{}';
 end $$;

@@ -9,7 +9,8 @@ return (p_prefix is null or starts_with(p_spec::json ->> 'name', p_prefix))
     select from json_each_text(p_spec::json -> 'labels') as l where l.key || ':' || l.value = p_label));
 
 -- Whether a row of the ledger is a death undone by a replay: the execution is live again, or has ended again later.
-create or replace function hourbell.was_replayed(p_id bigint, p_status smallint, p_recorded_at timestamptz) returns boolean
+create or replace function hourbell.was_replayed(p_id bigint, p_status smallint, p_recorded_at timestamptz)
+returns boolean
 language sql stable
 return p_status = hourbell.fate_dead()
   and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
@@ -27,7 +28,8 @@ return case
   when p_session is not null then 'RUNNING'
   when not p_in_paused and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
-  when not p_in_paused and e.waits_for is not null then 'QUEUED'  -- given back by a worker: its target's circuit is open
+  when not p_in_paused and e.waits_for is not null
+    then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
 -- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
@@ -44,9 +46,9 @@ $$;
 -- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_ids and p_slabs: see
 -- slab_index; slabs of one are looked up.
 create or replace function hourbell.location_of(
-  e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean, out in_parked boolean,
-  out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint, out progress text,
-  out worker text, out expires_at timestamptz, out status text
+  e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean,
+  out in_parked boolean, out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint,
+  out progress text, out worker text, out expires_at timestamptz, out status text
 ) returns setof record
 language sql stable as $$
   select p.*, l.*, (select o.progress from hourbell.progress as o where o.id = e.id and o.fence = l.fence), s.*,
@@ -66,7 +68,8 @@ language sql stable as $$
     where ctid = case when p_ids[width_bucket(e.id, p_ids)] = e.id then p_slabs[width_bucket(e.id, p_ids)] end
       and fence > e.fence and not (p.in_due or p.in_parked or p.in_paused)
     limit 1) as l on true
-  left join lateral (select s.worker, s.expires_at from hourbell.sessions as s where s.id = l.session offset 0) as s on true
+  left join lateral (select s.worker, s.expires_at from hourbell.sessions as s
+    where s.id = l.session offset 0) as s on true
   where p_asked offset 0  -- decided before anything is looked up
 $$;
 

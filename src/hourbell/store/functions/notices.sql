@@ -8,7 +8,8 @@ language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
-  select case l.status when hourbell.fate_succeeded() then hourbell.event_success() else hourbell.event_dead_letter() end,
+  select case l.status
+      when hourbell.fate_succeeded() then hourbell.event_success() else hourbell.event_dead_letter() end,
     l.finished_at, l.scheduled_for, l.id, l.job, l.tenant, l.attempt, l.reason, l.error, l.spec
   from unnest(p_ids, p_notifies) as n(id, notifies)
   cross join lateral (
@@ -36,8 +37,8 @@ end $$;
 -- Takes notices out of the outbox and creates their notifications: notification k is about the notice p_about[k]. A
 -- notice that another transaction has taken creates none.
 create or replace function hourbell.send_notices(
-  p_node uuid, p_epoch bigint, p_now timestamptz, p_notices bigint[], p_queue smallint, p_about bigint[], p_targets int[],
-  p_specs text[]
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_notices bigint[], p_queue smallint, p_about bigint[],
+  p_targets int[], p_specs text[]
 ) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -66,7 +67,8 @@ end $$;
 -- than 0 goes to the outbox.
 create or replace function hourbell.judge_monitors(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_versions int[], p_since timestamptz[],
-  p_expected timestamptz[], p_check timestamptz[], p_successes timestamptz[], p_down_since timestamptz[], p_events smallint[]
+  p_expected timestamptz[], p_check timestamptz[], p_successes timestamptz[], p_down_since timestamptz[],
+    p_events smallint[]
 ) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -75,8 +77,8 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   with judged as (
     update hourbell.monitors as m
-    set since = j.since, expected_at = j.expected_at, check_at = j.check_at, down_since = j.down_since, looked_at = p_now,
-      last_success_at = coalesce(j.success_at, m.last_success_at), version = m.version + 1
+    set since = j.since, expected_at = j.expected_at, check_at = j.check_at, down_since = j.down_since,
+      looked_at = p_now, last_success_at = coalesce(j.success_at, m.last_success_at), version = m.version + 1
     from unnest(p_ids, p_versions, p_since, p_expected, p_check, p_successes, p_down_since, p_events)
       as j(id, version, since, expected_at, check_at, success_at, down_since, event)
     where m.id = j.id and m.id = any (p_ids) and m.version = j.version

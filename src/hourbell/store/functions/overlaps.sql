@@ -46,7 +46,8 @@ begin
   return array(select r from unnest(p_rows) as r where id not in (select unnest(checked)));
 end $$;
 
--- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now.
+-- Applies the overlap policies of their jobs to due executions, and returns the ids that may not proceed now. Runs that
+-- another transaction has locked are not waited for.
 create or replace function hourbell.check_overlap(p_ids bigint[], p_now timestamptz) returns bigint[]
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column

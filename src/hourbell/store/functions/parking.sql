@@ -57,7 +57,8 @@ begin
       when n.kind = hourbell.blocker_queue() and not hourbell.is_queue_served(served, n.key) then 0
       when n.kind = hourbell.blocker_task() and hourbell.lacks_task(served, n.key) then 0
       else coalesce((
-        select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key), 1000000)
+        select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key),
+          1000000)
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
@@ -178,7 +179,8 @@ end $$;
 -- Of these due executions, those that may proceed as far as their keys are concerned. They take their keys; the others
 -- are parked. A key goes to the execution that is due first, whatever the priorities. Executions that were parked for
 -- it go before newly due ones.
-create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint) returns hourbell.due[]
+create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint)
+returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare staying hourbell.due[];
@@ -197,7 +199,8 @@ begin
     select key,
       (select count(*) from hourbell.limit_holds as h where h.kind = hourbell.blocker_key() and h.key = k.key) as n,
       exists (
-        select from hourbell.parked as p where p.kind = hourbell.blocker_key() and p.key = k.key offset 0) as waited_for,
+        select from hourbell.parked as p where p.kind = hourbell.blocker_key()
+          and p.key = k.key offset 0) as waited_for,
       d.run_at as next_at, d.id as next_id
     from (
       select distinct on ((r).key) (r).key as key, (r).run_at as first_at, (r).id as first_id
@@ -213,7 +216,8 @@ begin
       order by run_at, id limit 1 for update skip locked) as earlier on true
     cross join lateral (
       select
-        case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.run_at else found.run_at end as run_at,
+        case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.run_at
+          else found.run_at end as run_at,
         case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.id else found.id end as id) as d),
   fit as (
     select (r).id, u.key, bool_and(
@@ -296,7 +300,8 @@ begin
     select p.row, e.executions as e, l.kind
     from lines as l
     cross join lateral (
-      select ctid as row, id from hourbell.parked as p where p.kind = l.kind and p.key = l.key and p.priority = p_priority
+      select ctid as row, id from hourbell.parked as p
+      where p.kind = l.kind and p.key = l.key and p.priority = p_priority
       order by p.rank, p.id limit 1000 for update skip locked) as p
     cross join lateral (select e as executions from hourbell.executions as e where e.id = p.id offset 0) as e
     where l.blocked = hourbell.blocker_id(

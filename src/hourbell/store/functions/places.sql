@@ -1,4 +1,8 @@
--- Moves between places, shared by several operations.
+-- Moves between places, shared by several operations. An execution is in one place at a time (`due`, `parked`,
+-- `paused`, `ready`, `suspects`, `leased`): a caller that has deleted its row there owns it, and either puts it
+-- elsewhere (`requeue`) or ends it (`discard`).
+-- Example: a job is paused. `remove_waiting` takes its executions that wait out of `due` and `parked`, and `discard`
+-- records those that it got as SUPERSEDED; the others belong to another transaction, or are found by their claim.
 
 -- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` stores. The
 -- first 16 of each tenant have level 0, those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves
@@ -26,7 +30,8 @@ begin
     update hourbell.executions as e set run_at = e.run_at + interval '1 microsecond'
     where e.id = any (array(
       select id from hourbell.executions
-      where id = any (array(select id from back where job is not null and origin = hourbell.origin_schedule() and run_at = occurrence))
+      where id = any (array(select id from back where job is not null and origin = hourbell.origin_schedule()
+        and run_at = occurrence))
       for no key update skip locked))
     returning e.id, e.run_at)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
@@ -52,7 +57,8 @@ begin
     delete from hourbell.due where ctid = any (array(
       select d.row from waiting as w cross join lateral (
         select ctid as row from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at and d.id = w.id
+        where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority)) and d.run_at = w.run_at
+          and d.id = w.id
         for update skip locked) as d))
     returning id),
   from_parked as (
@@ -71,8 +77,8 @@ end $$;
 -- insert of their own, because settling a batch must be one statement), and `produce` records stretches of occurrences
 -- that never became executions.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
-returns void language plpgsql
-set plan = lookups_by_hash as $$
+returns void
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   freed bigint[];
@@ -90,14 +96,14 @@ begin
   granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
   recorded as (
     insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, queue,
-       priority, origin, status, reason, spec, history, missed, missed_through)
+      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
+       queue, priority, origin, status, reason, spec, history, missed, missed_through)
     select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
       hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec,
       history, case when reason = 'misfire' then 1 end, case when reason = 'misfire' then occurrence end
     from gone)
-  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue), array_agg(distinct tenant),
-    array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
+  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue),
+    array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
     array_agg(id) filter (where notifies <> 0), array_agg(notifies) filter (where notifies <> 0)
   into freed, queues, tenants, targets, keys, noting, notifies from gone;
   if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;

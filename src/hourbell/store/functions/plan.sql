@@ -47,7 +47,8 @@ begin
   set next_fire_at = n.next, plan_from = n.next - make_interval(secs => t.size / p_rows_per_second),
       tz_version = p_tz_version, broken = null, look_at = null
   from unnest(p_timetables, p_planned_through, p_next) as n(id, planned_through, next)
-  where t.id = n.id and t.planned_through = n.planned_through and (t.tz_version <> p_tz_version or t.look_at is not null);
+  where t.id = n.id and t.planned_through = n.planned_through
+    and (t.tz_version <> p_tz_version or t.look_at is not null);
   get diagnostics retimed = row_count;
   return retimed;
 end $$;
@@ -120,7 +121,8 @@ begin
         fire.opened_at - p_grace - interval '1 microsecond', fire.occurrences));
       select array_agg(m order by pos), max(total) into chunk, cost
       from (
-        select m, pos, sum(case (m).misfire when hourbell.misfire_all() then greatest((m).catch_up_limit, in_time) else in_time end)
+        select m, pos, sum(case (m).misfire when hourbell.misfire_all() then greatest((m).catch_up_limit, in_time)
+          else in_time end)
           over (order by pos) as total
         from (select m, row_number() over () as pos from unnest(chunk) as m) as numbered) as counted
       where pos = 1 or total <= room;
@@ -150,7 +152,8 @@ end $$;
 -- COMPLETED.
 -- The job is locked first, as by every change of a job. A job that another transaction is changing is left to the next
 -- round.
-create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int) returns int
+create or replace function hourbell.end_memberships(p_node uuid, p_epoch bigint, p_now timestamptz, p_limit int)
+returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare

@@ -45,27 +45,30 @@ begin
       select m.tenant, m.n + coalesce(c.planned, 0) as planned
       from (select tenant, count(*) as n from unnest(p_members) group by tenant) as m
       left join (
-        select tenant, max(planned) as planned from hourbell.planned_counts where at = any (p_occurrences) group by tenant) as c
+        select tenant, max(planned) as planned from hourbell.planned_counts where at = any (p_occurrences)
+        group by tenant) as c
         on c.tenant = m.tenant
       where m.n + coalesce(c.planned, 0) >= 16),
     counted as (
       -- For a late fire only the newest occurrence: the others are misfires that are made up.
       insert into hourbell.planned_counts (at, tenant, planned)
       select o.at, c.tenant, c.planned from crowds as c
-      cross join unnest(case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
+      cross join unnest(
+        case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
     select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from crowds;
   end if;
   with made as (
     insert into hourbell.executions as e
-      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
-       target, key, key_limit, notifies)
+      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap,
+       at_most_once, target, key, key_limit, notifies)
     select base | (nextval('hourbell.ids') & 4194303), m.job, o.at, o.at,
       o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
       m.tenant, m.version, m.queue, m.priority,
       hourbell.origin_schedule(), m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
-      select p_occurrences[s.runs_from:s.last] from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
+      select p_occurrences[s.runs_from:s.last]
+      from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
       else p_occurrences end) as o(at)
     where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
     on conflict (job, occurrence, origin)

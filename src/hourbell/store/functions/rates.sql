@@ -20,14 +20,16 @@ language sql stable as $$
   select least(l.burst, coalesce(b.level + greatest(extract(epoch from p_now - b.at)::float8, 0) * l.rate, l.burst))
   from (values (1)) as one
   left join lateral (
-    select level, at from hourbell.rate_buckets as b where b.kind = l.kind and b.key = l.key order by pass desc limit 1) as b on true
+    select level, at from hourbell.rate_buckets as b where b.kind = l.kind and b.key = l.key
+    order by pass desc limit 1) as b on true
 $$;
 
 -- How many more executions the gate may offer at p_now: what can start within `lead_seconds`, minus unclaimed offers.
 create or replace function hourbell.reservable(l hourbell.limits, p_now timestamptz) returns float8
 language sql stable as $$
   select hourbell.tokens(l, p_now) + l.rate * hourbell.lead_seconds()
-    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) + 1e-6  -- for rounding
+    - (select count(*) from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key)
+    + 1e-6  -- for rounding
 $$;
 
 -- The earliest time at which the next row parked under a rate limit can start; null: it is no rate limit.
@@ -35,13 +37,15 @@ create or replace function hourbell.next_token_at(p_kind smallint, p_key bigint,
 language sql stable as $$
   select p_now + make_interval(secs => greatest(1 + o.n - hourbell.tokens(l, p_now), 0) / l.rate)
   from hourbell.limits as l
-  cross join lateral (select count(*) as n from hourbell.rate_reservations as o where o.kind = l.kind and o.key = l.key) as o
+  cross join lateral (select count(*) as n from hourbell.rate_reservations as o
+    where o.kind = l.kind and o.key = l.key) as o
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
 -- When the gate checks again what is parked under a rate limit: as soon as it can offer one more, or as many as arrive
 -- in 50 ms if that is more. Null: it is no rate limit.
-create or replace function hourbell.next_reservation_at(p_kind smallint, p_key bigint, p_now timestamptz) returns timestamptz
+create or replace function hourbell.next_reservation_at(p_kind smallint, p_key bigint, p_now timestamptz)
+returns timestamptz
 language sql stable as $$
   select p_now + make_interval(secs => greatest(
     (greatest(floor(l.rate * 0.05), 1) - (o.n - floor(o.n))) / l.rate, 0.005))
@@ -76,7 +80,8 @@ begin
   select array_agg(rate_reservations) into taken from used;
   if taken is null then return false; end if;
   for l in
-    select * from hourbell.limits where rate is not null and (kind, key) in (select kind, key from unnest(taken)) order by kind, key
+    select * from hourbell.limits where rate is not null and (kind, key) in (select kind, key from unnest(taken))
+    order by kind, key
   loop
     perform pg_advisory_xact_lock(hourbell.tag_space(l.kind, l.key));
     buckets := buckets || l;
@@ -124,12 +129,14 @@ begin
 end $$;
 
 -- Writes the level of a bucket. The caller holds the lock of the bucket.
-create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz) returns void
+create or replace function hourbell.write_bucket(p_kind smallint, p_key bigint, p_level float8, p_at timestamptz)
+returns void
 language sql set plan = lookups as $$
   with old as (
     delete from hourbell.rate_buckets where ctid = any (array(
       select ctid from hourbell.rate_buckets where kind = p_kind and key = p_key order by pass desc limit 1)))
-  insert into hourbell.rate_buckets (kind, key, level, at, pass) values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
+  insert into hourbell.rate_buckets (kind, key, level, at, pass)
+  values (p_kind, p_key, p_level, p_at, nextval('hourbell.passes'))
 $$;
 
 -- Of executions that hold limits, in the order of their turn: those for which a rate limit has no token at p_now.

@@ -42,7 +42,8 @@ begin
         from lost as h
         join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from lost))),
       gone as (
-        delete from hourbell.executions where id = any (array(select id from judged where fate is not null)) returning *),
+        delete from hourbell.executions where id = any (array(select id from judged where fate is not null))
+        returning *),
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
         select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
@@ -55,8 +56,9 @@ begin
            session, queue, priority, origin, status, reason, error, spec, history)
         select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
           e.attempt + 1,
-          hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired, e.queue,
-          e.priority, e.origin, j.fate, case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end,
+          hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired,
+          e.queue, e.priority, e.origin, j.fate,
+          case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end,
           'the worker was lost', e.spec, e.history
         from gone as e join judged as j using (id)),
       again as (
@@ -150,7 +152,8 @@ begin
           'the total deadline passed while it ran', l.session)
     from running as l
     where e.id = l.id and e.fence < l.fence and e.id = any (array(
-      select f.id from hourbell.executions as f where f.id = any (array(select id from running)) for no key update skip locked))
+      select f.id from hourbell.executions as f
+      where f.id = any (array(select id from running)) for no key update skip locked))
     returning e.id, l.session, l.fence),
   missing as materialized (
     select o.* from over as o where not o.id = any (taken || array(
@@ -210,4 +213,6 @@ end $$;
 create or replace function hourbell.is_deadline_passed(p_kind smallint, e hourbell.executions, p_now timestamptz)
 returns boolean
 language sql immutable
-return case p_kind % hourbell.deadline_in_ready() when hourbell.deadline_start() then e.attempt = 0 and e.start_by < p_now else e.finish_by < p_now end;
+return case p_kind % hourbell.deadline_in_ready()
+  when hourbell.deadline_start() then e.attempt = 0 and e.start_by < p_now
+  else e.finish_by < p_now end;

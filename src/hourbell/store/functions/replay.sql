@@ -17,18 +17,20 @@ begin
       select id from hourbell.dead_letters as d where d.id = w.id for update skip locked) as d);
   if locked = '{}' then return '{}'; end if;
   with letters as materialized (
-    select e.*, w.at, d.died_at, j.id is not null as recurs, coalesce(j.spec, e.spec)::json as said, j.version as job_version,
-      j.queue as job_queue, j.priority as job_priority, j.target as job_target, j.key as job_key, j.key_limit as job_key_limit
+    select e.*, w.at, d.died_at, j.id is not null as recurs, coalesce(j.spec, e.spec)::json as said,
+      j.version as job_version, j.queue as job_queue, j.priority as job_priority, j.target as job_target,
+        j.key as job_key, j.key_limit as job_key_limit
     from unnest(p_ids, p_run_at) as w(id, at)
-    cross join lateral (select * from hourbell.dead_letters as d where d.id = w.id and d.id = any (locked) offset 0) as d
+    cross join lateral (select * from hourbell.dead_letters as d
+      where d.id = w.id and d.id = any (locked) offset 0) as d
     cross join lateral jsonb_populate_record(null::hourbell.executions, d.execution) as e
     left join hourbell.jobs as j on j.id = e.job
     where e.job is null or j.status <> hourbell.job_cancelled()),
   made as (
     insert into hourbell.executions
-      (id, job, occurrence, run_at, fence, start_by, finish_by, first_started_at, tenant, version, attempt, queue, priority,
-       origin, overlap, at_most_once, spec, history, updated_at, target, key, key_limit, replayed_attempt, replayed_fence,
-       notifies)
+      (id, job, occurrence, run_at, fence, start_by, finish_by, first_started_at, tenant, version, attempt, queue,
+       priority, origin, overlap, at_most_once, spec, history, updated_at, target, key, key_limit, replayed_attempt,
+       replayed_fence, notifies)
     select id, job, occurrence, at, fence, at + make_interval(secs => (said ->> 'start_deadline_seconds')::int),
       at + make_interval(secs => (said ->> 'deadline_seconds')::int), first_started_at, tenant,
       coalesce(job_version, version), attempt, coalesce(job_queue, queue), coalesce(job_priority, priority), origin,

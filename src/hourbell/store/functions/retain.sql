@@ -54,16 +54,18 @@ begin
   delete from hourbell.replays where ctid = any (array(
     select ctid from hourbell.replays where died_at < p_now - p_keep - interval '1 day' order by died_at limit 10000));
   delete from hourbell.past_sessions where ctid = any (array(
-    select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day' order by ended_at limit 10000));
+    select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day'
+    order by ended_at limit 10000));
   return dropped;
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
 -- cancellation requests whose execution has ended, timetables without members, lanes that virtual time has passed,
 -- unique keys of jobs that have ended.
-create or replace function hourbell.delete_expired(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int)
-returns int language plpgsql
-set plan = lookups_one_by_one as $$
+create or replace function hourbell.delete_expired(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
+) returns int
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   n int;
@@ -111,7 +113,8 @@ begin
     where not v.v < any (l.lasts) limit p_limit for update of l skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.limit_generations where id = any (array(
-    select id from hourbell.limit_generations where id < (select max(id) from hourbell.limit_generations) order by id limit p_limit));
+    select id from hourbell.limit_generations where id < (select max(id) from hourbell.limit_generations)
+    order by id limit p_limit));
   get diagnostics n = row_count; total := total + n;
   -- Lanes of blockers under which nothing is parked any more.
   delete from hourbell.lanes where ctid = any (array(
@@ -125,7 +128,8 @@ begin
   holders := array(
     select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
     order by job limit p_limit);
-  perform setval('hourbell.unique_keys_cursor', case when cardinality(holders) < p_limit then 0 else holders[p_limit] end);
+  perform setval('hourbell.unique_keys_cursor',
+    case when cardinality(holders) < p_limit then 0 else holders[p_limit] end);
   live := hourbell.live_jobs(holders);
   delete from hourbell.unique_keys where ctid = any (array(
     select ctid from hourbell.unique_keys
@@ -136,8 +140,8 @@ end $$;
 
 -- The number of the first audit entry that is not older than p_at. Entries are numbered in order of time, or nearly, so
 -- a binary search finds it without an index by time.
-create or replace function hourbell.audit_from(p_at timestamptz) returns bigint language plpgsql stable
-set plan = lookups as $$
+create or replace function hourbell.audit_from(p_at timestamptz) returns bigint
+language plpgsql stable set plan = lookups as $$
 #variable_conflict use_column
 declare
   low bigint := coalesce((select id from hourbell.audit order by id limit 1), 0);
@@ -160,9 +164,10 @@ end $$;
 -- have no more. Ledger rows are deleted by whole days, as partitions are. `ledger_rest` has no day, so its rows are
 -- deleted by their time.
 create or replace function hourbell.retain(
-  p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int, p_tenants int, p_limit int)
-returns int language plpgsql
-set plan = lookups_one_by_one as $$
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int,
+  p_tenants int, p_limit int
+) returns int
+language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   n int;
@@ -177,7 +182,8 @@ declare
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   tenants := array(
-    select id from hourbell.tenants where id > (select last_value from hourbell.retention_cursor) order by id limit p_tenants);
+    select id from hourbell.tenants where id > (select last_value from hourbell.retention_cursor)
+    order by id limit p_tenants);
 
   delete from hourbell.dead_letters where id = any (array(
     select d.id from unnest(tenants) as w(id)
@@ -198,16 +204,20 @@ begin
     cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
     join bounds as b on b.days = coalesce(t.audit_days, p_audit_days)
     cross join lateral (
-      select id from hourbell.audit as a where a.tenant = t.id and a.id < b.id order by a.tenant, a.id limit p_limit offset 0) as a
+      select id from hourbell.audit as a where a.tenant = t.id and a.id < b.id
+      order by a.tenant, a.id limit p_limit offset 0) as a
     limit p_limit));
   get diagnostics n = row_count; most := greatest(most, n);
 
-  select array_agg(t.id), array_agg(((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date) into short, since
+  select array_agg(t.id), array_agg(((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date)
+  into short, since
   from unnest(tenants) as w(id)
-  cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t where t.ledger_days is not null;
+  cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+  where t.ledger_days is not null;
   left_over := p_limit;
   for name, day in
-    select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+    select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits as i
+    join pg_class as c on c.oid = i.inhrelid
     where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
       and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
     order by c.relname
@@ -220,7 +230,8 @@ begin
           'delete from hourbell.%1$I where ctid = any (array(
              select l.ctid from unnest($1) as w(id)
              cross join lateral (
-               select ctid from hourbell.%1$I as l where l.tenant = w.id and %2$s order by l.tenant, l.id limit $2 offset 0) as l
+               select ctid from hourbell.%1$I as l where l.tenant = w.id and %2$s
+               order by l.tenant, l.id limit $2 offset 0) as l
              limit $2))',
           name, case i when 0 then 'l.job <> l.id' else 'l.job = l.id' end) using over, left_over;
         get diagnostics n = row_count; left_over := left_over - n;
@@ -239,7 +250,8 @@ begin
   get diagnostics n = row_count; most := greatest(most, n);
 
   if most < p_limit then
-    perform setval('hourbell.retention_cursor', case when cardinality(tenants) < p_tenants then 0 else tenants[p_tenants] end);
+    perform setval('hourbell.retention_cursor',
+      case when cardinality(tenants) < p_tenants then 0 else tenants[p_tenants] end);
   end if;
   return most;
 end $$;

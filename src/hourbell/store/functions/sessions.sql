@@ -9,13 +9,15 @@ language sql volatile as $$
   -- Wake what waits for a worker of these queues.
   insert into hourbell.gate_wakeups (at, kind, key)
   select p_now, hourbell.blocker_queue(), q from unnest(coalesce(p_queues, hourbell.all_queues())) as q;
-  insert into hourbell.sessions (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
+  insert into hourbell.sessions
+    (id, token, worker, queues, all_queues, tasks, slots, started_at, renewed_at, expires_at)
   values (nextval('hourbell.session_ids'), gen_random_uuid(), p_worker, coalesce(p_queues, hourbell.all_queues()),
-    p_queues is null, case when p_tasks is not null then array(select distinct unnest(p_tasks) order by 1) end, p_slots, p_now,
-    p_now, p_now + p_lease)
+    p_queues is null, case when p_tasks is not null then array(select distinct unnest(p_tasks) order by 1) end, p_slots,
+    p_now, p_now, p_now + p_lease)
   returning id, token
 $$;
 
+-- The numbers of all queues.
 create or replace function hourbell.all_queues() returns smallint[]
 language sql stable as $$
   select coalesce(array_agg(id order by id), '{}') from hourbell.queues
@@ -141,7 +143,7 @@ begin
   return n;
 end $$;
 
--- Stores an ended session: for a worker that repeats an outcome whose answer was lost (see brought_before), and for the
+-- Stores an ended session: for a worker that repeats an outcome whose answer was lost (`already_settled`), and for the
 -- worker's name in executions that the session has ended.
 create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz) returns void
 language sql volatile as $$
@@ -170,7 +172,8 @@ language plpgsql set plan = lookups_unsorted as $$
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token) then return; end if;
   select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
-    array_agg(l.fence), array_agg(date_part('epoch', e.occurrence)), array_agg(e.finish_by), array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
+    array_agg(l.fence), array_agg(date_part('epoch', e.occurrence)), array_agg(e.finish_by),
+    array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
   from (
     select l.* from unnest(p_ids) with ordinality as asked(id, pos)

@@ -1,4 +1,6 @@
--- Settling: a batch of outcomes leaves `leased`, if session and fence still match.
+-- Settling: a batch of outcomes leaves `leased`, if session and fence still match. Called by workers through
+-- Dispatch.settle, and by awaiting.sql for executions that their targets have accepted. Locks the session (key share,
+-- against the reaper), then the rows of the executions.
 -- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to
 -- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
@@ -13,9 +15,9 @@
 -- Returns the ids that were refused: no longer leased by this session, or not under this fence. Their rows are
 -- untouched. freed: whether other executions may be waiting for limits that were released.
 create or replace function hourbell.settle(
-  p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_took_ms int[],
-  p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
-  out refused bigint[], out freed boolean
+  p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[],
+  p_took_ms int[], p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[],
+  p_results json[], p_failures text[], out refused bigint[], out freed boolean
 )
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
@@ -56,7 +58,8 @@ begin
       where x.kind = any (hourbell.outcomes_returned())),
     members as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
       select l.fence, l.claimed_at, i.id from unnest(fences) as f(fence)
-      cross join lateral (select * from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+      cross join lateral (select * from hourbell.leased as l
+        where l.session = p_session and l.fence = f.fence offset 0) as l
       cross join lateral unnest(l.ids) as i(id)),
     taken as materialized (
       select o.*, o.kind = hourbell.outcome_retry() as failed,
@@ -106,7 +109,8 @@ begin
     members as materialized (
       select l.fence, l.claimed_at, l.slab, cardinality(l.ids) as size, i.id, i.version from unnest(fences) as f(fence)
       cross join lateral (
-        select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
+        select *, ctid as slab from hourbell.leased as l
+        where l.session = p_session and l.fence = f.fence offset 0) as l
       cross join lateral unnest(l.ids, l.versions) as i(id, version)),
     taken as materialized (
       select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
@@ -117,11 +121,12 @@ begin
     gone as (
       delete from hourbell.executions as e using taken as t
       where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
-      returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority, e.spec,
-        e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
+      returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority,
+        e.spec, e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
         t.fence, t.kind, t.reason, t.error, t.result, t.failure, t.started_at, t.finished_at, t.slab, t.size,
         case when t.kind = any (hourbell.outcomes_dead()) then hourbell.dead_letter_of(
-          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null) end as letter),
+          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null)
+        end as letter),
     letters as (
       insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
       select id, job, tenant, p_now, reason, error, letter from gone where kind = any (hourbell.outcomes_dead())),
@@ -130,11 +135,11 @@ begin
       select job, ran_version from gone where kind = hourbell.outcome_gone() and job is not null),
     recorded as (
       insert into hourbell.ledger
-        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-         queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
+        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
+         session, queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
       select id, coalesce(job, id), fence, occurrence, started_at, finished_at, p_now, tenant, ran_version, attempt + 1,
-        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue, priority,
-        origin, case kind
+        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue,
+        priority, origin, case kind
           when hourbell.outcome_succeeded() then hourbell.fate_succeeded()
           when hourbell.outcome_cancelled() then hourbell.fate_cancelled()
           else hourbell.fate_dead() end,
@@ -154,7 +159,8 @@ begin
   -- In a statement of its own, which sees what the gate has counted until the executions were ours (`recount_running`).
   if exists (
       select from unnest(fences) as f(fence) cross join lateral (
-        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence and l.limited offset 0) as l) then
+        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence
+          and l.limited offset 0) as l) then
     perform hourbell.release_limits(requeued, false, p_now);
     perform hourbell.release_limits(ended, true, p_now);
     freed := true;
@@ -177,7 +183,8 @@ language plpgsql as $$
 declare accepted bigint[];
 begin
   insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
-  values (hourbell.awaiting_session(), hourbell.awaiting_token(), 'awaiting', '{}', 0, '-infinity', '-infinity', 'infinity')
+  values (hourbell.awaiting_session(), hourbell.awaiting_token(), 'awaiting', '{}', 0, '-infinity', '-infinity',
+    'infinity')
   on conflict do nothing;
   -- Their rows are locked first, so that what the gate counts of them is seen (`recount_running`).
   perform from hourbell.executions where id = any (p_ids) for no key update;
@@ -208,7 +215,8 @@ begin
   left_behind as (
     update hourbell.leased as l
     set ids = array(
-          select i.id from unnest(l.ids) with ordinality as i(id, pos) where not i.id = any (array(select id from moving)) order by pos),
+          select i.id from unnest(l.ids) with ordinality as i(id, pos)
+          where not i.id = any (array(select id from moving)) order by pos),
         versions = case when l.versions is not null then array(
           select i.version from unnest(l.ids, l.versions) with ordinality as i(id, version, pos)
           where not i.id = any (array(select id from moving)) order by pos) end
@@ -229,7 +237,8 @@ language plpgsql as $$
 begin
   delete from hourbell.leased where ctid = any (array(
     select l.slab
-    from unnest(coalesce(p_fences, array(select distinct fence from hourbell.leased where session = p_session))) as f(fence)
+    from unnest(coalesce(
+      p_fences, array(select distinct fence from hourbell.leased where session = p_session))) as f(fence)
     cross join lateral (
       select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
     where not exists (
@@ -271,6 +280,7 @@ begin
         or (l.status = hourbell.fate_dead() and l.reason not in ('lost', 'crashed')))) end);
 end $$;
 
+-- A moment some milliseconds later.
 create or replace function hourbell.plus_ms(p_at timestamptz, p_ms int) returns timestamptz
 language sql stable
 return p_at + make_interval(secs => p_ms / 1000.0::float8);
@@ -288,10 +298,13 @@ return case when p_begun_ms is null then greatest(p_claimed, p_now)
 
 -- How late the first attempt started: after the nominal time or, for a backfill, after the request, whose time is in
 -- its id.
-create or replace function hourbell.lateness_ms(p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz)
-returns bigint language sql immutable
+create or replace function hourbell.lateness_ms(
+  p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz
+) returns bigint
+language sql immutable
 return (date_part('epoch', p_started - case p_origin
-  when hourbell.origin_backfill() then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8) else p_occurrence end) * 1000)::bigint;
+  when hourbell.origin_backfill() then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8)
+  else p_occurrence end) * 1000)::bigint;
 
 -- Adds an ended attempt to the history of an execution: one object per attempt. p_session: the session that settled it.
 -- Null: no session did; the attempt was taken from the session p_taken_from, because its worker was lost or the total

@@ -10,18 +10,22 @@
 create or replace function hourbell.serving_sessions() returns hourbell.sessions[]
 language sql stable as $$
   select coalesce(array_agg(s), '{}') from (
-    select distinct on (all_queues, queues, tasks) sessions as s from hourbell.sessions order by all_queues, queues, tasks) as s
+    select distinct on (all_queues, queues, tasks) sessions as s from hourbell.sessions
+    order by all_queues, queues, tasks) as s
 $$;
 
+-- Whether one of these sessions serves a queue, whatever its tasks.
 create or replace function hourbell.is_queue_served(p_served hourbell.sessions[], p_queue bigint) returns boolean
 language sql immutable
 return exists (select from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues));
 
+-- Whether one of these sessions serves a task in a queue.
 create or replace function hourbell.is_served(p_served hourbell.sessions[], p_queue bigint, p_task int) returns boolean
 language sql immutable
 return exists (
   select from unnest(p_served) as s
-  where (s.all_queues or p_queue = any (s.queues)) and (p_task = hourbell.task_any() or s.tasks is null or p_task = any (s.tasks)));
+  where (s.all_queues or p_queue = any (s.queues))
+    and (p_task = hourbell.task_any() or s.tasks is null or p_task = any (s.tasks)));
 
 -- For a blocker of the kind `blocker_task`: whether its queue has workers, but none of them serves its task.
 create or replace function hourbell.lacks_task(p_served hourbell.sessions[], p_key bigint) returns boolean
@@ -53,7 +57,8 @@ declare
   old hourbell.queue_workers;
   new hourbell.queue_workers;
 begin
-  select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1, count(distinct coalesce(s.tasks, '{-1}')) > 1
+  select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1,
+    count(distinct coalesce(s.tasks, '{-1}')) > 1
   into new from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
   if not found then return; end if;  -- no session claims there
   select * into old from hourbell.queue_workers where queue = p_queue;
@@ -67,11 +72,13 @@ end $$;
 create or replace function hourbell.ready_tasks(p_queue smallint) returns table (priority smallint, task int)
 language sql stable as $$
   with recursive found as (
-    (select r.priority, r.task from hourbell.ready as r where r.queue = p_queue order by r.queue, r.priority, r.task limit 1)
+    (select r.priority, r.task from hourbell.ready as r where r.queue = p_queue
+      order by r.queue, r.priority, r.task limit 1)
     union all
     select n.* from found as f cross join lateral (
       select r.priority, r.task from hourbell.ready as r
-      where r.queue = p_queue and (r.priority, r.task) > (f.priority, f.task) order by r.queue, r.priority, r.task limit 1) as n)
+      where r.queue = p_queue and (r.priority, r.task) > (f.priority, f.task)
+      order by r.queue, r.priority, r.task limit 1) as n)
   select priority, task from found
 $$;
 
@@ -114,8 +121,9 @@ end $$;
 
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
 -- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
-create or replace function hourbell.unready_unserved_tasks(p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz)
-returns void
+create or replace function hourbell.unready_unserved_tasks(
+  p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz
+) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
@@ -123,7 +131,8 @@ declare
   unserved int;  -- places in `ready` with tasks that no session serves
 begin
   with unserved as materialized (
-    select f.queue, r.priority, r.task from hourbell.queue_workers as f cross join lateral hourbell.ready_tasks(f.queue) as r
+    select f.queue, r.priority, r.task from hourbell.queue_workers as f
+    cross join lateral hourbell.ready_tasks(f.queue) as r
     where f.mixed and f.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(f.queue, r.task))),
   slabs as (
     delete from hourbell.ready where ctid = any (array(
@@ -165,7 +174,8 @@ declare
   excessive text;
 begin
   if exists (
-    select from unnest(p_names) as n(name) where not exists (select from hourbell.tasks as t where t.name = n.name offset 0))
+    select from unnest(p_names) as n(name) where not exists (select from hourbell.tasks as t
+      where t.name = n.name offset 0))
   then
     select t.name into excessive
     from hourbell.tenants as t

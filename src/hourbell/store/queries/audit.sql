@@ -38,7 +38,8 @@ from (
   union all
   (select * from (
      select * from hourbell.audit
-     where (job, id) < ($3, 0) and job >= ($3::bigint >> 22) << 22 and $3 = any (jobs) order by job desc, id desc limit 1) as a
+     where (job, id) < ($3, 0) and job >= ($3::bigint >> 22) << 22 and $3 = any (jobs)
+     order by job desc, id desc limit 1) as a
    where a.id < $1)) as a
 
 -- name: last_pause

@@ -3,12 +3,14 @@
 -- name: by_token
 -- The execution that was sent with a token ($2, its digest), whatever its state. claimed_at is null
 -- if it no longer waits; is_as_sent: the job has not changed since the token was sent.
-select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
+select a.fence, a.begun_ms, a.outcome, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
+  hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
   e.spec is not null or l.versions = array[j.version] as is_as_sent
 from hourbell.awaiting as a
 left join hourbell.executions as e on e.id = a.id
 left join lateral (
-  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
+  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence
+    and l.ids = array[a.id] offset 0) as l
   on e.fence < a.fence  -- otherwise it has ended
 left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
@@ -16,12 +18,14 @@ where a.id = $1 and a.token = $2
 -- name: overdue
 -- Executions not completed in time, at most $2. claimed_at is null if one has ended and its outcome
 -- was not noted here.
-select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by, hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
+select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
+  hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (
   select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (
-  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence and l.ids = array[a.id] offset 0) as l
+  select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence
+    and l.ids = array[a.id] offset 0) as l
   on e.fence < a.fence
 left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 

@@ -7,13 +7,15 @@
 -- name: list_letters
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
-  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by d.died_at desc, d.id desc) as pos,
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
+    row_number() over (order by d.died_at desc, d.id desc) as pos,
     $6::text is null or d.reason = $6 as wanted
   from (
     select * from hourbell.dead_letters as d
     where (d.died_at, d.id) < ($1, $2) and d.died_at >= $5
     order by d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by d.died_at desc, d.id desc limit $3
 
@@ -21,13 +23,15 @@ order by d.died_at desc, d.id desc limit $3
 -- For the tenant $7.
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
-  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by d.tenant desc, d.died_at desc, d.id desc) as pos,
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
+    row_number() over (order by d.tenant desc, d.died_at desc, d.id desc) as pos,
     $6::text is null or d.reason = $6 as wanted
   from (
     select * from hourbell.dead_letters as d
     where (d.tenant, d.died_at, d.id) < ($7, $1, $2) and (d.tenant, d.died_at) >= ($7, $5)
     order by d.tenant desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by d.tenant desc, d.died_at desc, d.id desc limit $3
 
@@ -35,13 +39,15 @@ order by d.tenant desc, d.died_at desc, d.id desc limit $3
 -- For the job $7, if it belongs to the tenant $8 (null: any).
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
-  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution, row_number() over (order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc) as pos,
+  select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
+    row_number() over (order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc) as pos,
     ($6::text is null or d.reason = $6) and ($8::int is null or d.tenant = $8) as wanted
   from (
     select * from hourbell.dead_letters as d
     where (coalesce(d.job, d.id), d.died_at, d.id) < ($7, $1, $2) and (coalesce(d.job, d.id), d.died_at) >= ($7, $5)
     order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.wanted or d.pos = $4
 order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 
@@ -49,7 +55,8 @@ order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
   hourbell.workers_of(x.history, null) as workers
 from hourbell.dead_letters as d
-cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution)
+  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.id = $1
 
 -- name: replay
@@ -70,13 +77,15 @@ taken as (
   delete from hourbell.due as d using waiting as w
   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
     and d.run_at = w.run_at and d.id = w.id returning d.id)
-update hourbell.executions as e set run_at = least(e.run_at, $2) from taken as t where e.id = t.id and e.id = $1 returning e.id
+update hourbell.executions as e set run_at = least(e.run_at, $2) from taken as t where e.id = t.id and e.id = $1
+returning e.id
 
 -- name: is_due
 -- Whether an execution waits for its time.
 select exists (
   select from (select * from hourbell.executions where id = $1 offset 0) as e
-  where exists (select from hourbell.due as d where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
+  where exists (select from hourbell.due as d
+    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
     and d.run_at = e.run_at and d.id = e.id offset 0))
 
 -- name: occurrence_lives

@@ -9,8 +9,8 @@ made as (
     (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
      target, key, key_limit, spec, notifies)
   select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303), j.id, at, $2,
-    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7, $8,
-    j.target, j.key, j.key_limit, $9, $10
+    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7,
+    $8, j.target, j.key, j.key_limit, $9, $10
   from job as j cross join unnest($4::timestamptz[]) as at
   on conflict (job, occurrence, origin)
     where job is not null and origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do nothing
@@ -36,7 +36,9 @@ select * from hourbell.cancel_execution($1, $2, $3, $4, $5)
 -- name: live
 -- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the
 -- planner's estimates.)
-select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms,
+select e.*, w.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at))
+    as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
@@ -60,7 +62,9 @@ order by l.recorded_at desc limit 1
 -- name: live_of_job
 -- The live executions of a job, newest first, before ($2, $3); without those planned ahead of $5,
 -- now, which a change of the job would still withdraw.
-select e.*, w.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at)) as lateness_ms
+select e.*, w.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at))
+    as lateness_ms
 from (
   select e, e.* from hourbell.live_executions($1) as e
   where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
@@ -99,7 +103,9 @@ select exists (
 
 -- name: list_live
 -- $9: recurring jobs only; $10 now: executions only planned ahead are left out.
-select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
+select e.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
+    as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.id desc) as pos,
     e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
@@ -117,14 +123,18 @@ order by e.id desc limit $2
 -- name: list_live_one_time
 -- One-time jobs of a tenant, as a range condition: only their index is ordered by (tenant, id). $9
 -- now.
-select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
+select e.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
+    as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos,
     e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
   from (
-    select e, e.*, ($7::smallint is null or e.queue = $7) and ($8::text is null or hourbell.is_wanted(e.spec, null, $8)) as fits
+    select e, e.*, ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(e.spec, null, $8)) as fits
     from hourbell.executions as e
-    where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3) as e
+    where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4)
+    order by tenant desc, id desc limit $3) as e
   cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
   left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits, $9) as w on true) as e
 cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
@@ -134,7 +144,9 @@ order by e.tenant desc, e.id desc limit $2
 -- name: list_running
 -- Running executions, and those accepted by their target, are found by their leases: they are few
 -- among many that wait. All of these are sorted by id before any is looked up.
-select e.*, s.*, hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at)) as lateness_ms
+select e.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
+    as lateness_ms
 from (
   select (e.e).*, e.claimed_at, e.lease_fence, e.session, e.status, e.pos,
     (select p.progress from hourbell.progress as p where p.id = (e.e).id and p.fence = e.lease_fence) as progress,
@@ -142,7 +154,8 @@ from (
     ($5::int is null or (e.e).tenant = $5) and ($7::smallint is null or (e.e).queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec((e.e).job, (e.e).spec), null, $8)) as wanted
   from (
-    select e.e, l.claimed_at, l.fence as lease_fence, l.session, hourbell.live_status(e.e, false, false, l.session, null) as status,
+    select e.e, l.claimed_at, l.fence as lease_fence, l.session,
+      hourbell.live_status(e.e, false, false, l.session, null) as status,
       row_number() over (order by l.id desc) as pos
     from (
       select l.session, l.fence, l.claimed_at, i.id from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)

@@ -3,12 +3,14 @@
 -- name: waiting
 -- Planned executions, one-time jobs and retries, by minute, in ($1, $2]: of the first $3 by time,
 -- those of the tenant $4 (null: all). With the number of rows read and the last moment among them.
-select date_bin('1 minute', w.run_at, '2000-01-01') as minute, count(*) filter (where $4::int is null or w.tenant = $4) as n,
+select date_bin('1 minute', w.run_at, '2000-01-01') as minute,
+  count(*) filter (where $4::int is null or w.tenant = $4) as n,
   count(*) as looked_at, max(w.run_at) as last
 from (
   select w.run_at, w.tenant from generate_series(0, 15) as t(tier) cross join lateral (
     select d.run_at, d.tenant from hourbell.due as d
-    where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2 order by d.run_at limit $3) as w
+    where hourbell.tier(d.priority, d.checks) = t.tier and d.run_at > $1 and d.run_at <= $2
+    order by d.run_at limit $3) as w
   order by w.run_at limit $3) as w
 group by 1 order by 1
 
@@ -31,9 +33,11 @@ group by m.timetable, m.since, m.until
 
 -- name: riders_of_tenant
 -- The timetables of the jobs of tenant $1, with the same counts; at most $3 jobs are read.
-select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until, count(*) as n
+select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until,
+  count(*) as n
 from (
-  select * from hourbell.jobs as j where j.tenant = $1 and j.status = hourbell.job_scheduled() order by -j.id limit $3) as j
+  select * from hourbell.jobs as j where j.tenant = $1 and j.status = hourbell.job_scheduled()
+  order by -j.id limit $3) as j
 cross join lateral (
   select case when m.active_since > $2 then m.active_since end as since, m.until
   from hourbell.memberships as m

@@ -14,7 +14,8 @@ select exists (select from hourbell.api_keys)
 -- name: lasting_admin
 -- Whether an administrator of all tenants has a key other than $1.
 select exists (
-  select from hourbell.api_keys where role = 'admin' and tenant is null and revoked_at is null and id is distinct from $1)
+  select from hourbell.api_keys
+  where role = 'admin' and tenant is null and revoked_at is null and id is distinct from $1)
 
 -- name: by_digest
 -- The owner of a key; no row if it was revoked.
@@ -35,7 +36,8 @@ from (select * from hourbell.api_keys where id < $1 order by id desc limit $2) a
 -- For the tenant $3, as a range condition: only the tenant's index is ordered by (tenant, id).
 select k.*, (select name from hourbell.tenants as t where t.id = k.tenant) as tenant_name
 from (
-  select * from hourbell.api_keys where (tenant, id) < ($3, $1) and tenant >= $3 order by tenant desc, id desc limit $2) as k
+  select * from hourbell.api_keys where (tenant, id) < ($3, $1) and tenant >= $3
+  order by tenant desc, id desc limit $2) as k
 
 -- name: revoke_key
 update hourbell.api_keys set revoked_at = $2 where id = $1 and revoked_at is null

@@ -39,7 +39,8 @@ update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 -- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,
   case p.kind
-    when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e order by e.occurrence limit 1)
+    when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e
+      order by e.occurrence limit 1)
     else (select h.id from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
   end as holder,
   l.max_concurrency <= (select count(*) from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as full,

@@ -2,8 +2,8 @@
 
 -- name: outbox
 -- The oldest notices, with what is needed to send them. (`offset 0`: keeps them index lookups.)
-select n.*, (select name from hourbell.tenants as t where t.id = n.tenant) as tenant_name, j.name as job_name, coalesce(n.spec, j.spec) as job_spec,
-  m.url, m.headers, m.grace_seconds, m.last_success_at
+select n.*, (select name from hourbell.tenants as t where t.id = n.tenant) as tenant_name, j.name as job_name,
+  coalesce(n.spec, j.spec) as job_spec, m.url, m.headers, m.grace_seconds, m.last_success_at
 from (select * from hourbell.notices order by id limit $1) as n
 left join lateral (select * from hourbell.jobs as j where j.id = n.job offset 0) as j on true
 left join lateral (select * from hourbell.monitors as m where m.id = n.monitor offset 0) as m on true

@@ -5,14 +5,18 @@
 
 -- name: list_tenants
 -- By name, after $1, at most $2.
-select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
-  (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
+  l.burst, coalesce(
+    (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
+    t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name > $1 order by t.name limit $2
 
 -- name: tenant
-select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate, l.burst, coalesce(
-  (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1), t.weight) as weight
+select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
+  l.burst, coalesce(
+    (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
+    t.weight) as weight
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name = $1
 
@@ -38,7 +42,8 @@ where t.host = $1
 
 -- name: tenant_counts
 select least($2::int, (
-    select count(*) from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status) cross join lateral (
+    select count(*) from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status)
+    cross join lateral (
       select from hourbell.jobs as j where j.tenant = $1 and j.status = s.status limit $2) as j)
   + (select count(*) from (
       select from hourbell.executions as e
@@ -50,7 +55,8 @@ select least($2::int, (
   unplanned.n as not_planned, unplanned.looked_at as not_planned_looked_at
 from (
   select count(*) filter (where m.tenant = $1 and exists (
-    select from hourbell.jobs as j where j.id = m.job and j.version = m.version and j.status = hourbell.job_scheduled() offset 0)) as n,
+    select from hourbell.jobs as j where j.id = m.job and j.version = m.version
+      and j.status = hourbell.job_scheduled() offset 0)) as n,
     count(*) as looked_at
   from (
     select m.tenant, m.job, m.version
@@ -78,7 +84,8 @@ select least($2::int, (
     (select from hourbell.parked as p where p.kind = hourbell.blocker_queue() and p.key = $1 limit $2)
     union all
     (select from hourbell.parked as p  -- those that wait for a worker that serves their task
-     where p.kind = hourbell.blocker_task() and p.key >= hourbell.task_key($1, 0) and p.key < hourbell.task_key($1 + 1, 0) limit $2)
+     where p.kind = hourbell.blocker_task() and p.key >= hourbell.task_key($1, 0)
+       and p.key < hourbell.task_key($1 + 1, 0) limit $2)
     limit $2) as p) as parked,
   (select count(*) from (
     select from hourbell.sessions as s
@@ -91,4 +98,5 @@ from (
     limit $2) as e) as runs
 
 -- name: target_counts
-select count(*) as parked from (select from hourbell.parked as p where p.kind = hourbell.blocker_target() and p.key = $1 limit $2) as p
+select count(*) as parked from (
+  select from hourbell.parked as p where p.kind = hourbell.blocker_target() and p.key = $1 limit $2) as p

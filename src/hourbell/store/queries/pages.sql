@@ -4,5 +4,5 @@
 -- First in the transaction of a list: makes it walk an index and stop early,
 -- whatever the statistics.
 select set_config(name, 'off', true) from unnest(array[
-  'jit', 'enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'enable_incremental_sort', 'enable_hashjoin', 'enable_mergejoin',
-  'enable_material']) as name
+  'jit', 'enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'enable_incremental_sort', 'enable_hashjoin',
+  'enable_mergejoin', 'enable_material']) as name

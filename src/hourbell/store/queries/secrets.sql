@@ -6,7 +6,8 @@ select * from hourbell.secrets where tenant = $1 and name = $2 for update
 
 -- name: put_secret
 -- $5 … $7: the previous value, and until when requests are also signed with it.
-insert into hourbell.secrets (tenant, name, sealed, sealed_by, previous, previous_by, previous_until, created_at, updated_at)
+insert into hourbell.secrets (tenant, name, sealed, sealed_by, previous, previous_by, previous_until, created_at,
+  updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $8)
 on conflict (tenant, name) do update
 set sealed = excluded.sealed, sealed_by = excluded.sealed_by, previous = excluded.previous,
