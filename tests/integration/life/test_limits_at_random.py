@@ -32,7 +32,7 @@ from integration.life.support import (
     travel,
 )
 
-LIMITED = "(select unnest(ids) as id, held from hourbell.ready union all select id, held from hourbell.suspects)"
+LIMITED = "(select unnest(ids) as id, limited from hourbell.ready union all select id, limited from hourbell.suspects)"
 INVARIANTS = {
     "a hold of nothing": "select h.* from hourbell.limit_holds as h where not exists (select from hourbell.executions as e where e.id = h.id)",
     "an offer of what is not ready": f"select o.* from hourbell.rate_reservations as o where not exists (select from {LIMITED} as r where r.id = o.id)",  # noqa: S608
