@@ -25,8 +25,7 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.batch import create_one_time_jobs
-from hourbell.engine.life.create import create_job
+from hourbell.engine.life.create import create_job, create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import JobType, NewJob, TaskAction, encode_job
 from hourbell.model.schedules import Cron, Once

@@ -18,7 +18,7 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.runtime import Worker, WorkerSettings

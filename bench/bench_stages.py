@@ -15,22 +15,28 @@ from support import Counter, engine, no_ops, per_second, report, server, spawn, 
 from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.runtime import Worker, WorkerSettings
 
 COUNT = 200_000
 BATCH = 1_000
+CALLS = 2  # at the same time: while PostgreSQL stores one batch, the client prepares the next
 ROUNDS = 3
 
 
 async def enqueue(dsn: str) -> float:
     async with engine(dsn) as made:
         batches = [no_ops(BATCH, first) for first in range(0, COUNT, BATCH)]
+        rest = iter(batches)
+
+        async def call() -> None:
+            for jobs in rest:
+                await create_one_time_jobs(made, jobs, Write())
+
         began = time.monotonic()
-        for jobs in batches:
-            await create_one_time_jobs(made, jobs, Write())
+        await asyncio.gather(*(call() for _ in range(CALLS)))
         return time.monotonic() - began
 
 

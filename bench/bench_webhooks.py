@@ -23,7 +23,7 @@ from hourbell.actions.webhook import WebhookRunner
 from hourbell.compose import collect_rarely
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.model.jobs import JobType, NewJob, WebhookAction

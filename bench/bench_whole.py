@@ -16,7 +16,7 @@ from support import Counter, engine, no_ops, per_second, report, server, spawn, 
 from hourbell.actions.task import TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.leader.scheduler import Scheduler
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.runtime import Worker, WorkerSettings

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos.checks_promise import Document, Micros, Promise, Spans, micros
-from chaos.history import Alive, Call, Delivery, Ended, History
-
-Occurrence = tuple[str, Micros]  # of a job
+from verify.case import Occurrence
+from verify.history import Alive, Call, Delivery, Ended, History
+from verify.promise import Document, Promise, Spans, micros
 
 
 class Amnesty(msgspec.Struct, frozen=True):

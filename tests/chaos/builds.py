@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "2aef2e8f560a3b5dd673557648c776851ea5fbaf"
+OLDER = "4571ff72d2b03571fa85005dc0941e214c9bcd40"
 TESTS = Path(__file__).parent.parent
 
 

@@ -1,59 +1,27 @@
-"""Judgements of attempts: who held an execution, under which fence, how often, and after which
-delay.
+"""Judgements of attempts that only the rig can make: what a worker lost, and which fault explains it; and what the receiver
+saw of them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.checks_case import Case, Row
+from chaos.case import RigCase
 from chaos.checks_faults import RECEIVER, Strike
-from chaos.checks_promise import LOST, Document, Lists, Violation, succeeded
-from chaos.checks_stories import Story
-from chaos.history import Attempt, Delivery, Ended
-
-
-def _ended(case: Case) -> Iterator[tuple[Row, Ended]]:
-    for row in case.rows:
-        if row.ended is not None:
-            yield row, row.ended
-
-
-def _in_order(ended: Ended) -> list[Attempt]:
-    return sorted(ended.attempts, key=lambda attempt: attempt.attempt)
-
+from verify.attempts import ended_rows
+from verify.case import Row
+from verify.history import Attempt, Delivery, Ended
+from verify.promise import LOST, Lists, Violation, succeeded
 
 # I5
 
 
-def leases_exclude_each_other(case: Case) -> Iterator[Violation]:
-    """One attempt has ended before the next one begins, and no two go under one fence."""
-    for row, ended in _ended(case):
-        attempts = _in_order(ended)
-        fences = [attempt.fence for attempt in attempts]
-        if len(set(fences)) < len(fences):
-            yield Violation("I5", f"{case.what(row)}: two attempts under one fence: {fences}")
-        for one, other in pairwise(attempts):
-            over = one.finished_at - other.started_at
-            if over > case.promise.stamp_seconds:
-                yield Violation(
-                    "I5",
-                    f"{case.what(row)}: attempt {other.attempt} began at"
-                    f" {case.when(other.started_at)}, while"
-                    f" attempt {one.attempt} went on until {case.when(one.finished_at)}",
-                )
-        yield from _leases_run_out(case, row, ended)
-
-
-def _leases_run_out(case: Case, row: Row, ended: Ended) -> Iterator[Violation]:
+def leases_run_out(case: RigCase) -> Iterator[Violation]:
     """What a worker holds is taken from it when its lease is over, and not when it falls silent."""
     least = case.promise.least_lease_seconds
-    for attempt in ended.attempts:
-        if attempt.reason not in LOST:
-            continue
+    for row, attempt in _lost_attempts(case):
         causes = [
             struck.fault.began_at
             for struck in case.strikes
@@ -66,6 +34,13 @@ def _leases_run_out(case: Case, row: Row, ended: Ended) -> Iterator[Violation]:
                 f" {case.when(attempt.finished_at)}; its worker was hit at"
                 f" {case.when(min(causes))}, and had {least:.3f} s left",
             )
+
+
+def _lost_attempts(case: RigCase) -> Iterator[tuple[Row, Attempt]]:
+    for row, ended in ended_rows(case):
+        for attempt in ended.attempts:
+            if attempt.reason in LOST:
+                yield row, attempt
 
 
 class _Loss(NamedTuple):
@@ -81,7 +56,7 @@ def _loss(attempt: Attempt, sentence: str) -> _Loss:
     return _Loss(attempt.started_at, attempt.finished_at, attempt.worker, sentence)
 
 
-def _explains(case: Case, struck: Strike, loss: _Loss) -> bool:
+def _explains(case: RigCase, struck: Strike, loss: _Loss) -> bool:
     """Whether a worker can have lost to a fault what it held.
 
     It held it at the fault, or while it came to again; and it is taken from it some time later.
@@ -98,40 +73,13 @@ def _explains(case: Case, struck: Strike, loss: _Loss) -> bool:
 # I6
 
 
-def fences_only_rise(case: Case) -> Iterator[Violation]:
-    """From attempt to attempt, at the receiver too; and what the highest one did counts."""
-    for row, ended in _ended(case):
-        fences = [attempt.fence for attempt in _in_order(ended)]
-        for one, other in pairwise(fences):
-            if other < one:
-                yield Violation("I6", f"{case.what(row)}: fence {other} was given after {one}")
+def the_highest_fence_counts(case: RigCase) -> Iterator[Violation]:
+    """An execution ends under the last fence that was delivered, by what the receiver answered then."""
+    for row, ended in ended_rows(case):
         yield from _the_highest_counts(case, row, ended)
-    for execution_id, deliveries in case.delivered.items():
-        highest = deliveries[0]
-        for delivery in deliveries[1:]:
-            if delivery.fence >= highest.fence:
-                highest = delivery
-            elif not _was_held_up(case, delivery):
-                yield Violation(
-                    "I6",
-                    f"{execution_id} ({delivery.job}) was delivered under fence {delivery.fence} at"
-                    f" {case.when(delivery.at)}, after {highest.fence} at {case.when(highest.at)},"
-                    " and"
-                    " no worker was broken",
-                )
 
 
-def _was_held_up(case: Case, delivery: Delivery) -> bool:
-    """Whether a worker can have come to again just now, with what it had before."""
-    return any(
-        struck.holds_up(delivery.worker is not None)
-        and struck.fault.began_at <= delivery.at
-        and delivery.at <= struck.fault.ended_at + case.promise.late_seconds
-        for struck in case.strikes
-    )
-
-
-def _the_highest_counts(case: Case, row: Row, ended: Ended) -> Iterator[Violation]:
+def _the_highest_counts(case: RigCase, row: Row, ended: Ended) -> Iterator[Violation]:
     deliveries = case.delivered[row.execution_id]
     if not deliveries or not ended.attempts:
         return
@@ -167,7 +115,7 @@ class Duplicate(NamedTuple):
     again: Delivery
 
 
-def duplicates(case: Case) -> list[Duplicate]:
+def duplicates(case: RigCase) -> list[Duplicate]:
     """All of them, in order.
 
     A delivery that the ledger holds to have failed (the target broke off in its answer, or took too
@@ -201,7 +149,7 @@ def _was_done(delivery: Delivery, ended: Ended | None) -> bool:
     return delivery.answered_at is not None
 
 
-def duplicates_come_from_faults(case: Case) -> Iterator[Violation]:
+def duplicates_come_from_faults(case: RigCase) -> Iterator[Violation]:
     """Work is done twice only around a fault, by no more rows than were in flight at it."""
     behind = []
     for one in duplicates(case):
@@ -219,15 +167,13 @@ def duplicates_come_from_faults(case: Case) -> Iterator[Violation]:
             f" {case.when(attempt.started_at)}, lost its lease at"
             f" {case.when(attempt.finished_at)}",
         )
-        for row, ended in _ended(case)
-        for attempt in ended.attempts
-        if attempt.reason in LOST
+        for row, attempt in _lost_attempts(case)
     ]
     yield from _are_explained(case, "leases lost", lost)
     yield from _once_is_once(case)
 
 
-def _loss_behind(case: Case, one: Duplicate) -> _Loss:
+def _loss_behind(case: RigCase, one: Duplicate) -> _Loss:
     """The first was in flight until it was lost; of a stale one, it is itself what was lost."""
     held = one.again if one.again.fence < one.first.fence else one.first
     row = case.row(held.execution_id)
@@ -237,7 +183,7 @@ def _loss_behind(case: Case, one: Duplicate) -> _Loss:
     return _Loss(held.at, one.again.at, None, _says_twice(case, one))
 
 
-def met_others(case: Case) -> list[Delivery]:
+def met_others(case: RigCase) -> list[Delivery]:
     """Counted runs that were handed to a worker over HTTP while it ran something else."""
     by_worker = Lists[str, Delivery]()
     for delivery in case.deliveries:
@@ -252,13 +198,13 @@ def met_others(case: Case) -> list[Delivery]:
     ]
 
 
-def _is_counted(case: Case, delivery: Delivery) -> bool:
+def _is_counted(case: RigCase, delivery: Delivery) -> bool:
     row = case.row(delivery.execution_id)
     story = case.stories.get(row.job_id) if row else None
     return story is not None and story.recurring and story.max_runs is not None
 
 
-def _says_twice(case: Case, one: Duplicate) -> str:
+def _says_twice(case: RigCase, one: Duplicate) -> str:
     return (
         f"{one.again.execution_id} ({one.again.job}) was delivered at {case.when(one.first.at)}"
         f" (attempt {one.first.attempt}, fence {one.first.fence}, answered {one.first.status}) and"
@@ -267,7 +213,7 @@ def _says_twice(case: Case, one: Duplicate) -> str:
     )
 
 
-def _are_explained(case: Case, what: str, losses: list[_Loss]) -> Iterator[Violation]:
+def _are_explained(case: RigCase, what: str, losses: list[_Loss]) -> Iterator[Violation]:
     """Each by one fault that hit its worker, which explains no more than it found in flight."""
     used: Counter[int] = Counter()
     for loss in sorted(losses, key=lambda loss: loss.until):
@@ -291,7 +237,7 @@ def _are_explained(case: Case, what: str, losses: list[_Loss]) -> Iterator[Viola
             )
 
 
-def _in_flight(case: Case, number: int) -> int:
+def _in_flight(case: RigCase, number: int) -> int:
     """Rows that can have been with the workers that a fault hit, each time that it did."""
     struck, promise = case.strikes[number], case.promise
     held = struck.workers(promise.workers) * promise.slots
@@ -299,7 +245,7 @@ def _in_flight(case: Case, number: int) -> int:
     return min(struck.blows * held, case.in_flight(number))
 
 
-def _once_is_once(case: Case) -> Iterator[Violation]:
+def _once_is_once(case: RigCase) -> Iterator[Violation]:
     for execution_id, deliveries in case.delivered.items():
         row = case.row(execution_id)
         story = case.stories.get(row.job_id) if row else None
@@ -313,27 +259,13 @@ def _once_is_once(case: Case) -> Iterator[Violation]:
 # I8
 
 
-def attempts_are_as_promised(case: Case) -> Iterator[Violation]:
-    """Without holes, no more than the policy says, each after its delay, and all recorded."""
-    for row, ended in _ended(case):
-        attempts = _in_order(ended)
-        numbers = [attempt.attempt for attempt in attempts]
-        if numbers != list(range(1, len(numbers) + 1)):
-            yield Violation("I8", f"{case.what(row)} has the attempts {numbers}")
-        if ended.counted is not None and ended.counted != len(numbers):
-            yield Violation(
-                "I8",
-                f"{case.what(row)} has had {ended.counted} attempts by the ledger's count, which"
-                f" tells of {numbers}",
-            )
-        yield from _deliveries_are_recorded(case, row, ended)
-        story = case.stories.get(row.job_id)
-        if story is not None:
-            yield from _are_as_many_as_promised(case, story, row, ended)
-            yield from _come_after_their_delays(case, story, row, attempts)
+def deliveries_are_recorded(case: RigCase) -> Iterator[Violation]:
+    """What arrived is an attempt of the ledger, which says what the receiver says."""
+    for row, ended in ended_rows(case):
+        yield from _are_attempts(case, row, ended)
 
 
-def _deliveries_are_recorded(case: Case, row: Row, ended: Ended) -> Iterator[Violation]:
+def _are_attempts(case: RigCase, row: Row, ended: Ended) -> Iterator[Violation]:
     known = {attempt.fence: attempt for attempt in ended.attempts}
     for delivery in case.delivered[row.execution_id]:
         attempt = known.get(delivery.fence)
@@ -357,7 +289,7 @@ def _deliveries_are_recorded(case: Case, row: Row, ended: Ended) -> Iterator[Vio
             )
 
 
-def _was_not_heard(case: Case, delivery: Delivery, attempt: Attempt) -> bool:
+def _was_not_heard(case: RigCase, delivery: Delivery, attempt: Attempt) -> bool:
     """Whether an answer can have missed who waited for it: a worker that stood, a broken way.
 
     A worker over HTTP answers to itself.
@@ -367,107 +299,4 @@ def _was_not_heard(case: Case, delivery: Delivery, attempt: Attempt) -> bool:
         and struck.fault.began_at <= attempt.finished_at
         and delivery.at <= struck.fault.ended_at + case.promise.late_seconds
         for struck in case.strikes
-    )
-
-
-def _are_as_many_as_promised(
-    case: Case, story: Story, row: Row, ended: Ended
-) -> Iterator[Violation]:
-    """What lost its worker is not the target's failure, and is tried again beyond the policy."""
-    most = max(_max_retries(document) for document in story.documents) + 1
-    least = min(_max_retries(document) for document in story.documents) + 1
-    own = sum(attempt.reason not in LOST for attempt in ended.attempts)
-    if own > most:
-        yield Violation("I8", f"{case.what(row)} was tried {own} times; its policy allows {most}")
-    if ended.reason == "retries_exhausted" and len(ended.attempts) < least:
-        yield Violation(
-            "I8", f"{case.what(row)} was given up after {len(ended.attempts)} of {least} attempts"
-        )
-
-
-def _come_after_their_delays(
-    case: Case, story: Story, row: Row, attempts: list[Attempt]
-) -> Iterator[Violation]:
-    lost = 0
-    for one, other in pairwise(attempts):
-        lost += one.reason in LOST
-        waited = other.started_at - one.finished_at
-        shortest = longest = 0.0
-        if one.reason not in LOST:
-            delays = [_delay(document, one.attempt) for document in story.documents]
-            shortest, longest = min(d[0] for d in delays), max(d[1] for d in delays)
-        if _asked_for_patience(case, row, one):
-            longest = max(longest, *map(_most_patience, story.documents))
-        if waited < shortest - case.promise.stamp_seconds and one.reason not in LOST:
-            yield Violation(
-                "I8",
-                f"{case.what(row)}: attempt {other.attempt} began {waited:.3f} s after attempt"
-                f" {one.attempt} had"
-                f" failed at {case.when(one.finished_at)}; at least {shortest:.3f} s were promised",
-            )
-        due_at = one.finished_at + longest
-        if story.restricted or story.is_herd or case.herd_delay(due_at, other.started_at):
-            continue
-        if lost > 1:
-            continue  # it is suspected of killing its workers, and waits for one of its own
-        allowed = case.allowed(story, due_at, other.started_at)
-        if waited > longest + allowed:
-            yield Violation(
-                "I8",
-                f"{case.what(row)}: attempt {other.attempt} began {waited:.3f} s after attempt"
-                f" {one.attempt} had"
-                f" ended at {case.when(one.finished_at)}; {longest:.3f} s were promised,"
-                f" {allowed:.3f} s more"
-                " are allowed",
-            )
-
-
-def _policy(document: Document) -> Document:
-    policy: Document = document.get("retry_policy") or {}
-    return policy
-
-
-def _max_retries(document: Document) -> int:
-    policy = _policy(document)
-    if document.get("delivery") == "at_most_once":
-        return 0
-    if policy.get("delays_seconds") is not None:
-        return len(policy["delays_seconds"])
-    return int(policy.get("max_retries", 3))
-
-
-def _delay(document: Document, attempt: int) -> tuple[float, float]:
-    """From and to how long the policy waits by itself after an attempt."""
-    policy = _policy(document)
-    listed = policy.get("delays_seconds")
-    if listed is not None:
-        own = float(listed[min(attempt, len(listed)) - 1]) if listed else 0.0
-        return own, own
-    first = policy.get("initial_delay_seconds", 30)
-    most = policy.get("max_delay_seconds", max(3600, first))
-    match policy.get("backoff", "EXPONENTIAL_WITH_JITTER"):
-        case "FIXED":
-            own = float(min(first, most))
-        case "LINEAR":
-            own = float(min(first * attempt, most))
-        case "EXPONENTIAL":
-            own = float(min(first * 2 ** (attempt - 1), most))
-        case _:
-            own = float(min(first * 2 ** (attempt - 1), most))
-            return own / 2, own
-    return own, own
-
-
-def _asked_for_patience(case: Case, row: Row, attempt: Attempt) -> bool:
-    """Whether the target may have said Retry-After, which is waited for within the policy."""
-    return any(
-        delivery.fence == attempt.fence and delivery.status in (429, 503)
-        for delivery in case.delivered[row.execution_id]
-    )
-
-
-def _most_patience(document: Document) -> float:
-    policy = _policy(document)
-    return float(
-        policy.get("max_delay_seconds", max(3600, policy.get("initial_delay_seconds", 30)))
     )

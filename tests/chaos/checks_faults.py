@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from chaos.history import Fault
+from verify.history import Fault
 
 WORKERS, SCHEDULERS, API, RECEIVER, DATABASE = (
     "workers",

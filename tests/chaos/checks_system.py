@@ -1,6 +1,4 @@
-"""Judgements of the system as a whole: nothing stuck, one leader, true counts, and processes that
-do not grow.
-"""
+"""Judgements of the system as a whole: one leader, true counts, and processes that do not grow."""
 
 from __future__ import annotations
 
@@ -10,67 +8,21 @@ from functools import reduce
 from itertools import pairwise
 from statistics import median
 
-from chaos.checks_case import Case, Row
+from chaos.case import RigCase
 from chaos.checks_faults import SCHEDULERS
-from chaos.checks_occurrences import used_up_at
-from chaos.checks_promise import FOREVER, Lists, Spans, Violation, instant
-from chaos.checks_stories import Intent
-from chaos.checks_times import is_stuck
-from chaos.history import Sample, Term
+from verify.case import Row
+from verify.history import Sample, Term
+from verify.occurrences import has_ended
+from verify.promise import FOREVER, Lists, Spans, Violation
+from verify.stories import Intent
 
 _ABSENT = ""  # the status of a job that may not have been created yet
 _ROUNDING_SECONDS = 0.001  # terms are by one clock; only how they were written down differs
 
-# I10
-
-
-def nothing_is_stuck(case: Case) -> Iterator[Violation]:
-    """A while after the last fault, all that was due has ended; and ends are final."""
-    for row in case.rows:
-        if row.alive is None:
-            continue
-        if row.alive.place == "nowhere":
-            yield Violation("I10", f"{case.what(row)} is in no place, so nobody will find it")
-        elif row.alive.place == "held" and not _may_be_paused(case, row):
-            yield Violation("I10", f"{case.what(row)} is held, and its job is not paused")
-        elif is_stuck(case, row):
-            yield Violation(
-                "I10",
-                f"{case.what(row)} is still {row.alive.place} at {case.when(case.dump.at)}; it"
-                " could run from"
-                f" {case.when(row.alive.run_at)}",
-            )
-    yield from _ends_are_final(case)
-
-
-def _may_be_paused(case: Case, row: Row) -> bool:
-    story = case.stories.get(row.job_id)
-    return story is None or story.status == "PAUSED" or story.certain_until < case.dump.at
-
-
-def _ends_are_final(case: Case) -> Iterator[Violation]:
-    for rows in case.rows_of_execution.values():
-        if len(rows) > 1:
-            states = " and ".join(row.state for row in rows)
-            yield Violation("I10", f"{case.what(rows[0])} is {states}")
-    for row in case.rows:
-        if row.ended is None:
-            continue
-        over_at = row.ended.recorded_at
-        for delivery in case.delivered[row.execution_id]:
-            if delivery.at > case.obeys_by(over_at, delivery):
-                yield Violation(
-                    "I10",
-                    f"{case.what(row)} is {row.state} since {case.when(over_at)}, and was delivered"
-                    " at"
-                    f" {case.when(delivery.at)}",
-                )
-
-
 # I14
 
 
-def there_is_one_leader(case: Case) -> Iterator[Violation]:
+def there_is_one_leader(case: RigCase) -> Iterator[Violation]:
     """Terms follow each other by the database's time, soon, and none writes outside of its own."""
     terms = sorted(case.dump.terms, key=lambda term: term.epoch)
     for one, other in pairwise(terms):
@@ -90,7 +42,7 @@ def _led(sentence: str) -> Violation:
     return Violation("I14", sentence)
 
 
-def _old_epochs_write_nothing(case: Case, terms: Sequence[Term]) -> Iterator[Violation]:
+def _old_epochs_write_nothing(case: RigCase, terms: Sequence[Term]) -> Iterator[Violation]:
     clock = case.promise.clock_seconds
     by_epoch = {term.epoch: term for term in terms}
     next_began = {one.epoch: other.began_at for one, other in pairwise(terms)}
@@ -107,7 +59,7 @@ def _old_epochs_write_nothing(case: Case, terms: Sequence[Term]) -> Iterator[Vio
             )
 
 
-def _leaders_are_replaced(case: Case, terms: Sequence[Term]) -> Iterator[Violation]:
+def _leaders_are_replaced(case: RigCase, terms: Sequence[Term]) -> Iterator[Violation]:
     leaderless = without_candidates(case)
     late, lease = case.promise.late_seconds, case.promise.leader_lease_seconds
     # A lease that nobody renews runs out; within the next step of a candidate somebody has it.
@@ -149,7 +101,7 @@ def _leaders_are_replaced(case: Case, terms: Sequence[Term]) -> Iterator[Violati
             )
 
 
-def without_candidates(case: Case) -> Spans:
+def without_candidates(case: RigCase) -> Spans:
     """When nobody could lead: every scheduler was broken, or what they all need."""
     recovery = case.promise.late_seconds
     names = {sample.process for sample in case.history.samples}
@@ -167,7 +119,7 @@ def without_candidates(case: Case) -> Spans:
 # I15
 
 
-def counts_agree(case: Case) -> Iterator[Violation]:
+def counts_agree(case: RigCase) -> Iterator[Violation]:
     """What the API counts, by tenant and status, is what the dump has.
 
     A count takes its time, and things go on until the dump: a job that may have been in either of
@@ -204,7 +156,7 @@ def counts_agree(case: Case) -> Iterator[Violation]:
             )
 
 
-def last_counts(case: Case) -> dict[str, Intent]:
+def last_counts(case: RigCase) -> dict[str, Intent]:
     """By tenant: the last one that was asked for after the clients had stopped, and answered."""
     since = case.phases["quiet"] - case.promise.clock_seconds
     return {
@@ -214,7 +166,7 @@ def last_counts(case: Case) -> dict[str, Intent]:
     }
 
 
-def _statuses(case: Case, tenant: str, asked_at: float) -> dict[str, set[str]]:
+def _statuses(case: RigCase, tenant: str, asked_at: float) -> dict[str, set[str]]:
     """What each job of a tenant may have been between a moment and the dump."""
     found: dict[str, set[str]] = {}
     for job in case.dump.jobs:
@@ -238,17 +190,14 @@ def _statuses(case: Case, tenant: str, asked_at: float) -> dict[str, set[str]]:
     return found
 
 
-def _had_ended(case: Case, job_id: str, asked_at: float) -> bool:
+def _had_ended(case: RigCase, job_id: str, asked_at: float) -> bool:
     """Whether a recurring job must have come to its end some time before a moment."""
     story = case.stories.get(job_id)
-    if story is None:
-        return False
-    ends_at = story.document["schedule"].get("ends_at")
-    last = min(used_up_at(case, story), FOREVER if ends_at is None else instant(ends_at))
-    return last + case.promise.aftermath_seconds < asked_at
+    by = asked_at - case.promise.aftermath_seconds
+    return story is not None and has_ended(case, story, by)
 
 
-def _is_one_time_of(case: Case, row: Row, tenant: str) -> bool:
+def _is_one_time_of(case: RigCase, row: Row, tenant: str) -> bool:
     story = case.stories.get(row.job_id)
     if story is not None:
         return not story.recurring and story.tenant == tenant
@@ -271,7 +220,7 @@ def _status_of(row: Row) -> str:
 # I18
 
 
-def resources_stay_flat(case: Case) -> Iterator[Violation]:
+def resources_stay_flat(case: RigCase) -> Iterator[Violation]:
     """No process grows over its life, nor in the last third of it; no transaction stays idle."""
     promise = case.promise
     lives = Lists[tuple[str, int], Sample]()
@@ -305,7 +254,7 @@ def resources_stay_flat(case: Case) -> Iterator[Violation]:
 
 
 def _is_flat(
-    case: Case, named: str, values: list[tuple[float, float]], more: float
+    case: RigCase, named: str, values: list[tuple[float, float]], more: float
 ) -> Iterator[Violation]:
     began_at, ended_at = min(values)[0], max(values)[0]
     if ended_at - began_at < case.promise.warm_up_seconds:

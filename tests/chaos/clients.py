@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 
 from chaos import http_worker
-from chaos.history import Call, Log
 from chaos.worker import POISON
 from chaos.zones import YOUNG
+from verify.history import Call, Log
 
 TENANTS = ("acme", "globex", "initech")
 PRIORITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")

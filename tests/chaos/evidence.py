@@ -7,24 +7,12 @@ written by a wrapper around the product's check. All are written in the transact
 
 from __future__ import annotations
 
-import json
 import time
-from datetime import datetime
 
 import asyncpg
 
-from chaos.history import (
-    Alive,
-    Attempt,
-    Backends,
-    Dump,
-    Ended,
-    JobRow,
-    Seconds,
-    Term,
-    Written,
-)
-from hourbell.model.ids import execution_text, job_text
+import dumps
+from verify.history import Backends, Dump, Term, Written
 
 _INSTALL = """
 create schema chaos;
@@ -88,17 +76,6 @@ AWAY = (
     asyncpg.InternalClientError,
 )
 
-_FATES = ("SUCCEEDED", "DEAD", "CANCELLED", "SUPERSEDED", "SKIPPED")
-_JOBS = ("SCHEDULED", "PAUSED", "COMPLETED", "CANCELLED")
-_PLACES = {
-    "due": "hourbell.due",
-    "parked": "hourbell.parked",
-    "held": "hourbell.paused",
-    "ready": "(select unnest(ids) as id from hourbell.ready) as r",
-    "suspects": "hourbell.suspects",
-    "leased": "hourbell.leases",
-}
-
 
 async def install(dsn: str, *, again: bool = False) -> None:
     """Let the database note who leads, after a migration."""
@@ -151,61 +128,16 @@ async def dump(dsn: str) -> Dump:
 
 async def _dump(connection: asyncpg.Connection) -> Dump:
     at = time.time()
-    tenants = {
-        row["id"]: row["name"] for row in await connection.fetch("select * from hourbell.tenants")
-    }
-    workers = {
-        (row["id"], row["fence"]): row["worker"]
-        for row in await connection.fetch("select * from chaos.claims")
-    }
-    claimed_at = {
-        row["id"]: row["at"].timestamp()
-        for row in await connection.fetch("select id, min(at) as at from chaos.claims group by id")
-    }
-    leases = {
-        row["id"]: row["expires_at"].timestamp()
-        for row in await connection.fetch(
-            "select l.id, s.expires_at from hourbell.leases as l join hourbell.sessions as s on s.id = l.session"
-        )
-    }
-    places: dict[int, str] = {}
-    for place, table in _PLACES.items():
-        for row in await connection.fetch(f"select id from {table}"):  # noqa: S608
-            places[row["id"]] = place
-    return Dump(
-        at=at,
-        jobs=[
-            JobRow(
-                job_id=job_text(row["id"]),
-                name=row["name"],
-                tenant=tenants[row["tenant"]],
-                status=_JOBS[row["status"]],
-                type="RECURRING",
-            )
-            for row in await connection.fetch("select * from hourbell.jobs")
-        ],
-        ended=[
-            _ended(row, tenants, workers, claimed_at)
-            for row in await connection.fetch("select * from hourbell.ledger")
-        ],
-        alive=[
-            Alive(
-                execution_id=execution_text(row["id"]),
-                job_id=job_text(row["job"] or row["id"]),
-                origin=row["origin"],
-                scheduled_for=row["occurrence"].timestamp(),
-                place=places.get(row["id"], "nowhere"),
-                run_at=row["run_at"].timestamp(),
-                planned_ahead=row["occurrence"].timestamp() > at,
-                lease_until=leases.get(row["id"]),
-                claimed_at=claimed_at.get(row["id"]),
-            )
-            for row in await connection.fetch("select * from hourbell.executions")
-        ],
-        dead_letters=[
-            execution_text(row["id"])
-            for row in await connection.fetch("select id from hourbell.dead_letters")
-        ],
+    claims = await connection.fetch("select * from chaos.claims")
+    first = await connection.fetch("select id, min(at) as at from chaos.claims group by id")
+    terms = await connection.fetch(
+        "select epoch, max(node) as node, min(renewed_at) as began_at,"
+        " (array_agg(expires_at order by n desc))[1] as ended_at from chaos.terms group by epoch order by epoch"
+    )
+    written = await connection.fetch("select * from chaos.written")
+    noted = dumps.Noted(
+        workers={(row["id"], row["fence"]): row["worker"] for row in claims},
+        claimed_at={row["id"]: row["at"].timestamp() for row in first},
         terms=[
             Term(
                 epoch=row["epoch"],
@@ -213,65 +145,8 @@ async def _dump(connection: asyncpg.Connection) -> Dump:
                 began_at=row["began_at"].timestamp(),
                 ended_at=row["ended_at"].timestamp(),
             )
-            for row in await connection.fetch(
-                "select epoch, max(node) as node, min(renewed_at) as began_at,"
-                " (array_agg(expires_at order by n desc))[1] as ended_at from chaos.terms group by epoch order by epoch"
-            )
+            for row in terms
         ],
-        written=[
-            Written(epoch=row["epoch"], at=row["at"].timestamp())
-            for row in await connection.fetch("select * from chaos.written")
-        ],
+        written=[Written(epoch=row["epoch"], at=row["at"].timestamp()) for row in written],
     )
-
-
-def _ended(
-    row: asyncpg.Record,
-    tenants: dict[int, str],
-    workers: dict[tuple[int, int], str],
-    claimed_at: dict[int, Seconds],
-) -> Ended:
-    attempts = [
-        Attempt(
-            attempt=one["attempt"],
-            fence=one["fence"],
-            started_at=datetime.fromisoformat(one["started_at"]).timestamp(),
-            finished_at=datetime.fromisoformat(one["finished_at"]).timestamp(),
-            reason=one["reason"],
-            worker=workers.get((row["id"], one["fence"])),
-        )
-        for one in json.loads(row["history"] or "[]")
-    ]
-    if row["session"] is not None:  # the session that the last attempt ended with
-        attempts.append(
-            Attempt(
-                attempt=row["attempt"],
-                fence=row["fence"],
-                started_at=row["started_at"].timestamp(),
-                finished_at=row["finished_at"].timestamp(),
-                reason=row["reason"],
-                session=row["session"],
-                worker=workers.get((row["id"], row["fence"])),
-            )
-        )
-    return Ended(
-        execution_id=execution_text(row["id"]),
-        job_id=job_text(row["job"]),
-        tenant=tenants[row["tenant"]],
-        priority=row["priority"],
-        origin=row["origin"],
-        scheduled_for=row["scheduled_for"].timestamp(),
-        status=_FATES[row["status"]],
-        reason=row["reason"],
-        recorded_at=row["recorded_at"].timestamp(),
-        started_at=attempts[0].started_at if attempts else None,
-        attempts=attempts,
-        counted=row["attempt"],
-        missed=row["missed"],
-        missed_through=_seconds(row["missed_through"]),
-        claimed_at=claimed_at.get(row["id"]),
-    )
-
-
-def _seconds(moment: datetime | None) -> Seconds | None:
-    return None if moment is None else moment.timestamp()
+    return await dumps.read(connection, at, noted)

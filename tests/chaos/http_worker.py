@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from chaos.history import Delivery, Log
+from verify.history import Delivery, Log
 
 QUEUE = "over-http"
 TASK = "rest"  # its payload: {"seconds": so long, "fails": so many attempts fail}

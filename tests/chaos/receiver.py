@@ -37,7 +37,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from chaos.history import Delivery, Log, Seconds, Stray
+from verify.history import Delivery, Log, Seconds, Stray
 
 SLOW_SECONDS = 0.5
 FLAKY_SHARE = 0.3

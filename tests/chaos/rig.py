@@ -34,7 +34,12 @@ from chaos.builds import OLDER, PRESENT, Build, extract
 from chaos.checker import Figures, Promise, Violation, check, figures
 from chaos.clients import Clients
 from chaos.faults import KINDS, LEADER, ROLLING_UPGRADE, Planned, possible, schedule
-from chaos.history import (
+from chaos.postgres import Pair, dsn_at
+from chaos.processes import START_SECONDS, Process, supervise
+from chaos.proxy import Proxy
+from chaos.zones import write_older_tzdata
+from ports import free_port
+from verify.history import (
     Backends,
     Call,
     Delivery,
@@ -47,11 +52,6 @@ from chaos.history import (
     Stray,
     read_log,
 )
-from chaos.postgres import Pair, dsn_at
-from chaos.processes import START_SECONDS, Process, supervise
-from chaos.proxy import Proxy
-from chaos.zones import write_older_tzdata
-from ports import free_port
 
 LEASE_SECONDS = 3
 HORIZON_SECONDS = 10  # short, so that a leader that does not plan is felt soon

@@ -19,9 +19,9 @@ import pytest
 from chaos import checker
 from chaos.checker import Promise, check, figures
 from chaos.checks_faults import strike
-from chaos.checks_promise import Spans, micros, percentile
-from chaos.checks_stories import patched
-from chaos.history import (
+from chaos.zones import YOUNG
+from verify import judge
+from verify.history import (
     Alive,
     Attempt,
     Backends,
@@ -38,7 +38,8 @@ from chaos.history import (
     Term,
     Written,
 )
-from chaos.zones import YOUNG
+from verify.promise import Spans, micros, percentile
+from verify.stories import patched
 
 BASE = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC; all times here are seconds after it
 PROMISE = Promise(
@@ -658,6 +659,11 @@ def an_acknowledged_pause_is_gone(history: History) -> None:
     for kind in (history.dump.ended, history.deliveries):
         drop(kind, lambda thing: of("nap")(thing) and thing.scheduled_for > BASE + 250)
     alter(history.dump.jobs, lambda job: job.name == "nap", status="SCHEDULED")
+
+
+@breaks("I1")
+def a_job_that_has_begun_all_its_runs_is_not_completed(history: History) -> None:
+    alter(history.dump.jobs, lambda job: job.name == "thrice", status="SCHEDULED")
 
 
 @breaks("I1")
@@ -1825,6 +1831,21 @@ def a_request_without_a_fence_arrives(history: History) -> None:
     history.strays.append(Stray(at=BASE + 50, what="/once/well: KeyError('Hourbell-Fence-Token')"))
 
 
+@breaks("I11")
+def an_execution_is_planned_long_after_the_last_of_all_runs(history: History) -> None:
+    world = World()
+    world.waits("thrice", 160, execution_id="exe_late")
+    history.dump.alive.extend(world.alive)
+
+
+@fine
+def an_execution_was_planned_before_the_last_of_all_runs_began(history: History) -> None:
+    world = World()
+    world.documents["thrice"], world.tenants["thrice"] = {"type": "RECURRING"}, "acme"
+    world.end("thrice", 140, "SKIPPED", 140.0, reason="max_runs", execution_id="exe_planned")
+    history.dump.ended.extend(world.ended)
+
+
 @breaks("I12")
 def one_key_makes_two_jobs(history: History) -> None:
     call = the(history.calls, lambda c: calls("create", "tick")(c) and c.status == 201)
@@ -2807,7 +2828,8 @@ def test_what_stays_within_the_margins_is_let_pass(change: Alteration) -> None:
 
 
 def test_every_promise_is_broken_once() -> None:
-    judged = set(re.findall(r"# (I\d+)\b", Path(checker.__file__).read_text(encoding="utf-8")))
+    sources = [Path(module.__file__).read_text("utf-8") for module in (checker, judge)]
+    judged = {found for source in sources for found in re.findall(r"# (I\d+)\b", source)}
     assert judged == {f"I{n}" for n in (*range(1, 17), 18)}
     assert {invariant for invariant, _ in BROKEN} == judged
 
@@ -3142,7 +3164,8 @@ def test_a_fault_hits_only_whom_it_can(
 
 def test_the_judge_knows_nothing_of_the_product() -> None:
     folder = Path(checker.__file__).parent
-    for file in (*folder.glob("check*.py"), folder / "amnesty.py"):
+    own = (*folder.glob("check*.py"), folder / "amnesty.py", folder / "case.py")
+    for file in (*own, *Path(judge.__file__).parent.glob("*.py")):
         assert not re.search(r"^\s*(from|import) hourbell", file.read_text("utf-8"), re.MULTILINE)
 
 

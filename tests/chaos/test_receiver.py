@@ -16,10 +16,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from chaos.history import Delivery, read_log
 from chaos.receiver import HUGE_BYTES, MOODS, SLOW_SECONDS, TRICKLED_BODY, merged
 from integration.life.children import Child
 from integration.life.support import eventually
+from verify.history import Delivery, read_log
 
 TESTS = Path(__file__).parent.parent
 SCHEDULED = datetime(2031, 5, 6, 10, 0, 30, 250_000, tzinfo=UTC)

@@ -753,7 +753,7 @@ async def test_any_number_of_processes_may_migrate_an_empty_database(engine_dsn:
     ]
     assert [await process.wait() for process in processes] == [0, 0, 0, 0]
     names = await connection.fetch("select name from hourbell.migrations order by name")
-    assert [row["name"] for row in names][:1] == ["0001_core.sql"]
+    assert [row["name"] for row in names] == ["0001_schema.sql", "0002_progress.sql"]
     assert await connection.fetchval("select hourbell.clock()") is not None
     await connection.close()
 
@@ -771,40 +771,28 @@ async def test_a_migrated_database_is_left_as_it_is(engine_dsn: str) -> None:
     await connection.close()
 
 
-_OF_BEFORE = """
-insert into hourbell.tenants (name, created_at) values ('t', now());
-insert into hourbell.queues (name, created_at) values ('default', now());
-insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, tz_version)
-values ('* * * * *', 'UTC', 'skip', 'once', now(), 'x');
-insert into hourbell.jobs (id, tenant, queue, priority, timetable, created_at, updated_at, name, spec)
-values (7, 1, 1, 2, 1, now(), now(), 'j', '{"action":{"type":"WEBHOOK","url":"HTTPS://Slow.Example.:8443/x"}}');
-insert into hourbell.memberships (timetable, priority, job, version, active_since, tenant, queue, misfire, catch_up_seconds,
-  catch_up_limit, overlap, at_most_once) values (1, 2, 7, 1, now(), 1, 1, 0, 1, 1, 3, false);
-insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
-values (8, 7, now(), now(), 1, 1, 1, 2, 0, 3);
-insert into hourbell.parked (job, id, tenant, queue, priority, checks) values (7, 8, 1, 1, 2, 1);
-create function hourbell.settle() returns int language sql return 1;
-create function hourbell.beside() returns int language sql return hourbell.settle();
-"""
-
-
-async def test_a_database_of_before_limits_keeps_what_is_in_it(engine_dsn: str) -> None:
+async def test_a_database_of_the_first_migration_gets_the_others_and_keeps_its_rows(
+    engine_dsn: str,
+) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
-    await connection.execute("drop schema hourbell cascade; create schema hourbell")
-    [core, *_] = sql_files("migrations")
-    await connection.execute(core.text + _OF_BEFORE)
-    await connection.execute(
-        "create table hourbell.migrations ("
-        "name text primary key, digest text not null, applied_at timestamptz default now());"
-        "insert into hourbell.migrations values ('0001_core.sql', 'x'), ('functions', 'old')"
-    )
+    await connection.execute("drop schema hourbell cascade")
+    [first, *others] = sql_files("migrations")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "sql_files", lambda folder: [first])
+        await migrate(engine_dsn)
+        assert await is_migrated(engine_dsn)  # for a program that knows only the first
+    await connection.execute("insert into hourbell.progress values (7, 1, '{}')")
+    assert not await is_migrated(engine_dsn)
     await migrate(engine_dsn)
-    parked = await connection.fetchrow("select kind, key, id from hourbell.parked")
-    woken = await connection.fetchrow("select kind, key from hourbell.gate_wakeups")
-    assert (tuple(parked), tuple(woken)) == ((5, 7, 8), (5, 7))
-    host = "select host from hourbell.targets as t join hourbell.{0} as x on x.target = t.id"
-    for table in ("jobs", "members", "executions"):
-        assert await connection.fetchval(host.format(table)) == "slow.example"
+    assert await is_migrated(engine_dsn)
+    names = await connection.fetch("select name from hourbell.migrations order by applied_at")
+    assert [row["name"] for row in names] == [first.name, *(other.name for other in others)]
+    assert await connection.fetchval("select id from hourbell.progress") == 7
+    options = "select reloptions from pg_class where oid = 'hourbell.progress'::regclass"
+    assert "fillfactor=50" in await connection.fetchval(options)
+    with pytest.MonkeyPatch.context() as patch:  # and the older program still works with it
+        patch.setattr(migrations, "sql_files", lambda folder: [first])
+        assert await is_migrated(engine_dsn)
     await connection.close()
 
 
@@ -862,7 +850,7 @@ async def test_a_running_process_keeps_its_functions(engine_dsn: str) -> None:
 async def test_an_older_program_works_on_a_newer_schema(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
     await connection.execute(
-        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_core.sql')"
+        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_schema.sql')"
     )
     assert await is_migrated(engine_dsn)
     await migrate(engine_dsn)

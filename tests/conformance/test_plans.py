@@ -56,6 +56,13 @@ FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
 JOIN = "select * from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
 EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 REAP = "select * from hourbell.reap($1, $2, $3, $4)"
+# An error unless its outcome is the one that is guarded.
+CHANGE = "select 1 / (outcome = $5)::int from hourbell.change_job($1, $2, $3, $4)"
+CANCEL = "select 1 / (outcome = $6)::int from hourbell.cancel_execution($1, $2, $3, $4, $5)"
+WRITE = json.dumps(
+    {"tenant": 1, "actor": "a", "operation": "change", "key": "k", "fingerprint": "00"}
+    | {"answer": "{}", "unchanged": "{}"}
+)
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -193,9 +200,62 @@ def _(s: Scene) -> Case:
     return Case("select hourbell.end_memberships($1, $2, $3, $4)", args, rows=100, buffers=400)
 
 
-@case("taking back what was planned ahead")
+# Change.
+
+
+@case("pausing a job with an execution planned ahead")
 def _(s: Scene) -> Case:
-    return Case(J["take_back"], [s.live_job, s.now - timedelta(days=1)], rows=20, buffers=2_000)
+    return changing(s, s.live_job, buffers=2_000, status=1, outdated="paused")
+
+
+@case("rescheduling a job with a long history")
+def _(s: Scene) -> Case:
+    return changing(s, s.minutely_job, buffers=500, outdated="updated", membership=MEMBERSHIP)
+
+
+@case("deleting a job and cancelling its runs")
+def _(s: Scene) -> Case:
+    return changing(s, s.live_job, buffers=2_000, status=3, outdated="deleted", cancels=True)
+
+
+@case("updating a one-time job that is ready")
+def _(s: Scene) -> Case:
+    return changing(s, s.one_time, buffers=200, outcome="underway")
+
+
+@case("updating a waiting one-time job")
+def _(s: Scene) -> Case:
+    waits = Step(
+        'update hourbell.executions set job = null, spec = \'{"name":"x"}\', version = 1 where id = $1',
+        [s.overlapping[0]],
+    )
+    return changing(s, s.overlapping[0], buffers=2_000, before=[waits])
+
+
+MEMBERSHIP = {
+    "active_since": "2026-01-01T00:00:00Z",
+    "misfire": 1,
+    "catch_up_seconds": 60,
+    "catch_up_limit": 10,
+    "overlap": 0,
+    "at_most_once": False,
+    "notifies": 0,
+}
+
+
+def changing(
+    s: Scene,
+    job: int,
+    buffers: int,
+    slabs: int = 0,
+    before: Sequence[Step] = (),
+    outcome: str = "changed",
+    **change: object,
+) -> Case:
+    """A change of a job that was never changed before, a day ago: what is planned for today is withdrawn."""
+    usual = {"seen_version": 1, "seen_status": 0, "status": 0, "cancels": False}
+    args = [s.now - timedelta(days=1), job, json.dumps(usual | change), WRITE]
+    return Case(CHANGE, [*args, outcome], rows=20, buffers=buffers, slabs=slabs, before=before)
 
 
 # Admit.
@@ -412,14 +472,22 @@ def _(s: Scene) -> Case:
     return Case(J["one_time_live"], [s.one_time], rows=5, buffers=30)
 
 
-@case("taking a one-time job")
+@case("running a one-time job that is ready")
 def _(s: Scene) -> Case:
-    return Case(J["take_one_time"], [s.one_time], rows=5, buffers=50)
+    run = "select 1 / (outcome = 'unchanged')::int from hourbell.run_one_time($1, $2, $3, $4, $5)"
+    return Case(run, [s.now, s.one_time, 1, None, WRITE], rows=5, buffers=100)
 
 
-@case("taking an execution")
+@case("cancelling a waiting execution")
 def _(s: Scene) -> Case:
-    return Case(E["take_waiting"], [s.overlapping[0]], rows=5, buffers=50)
+    args = [s.now, s.overlapping[0], s.overlapping[0], False, WRITE]
+    return Case(CANCEL, [*args, "changed"], rows=20, buffers=1_000)
+
+
+@case("cancelling an execution that is ready")
+def _(s: Scene) -> Case:
+    args = [s.now, s.one_time, s.one_time, False, WRITE]
+    return Case(CANCEL, [*args, "unchanged"], rows=5, buffers=100)
 
 
 @case("a one-time job that has ended")
@@ -800,7 +868,8 @@ def _(s: Scene) -> Case:
 
 @case("cancelling one that waits for its target")
 def _(s: Scene) -> Case:
-    return Case(W["cancel"], [s.awaiting[0], s.now], rows=10, buffers=800)
+    args = [s.now, s.awaiting[0], s.awaiting[0], True, WRITE]
+    return Case(CANCEL, [*args, "changed"], rows=10, buffers=1_000)
 
 
 @case("wishes among those that wait for their targets")
@@ -841,7 +910,7 @@ def _(s: Scene) -> Case:
 
 @case("monitors of a job that was changed")
 def _(s: Scene) -> Case:
-    return Case(N["watch_anew"], [s.daily_job, s.now], rows=5, buffers=40)
+    return changing(s, s.daily_job, buffers=500, status=1, outdated="paused")
 
 
 @case("how many watch a job")
@@ -1207,11 +1276,22 @@ def creating(
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
     instant = int(s.now.timestamp() * 1_000_000)
-    one_time = [[1] * count, ids, [instant] * count, tenants, [1] * count, ["{}"] * count]
-    terms: list[Any] = [[1], [None], [2], [False], [None], [None], [None], [None], [0], [0]]
-    wishes: list[Any] = [[], [], [], [], [], []]
-    if unique:
-        wishes = [ids, numbers, tenants, [0] * count, unique, [replaces] * count]
+    columns = [ids, numbers, [instant] * count, tenants, [1] * count]
+    one_time = [f"{{{','.join(map(str, column))}}}" for column in columns]
+    settings = [
+        {"k": 1, "queue": 1, "priority": 2, "at_most_once": False, "notifies": 0, "level": 0}
+    ]
+    wishes = [
+        {
+            "job": ids[n],
+            "request": n + 1,
+            "tenant": tenants[n],
+            "space": 0,
+            "key": key,
+            "replaces": replaces,
+        }
+        for n, key in enumerate(unique)
+    ]
     asked = [
         tenants,
         ["somebody"] * count,
@@ -1219,7 +1299,8 @@ def creating(
         [r"\x00"] * count,
         ["{}"] * count,
     ]
-    return [s.now, 50, 50, *asked, *one_time, *terms, None, *wishes, [1]]
+    as_json = [json.dumps(settings), None, json.dumps(wishes) if wishes else None]
+    return [s.now, 50, 50, [1], *asked, *one_time, ["{}"] * count, *as_json]
 
 
 def listing(

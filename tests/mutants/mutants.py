@@ -63,7 +63,7 @@ REAP = "src/hourbell/store/functions/reap.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
 MIGRATION = "src/hourbell/store/migrations/0001_schema.sql"
-CHANGE = "src/hourbell/engine/operations/change.py"
+CHANGE_SQL = "src/hourbell/store/functions/change.sql"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
 LEADER = "src/hourbell/engine/leader/term.py"
@@ -73,7 +73,8 @@ SESSION_KEEPER = "src/hourbell/worker/session.py"
 RUNNERS = "src/hourbell/worker/runners.py"
 WATCHDOG = "src/hourbell/worker/watchdog.py"
 WRITES = "src/hourbell/engine/operations/idempotency.py"
-CREATE = "src/hourbell/engine/life/create.py"
+CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
+CREATE_STORE = "src/hourbell/engine/life/create/store.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
 _LIFE = "tests/integration/life"
@@ -278,15 +279,15 @@ MUTANTS = [
     Mutant(
         "fence_that_does_not_rise",
         CLAIM,
-        "greatest(least_fence, max(last_fence) over () + 1)",
-        "greatest(1, max(last_fence) over ())",
+        "greatest(least_fence, last_fence + 1)",
+        "greatest(1, last_fence)",
         (f"{CLAIMS_TEST}::test_every_claim_of_an_execution_has_a_higher_fence",),
         "Every claim of an execution has a higher fence than the one before.",
     ),
     Mutant(
         "fence_by_the_clock_alone",
         CLAIM,
-        "greatest(least_fence, max(last_fence) over () + 1)",
+        "greatest(least_fence, last_fence + 1)",
         "least_fence",
         (f"{CLAIMS_TEST}::test_a_fence_rises_even_if_the_clock_was_set_back",),
         "A fence rises also when the clock was set back.",
@@ -821,7 +822,7 @@ MUTANTS = [
     Mutant(
         "quota_without_its_lock",
         CREATE_SQL,
-        "    perform hourbell.lock_quotas(p_limited, p_quota_ms);\n",
+        "    perform hourbell.lock_quotas(p_limited, p_quotas_ms);\n",
         "",
         (f"{QUOTAS_TEST}::test_those_who_wait_for_a_quota_go_on_when_it_is_free",),
         "Those who create at the same time do not count the same room.",
@@ -895,7 +896,7 @@ MUTANTS = [
     ),
     Mutant(
         "key_kept_by_what_was_taken_back",
-        CLAIM,
+        CHANGE_SQL,
         "  perform hourbell.release_limits(taken, true, p_now);\n",
         "",
         (f"{LIMITS_TEST}::test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted",),
@@ -1074,10 +1075,10 @@ MUTANTS = [
     # Writes.
     Mutant(
         "commit_error_of_a_create_swallowed",
-        CREATE,
-        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n            raise\n",
-        "        if isinstance(error, StoreUnavailable) and not is_held(error):\n"
-        "            return [each.ask.answer(each.created) for each in group] and None\n",
+        CREATE_STORE,
+        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n                raise\n",
+        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n"
+        "                yield rows, {}\n                return\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
         ),
@@ -1087,7 +1088,7 @@ MUTANTS = [
         "commit_error_swallowed",
         WRITES,
         "                raise Conflict(IN_USE) from error\n            raise\n",
-        "                raise Conflict(IN_USE) from error\n            return answer\n",
+        "                raise Conflict(IN_USE) from error\n            self.executed = True\n",
         (
             f"{LOST_TEST}::test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated",
         ),
@@ -1096,14 +1097,14 @@ MUTANTS = [
     Mutant(
         "answer_not_kept",
         WRITES,
-        "                if write.key is not None:\n",
-        "                if write.key is not None and write.key == '':\n",
+        "                if self.write.key is not None:\n",
+        "                if self.write.key == '':\n",
         (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[run]",),
         "A write that is repeated under its key gets its first answer.",
     ),
     Mutant(
         "key_means_any_create",
-        CREATE,
+        CREATE_REQUEST,
         "        if not write.is_kept_under(fingerprint):\n",
         "        if False:\n",
         (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
@@ -1121,13 +1122,31 @@ MUTANTS = [
     ),
     Mutant(
         "pause_leaves_what_was_planned",
-        CHANGE,
-        '        await connection.execute(_Q["take_back"], seen.job_id, now)\n',
+        CHANGE_SQL,
+        "  perform hourbell.withdraw_planned(p_now, p_job);\n",
         "",
         (
             f"{FAN_OUT_TEST}::test_a_job_paused_while_a_fire_is_fanned_out_does_not_run[planned_already]",
         ),
         "A paused job has nothing planned, and no trace of it.",
+    ),
+    Mutant(
+        "change_of_what_was_not_seen",
+        CHANGE_SQL,
+        "  if (p_job.version, p_job.status) <> (p_change.seen_version, p_change.seen_status) then return 'moved'; end if;\n",
+        "",
+        (
+            f"{POLICIES_TEST}::test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhile",
+        ),
+        "A change is made to the job that was read, and to no other state of it.",
+    ),
+    Mutant(
+        "answer_of_a_change_not_kept",
+        CHANGE_SQL,
+        "  if p_write.key is null or p_outcome = 'changed' then return; end if;\n",
+        "  if p_write.key is null then return; end if;\n",
+        (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[update]",),
+        "A change that is repeated under its key gets its first answer.",
     ),
 ]
 

@@ -24,12 +24,13 @@ from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import keep_house
 from hourbell.model.errors import NotLeader, SessionLost
 from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Succeeded
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import SentSpec, TaskAction, decode_spec
 from hourbell.store.database import Database
 from simulation.faults import Fault, Faults, Trouble
-from simulation.history import (
+from simulation.workload import Pace
+from verify.history import (
     Claim,
-    Event,
     Gated,
     LeaderVerb,
     Planned,
@@ -39,9 +40,9 @@ from simulation.history import (
     SessionRenewed,
     Settle,
     Silenced,
+    Step,
     TermBegun,
 )
-from simulation.workload import Pace
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class World:
     faults: Faults
     pace: Pace
     led: bool
-    record: Callable[[Event], None]
+    record: Callable[[Step], None]
 
 
 @dataclass(frozen=True)
@@ -145,16 +146,16 @@ class Scheduler(Node):
             self.timers["lead"] = now + SOON
             raise
         if term is not None and term != had:
-            self._world.record(TermBegun(now, term.epoch))
+            self._world.record(TermBegun(now.timestamp(), term.epoch))
 
     async def _plan(self, now: datetime, agenda: Agenda) -> None:
         engine = self._engine
         by_chance = self._world.random.random() < 0.02
         if agenda.joining or by_chance:
-            self._world.record(Planned(now))
+            self._world.record(Planned(now.timestamp()))
             await self._run("join", lambda: join_left_over(engine, now))
         if agenda.plan or by_chance:
-            self._world.record(Planned(now))
+            self._world.record(Planned(now.timestamp()))
             while await self._verb("plan", lambda term: plan(engine, term, now), now):
                 pass
         if agenda.ended or by_chance:
@@ -165,7 +166,7 @@ class Scheduler(Node):
     async def _admit(self, now: datetime, agenda: Agenda) -> None:
         if agenda.due or self._world.random.random() < 0.02:
             batch = self._world.random.choice([1, 8, 5000])
-            self._world.record(Gated(now))
+            self._world.record(Gated(now.timestamp()))
             while (await self._run("admit", lambda: admit(self._engine, now, batch))).more:
                 pass
 
@@ -180,7 +181,7 @@ class Scheduler(Node):
             finally:
                 gone = before - await self._sessions()
                 if gone:
-                    self._world.record(Reaped(now, frozenset(gone)))
+                    self._world.record(Reaped(now.timestamp(), frozenset(gone)))
 
     async def _sessions(self) -> set[int]:
         rows = await self._world.database.fetch("select id from hourbell.sessions where id > 0")
@@ -197,10 +198,10 @@ class Scheduler(Node):
             answer = await self._run(verb, lambda: call(term))
         except NotLeader:
             assert term is not None
-            self._world.record(LeaderVerb(now, verb, term.epoch, accepted=False))
+            self._world.record(LeaderVerb(now.timestamp(), verb, term.epoch, accepted=False))
             raise
         if term is not None:
-            self._world.record(LeaderVerb(now, verb, term.epoch, accepted=True))
+            self._world.record(LeaderVerb(now.timestamp(), verb, term.epoch, accepted=True))
         return answer
 
 
@@ -253,7 +254,7 @@ class Worker(Node):
 
     def silence(self, now: datetime) -> None:
         if self.session is not None:
-            self._world.record(Silenced(now, self.session.id))
+            self._world.record(Silenced(now.timestamp(), self.session.id))
 
     async def turn(self, now: datetime, agenda: Agenda) -> None:
         try:
@@ -295,7 +296,7 @@ class Worker(Node):
             return
         session = self.session.id
         await self._dispatch.close(self.session)
-        self._world.record(SessionClosed(now, session))
+        self._world.record(SessionClosed(now.timestamp(), session))
         self.session = None
         self._lose_everything()
 
@@ -341,9 +342,9 @@ class Worker(Node):
     def _settled(self, now: datetime, session: Session, one: Settlement, accepted: bool) -> None:
         self._world.record(
             Settle(
-                now,
+                now.timestamp(),
                 session.id,
-                one.execution_id,
+                execution_text(one.execution_id),
                 one.fence,
                 one.kind,
                 accepted,
@@ -365,7 +366,7 @@ class Worker(Node):
         if self.session is None:
             self.session = await self._dispatch.open("simulated", QUEUES, self._slots)
             self._renewed_at = now
-            self._world.record(SessionOpened(now, self.session.id))
+            self._world.record(SessionOpened(now.timestamp(), self.session.id))
             self.timers["beat"] = now + third
             return
         session = self.session
@@ -395,7 +396,13 @@ class Worker(Node):
     def _renewed(self, now: datetime, session: Session, held: list[int], lost: object) -> None:
         assert isinstance(lost, list)
         self._world.record(
-            SessionRenewed(now, session.id, frozenset(held), self._resolved, frozenset(lost))
+            SessionRenewed(
+                now.timestamp(),
+                session.id,
+                frozenset(map(execution_text, held)),
+                self._resolved,
+                frozenset(map(execution_text, lost)),
+            )
         )
 
     async def _alive(self, session: Session) -> bool:
@@ -432,12 +439,12 @@ class Worker(Node):
             return
         self._world.record(
             Claim(
-                now,
+                now.timestamp(),
                 session.id,
                 number,
-                one.execution_id,
-                one.job_id,
-                one.scheduled_for,
+                execution_text(one.execution_id),
+                job_text(one.job_id),
+                one.scheduled_for.timestamp(),
                 one.attempt,
                 one.fence,
             )
@@ -477,14 +484,13 @@ class Worker(Node):
             self._unheard.add((row["id"], row["fence"]))
             self._world.record(
                 Claim(
-                    now,
+                    now.timestamp(),
                     session.id,
                     number,
-                    row["id"],
-                    row["job"],
-                    row["occurrence"],
+                    execution_text(row["id"]),
+                    job_text(row["job"]),
+                    row["occurrence"].timestamp(),
                     row["attempt"],
                     row["fence"],
-                    heard=False,
                 )
             )

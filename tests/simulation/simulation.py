@@ -18,10 +18,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-import msgspec
-
 from hourbell import failpoints
-from hourbell.engine.codes import FATES, JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import create_job
 from hourbell.engine.life.groups import Group
@@ -36,19 +33,12 @@ from hourbell.model.jobs import JobStatus
 from hourbell.store.database import Database
 from hourbell.testing.clock import VirtualClock
 from simulation.faults import Faults, Trouble
-from simulation.history import (
-    Cancel,
-    Change,
-    Checkpoint,
-    Document,
-    Fate,
-    History,
-    Live,
-    Planned,
-    Requested,
-)
 from simulation.nodes import Agenda, Node, Scheduler, Worker, World
+from simulation.recorder import Recorder
 from simulation.workload import Pace, Workload
+from uncommitted import CHANGES, POINTS, UNCOMMITTED, UncommittedDatabase
+from verify.history import History, Planned
+from verify.promise import Document
 
 _REFUSED = (Conflict, InvalidInput, JobNotActive, NotFound)
 
@@ -91,19 +81,7 @@ select
     (select min(expires_at) from hourbell.sessions where expires_at > $1::timestamptz)) as next
 """
 
-_LIVE = """
-select e.id, coalesce(e.job, e.id) as job, e.origin, e.occurrence, e.run_at, e.attempt, case
-    when exists (select from hourbell.due as d where d.id = e.id) then 'due'
-    when exists (select from hourbell.parked as p where p.id = e.id) then 'parked'
-    when exists (select from hourbell.paused as h where h.id = e.id) then 'held'
-    when exists (select from hourbell.ready as r where e.id = any (r.ids)) then 'ready'
-    when exists (select from hourbell.suspects as s where s.id = e.id) then 'suspects'
-    when exists (select from hourbell.leases as l where l.id = e.id) then 'leased'
-    else 'nowhere' end as place
-from hourbell.executions as e order by e.id
-"""
-
-_LEDGER = "select * from hourbell.ledger order by recorded_at, id"
+_LIVE = "select id, coalesce(job, id) as job from hourbell.executions order by id"
 
 
 @dataclass
@@ -164,7 +142,7 @@ async def not_waiting_for_the_disk(dsn: str) -> None:
 async def simulate(dsn: str, seed: int, options: Options) -> History:
     """The history of one run, on a database of its own."""
     await not_waiting_for_the_disk(dsn)
-    database = await Database.open(dsn, connections=8)
+    database = await UncommittedDatabase.open(dsn, connections=8)
     try:
         clock = await VirtualClock.install(database, options.begins_at)
         await database.value("delete from hourbell.sessions")  # here all workers are real
@@ -187,16 +165,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        times = self.options.pace.times
         self.now = self.options.begins_at
         self.ends_at = self.now + timedelta(days=self.options.days)
-        self.history = History(
-            grace=times.grace,
-            horizon=times.horizon,
-            lease=times.lease,
-            crash_limit=2 + times.max_crashes,  # two in company, the others alone
-            led=self.options.led,
-        )
+        self.recorder = Recorder(self.seed, self.now)
         self.faults = Faults(self.random, self.options.trouble)
         self._world = World(
             self.database,
@@ -205,7 +176,7 @@ class Simulation:
             self.faults,
             self.options.pace,
             self.options.led,
-            self.history.events.append,
+            self.recorder.steps.append,
         )
         self._engine = self._new_engine()
         self._workload = Workload(self.random, self.options.pace, self.ends_at)
@@ -242,8 +213,7 @@ class Simulation:
                 stalled.task.cancel()
                 stalled.cleanup.close()
             await asyncio.gather(*(s.task for s in self._stalled), return_exceptions=True)
-        await read_the_end(self.database, self.history, self.now)
-        return self.history
+        return await self.recorder.finish(self.database, self.now)
 
     # Time.
 
@@ -256,7 +226,7 @@ class Simulation:
         await self._nodes_turn()
         if self.now >= self._next_checkpoint:
             self._next_checkpoint += timedelta(days=self.options.days / 5)
-            await self._checkpoint()
+            await self.recorder.checkpoint(self.database, self.now)
 
     async def _look(self) -> _Row:
         return _Row(await self.database.row(_AGENDA, self.now, self.options.pace.times.horizon))
@@ -428,7 +398,8 @@ class Simulation:
         def answered(created: Any, asked_at: datetime) -> None:
             job = created.job
             self._people.append(Person(job.job_id, document))
-            self._note(job.created_at, asked_at, job.job_id, "create", document)
+            self.recorder.create(job, document, asked_at, self.now)
+            self._join()
 
         return self._wish(
             "create", lambda write: create_job(self._engine, document, write), answered
@@ -439,7 +410,8 @@ class Simulation:
 
         def answered(job: Any, asked_at: datetime) -> None:
             person.document = after
-            self._note(job.updated_at, asked_at, person.job, "update", after)
+            self.recorder.change("update", job, patch, asked_at, self.now)
+            self._join()
 
         return self._wish(
             "update",
@@ -452,12 +424,13 @@ class Simulation:
         def answered(job: Any, asked_at: datetime) -> None:
             person.paused = operation == "pause"
             person.gone = operation == "delete"
-            at = job.updated_at
+            told = None
             one_time = person.document["type"] == "ONE_TIME"
             if one_time and operation == "delete" and job.status is not JobStatus.CANCELLED:
-                at = self.now  # only a wish: it is on its way already
-                self.history.events.append(Cancel(asked_at, self.now, person.job, ended=False))
-            self._note(at, asked_at, person.job, operation, person.document)
+                told = self.now  # only a wish: it is on its way already
+                self.recorder.cancel(person.job, person.job, False, asked_at, self.now)
+            self.recorder.change(operation, job, None, asked_at, self.now, told)
+            self._join()
 
         return self._wish(
             operation, lambda write: change(self._engine, person.job, write), answered, person
@@ -467,7 +440,7 @@ class Simulation:
         def answered(made: Any, asked_at: datetime) -> None:
             if person.document["type"] == "ONE_TIME":
                 person.paused = False
-            self._request(asked_at, person.job, 1, made.execution_ids)
+            self.recorder.request("run", person.job, made.execution_ids, asked_at, self.now)
 
         return self._wish(
             "run", lambda write: run_now(self._engine, person.job, write), answered, person
@@ -478,7 +451,7 @@ class Simulation:
         through = self.now - length * self.random.random()
 
         def answered(made: Any, asked_at: datetime) -> None:
-            self._request(asked_at, person.job, 2, made.execution_ids)
+            self.recorder.request("backfill", person.job, made.execution_ids, asked_at, self.now)
 
         return self._wish(
             "run",
@@ -497,7 +470,7 @@ class Simulation:
 
         def answered(seen: Any, asked_at: datetime) -> None:
             ended = seen.status is ExecutionStatus.CANCELLED
-            self.history.events.append(Cancel(asked_at, self.now, execution, ended))
+            self.recorder.cancel(chosen["job"], execution, ended, asked_at, self.now)
 
         return self._wish(
             "cancel",
@@ -506,17 +479,9 @@ class Simulation:
             free[chosen["job"]],
         )
 
-    def _note(
-        self, at: datetime, asked_at: datetime, job: int, operation: str, document: Document
-    ) -> None:
-        change = Change(at, asked_at, self.now, job, operation, document)
-        self.history.events.append(change)
-        self.history.events.append(Planned(self.now))  # a change joins
-
-    def _request(self, asked_at: datetime, job: int, origin: int, made: list[int]) -> None:
-        self.history.events.append(
-            Requested(self.now, asked_at, self.now, job, origin, tuple(made))
-        )
+    def _join(self) -> None:
+        """A change joins."""
+        self.recorder.steps.append(Planned(self.now.timestamp()))
 
     async def _try(self, wish: Wish) -> None:
         wish.tries += 1
@@ -553,8 +518,11 @@ class Simulation:
     async def _stall(self, wish: Wish, write: Write) -> bool:
         """Let the process of this call be stopped before or after its commit; False if it did not come so far."""
         moment = self.random.choice(["before_commit", "after_commit"])
+        point = f"{wish.operation}.{moment}"
+        if moment == "before_commit" and wish.operation in CHANGES:
+            point = UNCOMMITTED
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(f"{wish.operation}.{moment}"))
+        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
         task = asyncio.ensure_future(wish.call(write))
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -605,24 +573,6 @@ class Simulation:
         doomed = await self.database.value("select exists (select from hourbell.leases)")
         return not (overdue or busy or doomed)
 
-    async def _checkpoint(self) -> None:
-        rows = await self.database.fetch(_LEDGER)
-        fates = {row["id"]: (FATES[row["status"]].value, row["reason"]) for row in rows}
-        self.history.checkpoints.append(Checkpoint(self.now, fates))
-
-
-async def read_the_end(database: Database, history: History, now: datetime) -> None:
-    """The second half of a history: what the database says afterwards."""
-    history.ended_at = now
-    history.fates = [_fate(row) for row in await database.fetch(_LEDGER)]
-    history.live = [Live(**row) for row in await database.fetch(_LIVE)]
-    letters = await database.fetch("select id from hourbell.dead_letters")
-    history.dead_letters = frozenset(row["id"] for row in letters)
-    jobs = await database.fetch("select id, status from hourbell.jobs")
-    history.job_statuses = {row["id"]: JOB_STATUSES[row["status"]].value for row in jobs}
-    held = [live.id for live in history.live if live.place == "held"]
-    history.job_statuses |= dict.fromkeys(held, "PAUSED")
-
 
 class _Row:
     """The agenda as read, with the moment of the next event."""
@@ -634,23 +584,3 @@ class _Row:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.agenda, name)
-
-
-def _fate(row: Any) -> Fate:
-    ended = msgspec.json.decode(row["history"]) if row["history"] else []
-    return Fate(
-        id=row["id"],
-        job=row["job"],
-        origin=row["origin"],
-        scheduled_for=row["scheduled_for"],
-        status=FATES[row["status"]].value,
-        reason=row["reason"],
-        attempt=row["attempt"],
-        fence=row["fence"],
-        recorded_at=row["recorded_at"],
-        started_at=row["started_at"],
-        missed=row["missed"],
-        missed_through=row["missed_through"],
-        history=tuple((one["attempt"], one["fence"]) for one in ended),
-        session=row["session"],
-    )

@@ -13,9 +13,10 @@ from _pytest.mark import ParameterSet
 
 from conftest import DatabaseMaker
 from simulation.checker import check
-from simulation.history import History
+from simulation.recorder import promise_of
 from simulation.simulation import Options, simulate
 from simulation.workload import BEGINNINGS, HOURS, WEEKS
+from verify.history import History
 
 # Bounded by the number of days; a seed that was asked for may take its time.
 pytestmark = pytest.mark.timeout(0 if os.environ.get("SIM_SEED") else 120)
@@ -42,9 +43,9 @@ async def run(postgres: str, new_database: DatabaseMaker, seed: int, options: Op
         return await simulate(dsn, seed, options)
 
 
-def judge(seed: int, history: History) -> None:
-    violations = check(history)
-    lines = [f"{violation.kind}: {violation.sentence}" for violation in violations]
+def judge(seed: int, options: Options, history: History) -> None:
+    violations = check(history, promise_of(options.pace.times))
+    lines = [f"{violation.invariant}: {violation.sentence}" for violation in violations]
     assert not lines, f"seed {seed}:\n" + "\n".join(lines[:40])
 
 
@@ -73,7 +74,7 @@ def asked_for() -> list[ParameterSet]:
 async def test_a_run_keeps_every_promise(
     postgres: str, new_database: DatabaseMaker, seed: int, options: Options
 ) -> None:
-    judge(seed, await run(postgres, new_database, seed, options))
+    judge(seed, options, await run(postgres, new_database, seed, options))
 
 
 async def test_the_same_seed_is_the_same_run(postgres: str, new_database: DatabaseMaker) -> None:
@@ -81,4 +82,4 @@ async def test_the_same_seed_is_the_same_run(postgres: str, new_database: Databa
     first = await run(postgres, new_database, 6, options)
     second = await run(postgres, new_database, 6, options)
     assert first == second
-    judge(6, first)
+    judge(6, options, first)

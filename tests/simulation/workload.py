@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from hourbell.engine.core import Times
-from simulation.history import Document
+from verify.promise import Document
 
 ZONES = ("America/New_York", "Europe/London", "Australia/Lord_Howe", "America/Santiago", "UTC")
 

@@ -149,7 +149,7 @@ class WebhookRunner:
         if delay is None:
             claimed = call.claimed
             attempt = (claimed.execution_id, claimed.attempt)
-            late = self._now() - claimed.scheduled_for.timestamp() if claimed.attempt == 1 else 0.0
+            late = self._now() - claimed.scheduled_epoch if claimed.attempt == 1 else 0.0
             delay = self._endpoints.delay_seconds(
                 call.endpoint, call.number, now, attempt, max(late, 0.0)
             )

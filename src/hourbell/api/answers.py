@@ -10,11 +10,11 @@ from litestar import Response
 
 from hourbell.documents.render import (
     render_attempt,
-    render_limits,
     render_warnings,
     shown_definition,
 )
-from hourbell.engine.life.batch import Refused
+from hourbell.documents.settings import render_limits
+from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import Entry
 from hourbell.engine.operations.dead_letters import Letter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested

@@ -12,6 +12,7 @@ from hourbell.api.answers import (
     render_named,
     render_page,
 )
+from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_hours,
@@ -88,7 +89,7 @@ async def list_audit(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 
 
 async def get_forecast(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    hours, tenant_id = read_hours(request, forecasts.MOST_HOURS, forecasts.USUAL_HOURS)
+    hours, tenant_id = read_hours(request)
     return answer(render_forecast(await forecasts.forecast(engine, hours, tenant_id)))
 
 
@@ -99,7 +100,7 @@ ROUTES = (
         handler=list_tenants,
         access=READ,
         summary="List tenants by name",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "TenantPage"},
     ),
     Route(
@@ -130,7 +131,7 @@ ROUTES = (
         handler=list_queues,
         access=READ,
         summary="List queues by name",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "QueuePage"},
     ),
     Route(
@@ -161,7 +162,7 @@ ROUTES = (
         handler=list_targets,
         access=READ,
         summary="List target hosts of webhooks by name",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "TargetPage"},
     ),
     Route(
@@ -189,7 +190,7 @@ ROUTES = (
         handler=list_audit,
         access=OPERATE,
         summary="List changes and their actors, latest first",
-        query=("tenant_id", "page_size", "page_token"),
+        query=TenantPageQuery,
         answers={200: "AuditPage"},
     ),
     Route(
@@ -203,7 +204,7 @@ ROUTES = (
             "starts_at and ends_at are respected; max_runs, overlap policies and future manual "
             "runs are not. The forecast is complete up to complete_until."
         ),
-        query=("hours", "tenant_id"),
+        query=ForecastQuery,
         answers={200: "Forecast"},
     ),
 )

@@ -12,6 +12,7 @@ from hourbell.api.answers import (
     render_purged,
     render_replayed,
 )
+from hourbell.api.queries import LettersQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
@@ -20,6 +21,7 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.documents.dead_letters import parse_purge, parse_replay
 from hourbell.documents.render import render_execution
 from hourbell.engine.operations import dead_letters
 from hourbell.model.ids import parse_execution_id
@@ -53,7 +55,7 @@ async def replay_dead_letter(
 
 async def replay_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    bulk = dead_letters.parse_bulk(document, rated=True)
+    bulk = parse_replay(document)
     return answer(render_replayed(await dead_letters.replay_letters(engine, bulk, write)), 202)
 
 
@@ -67,7 +69,7 @@ async def purge_dead_letter(
 
 async def purge_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    bulk = dead_letters.parse_bulk(document, rated=False)
+    bulk = parse_purge(document)
     return answer(render_purged(await dead_letters.purge_letters(engine, bulk, write)))
 
 
@@ -83,7 +85,7 @@ ROUTES = (
             "bounded number of dead letters, so a page may have fewer than page_size items "
             "although more pages follow."
         ),
-        query=("tenant_id", "job_id", "reason", "from", "to", "page_size", "page_token"),
+        query=LettersQuery,
         answers={200: "DeadLetterPage"},
     ),
     Route(

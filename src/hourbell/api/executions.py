@@ -5,6 +5,7 @@ from __future__ import annotations
 from litestar import Response
 
 from hourbell.api.answers import JSON, answer, render_explanation, render_page
+from hourbell.api.queries import ExecutionsQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
@@ -13,9 +14,10 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
+from hourbell.documents.completions import parse_completion
 from hourbell.documents.render import render_execution
 from hourbell.engine.operations import dead_letters, runs
-from hourbell.engine.operations.completions import complete, parse_completion
+from hourbell.engine.operations.completions import complete
 from hourbell.engine.views import executions, explain
 from hourbell.model.executions import FATES
 from hourbell.model.ids import execution_text, parse_execution_id
@@ -86,18 +88,7 @@ ROUTES = (
             "Each call examines a bounded number of executions, so a page may have fewer than "
             "page_size items although more pages follow."
         ),
-        query=(
-            "tenant_id",
-            "job_id",
-            "executions.status",
-            "executions.reason",
-            "queue",
-            "label",
-            "from",
-            "to",
-            "page_size",
-            "page_token",
-        ),
+        query=ExecutionsQuery,
         answers={200: "ExecutionPage"},
     ),
     Route(

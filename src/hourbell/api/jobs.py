@@ -16,6 +16,13 @@ from hourbell.api.answers import (
     render_requested,
     render_result,
 )
+from hourbell.api.queries import (
+    DeletionQuery,
+    JobExecutionsQuery,
+    JobsQuery,
+    NextRunsQuery,
+    PageQuery,
+)
 from hourbell.api.requests import (
     MAX_BATCH_BYTES,
     MERGE_PATCH,
@@ -35,18 +42,14 @@ from hourbell.api.requests import (
     refuse_query,
 )
 from hourbell.api.routes import InPath, Route, TheEngine
-from hourbell.documents.reader import Problems, read_object
 from hourbell.documents.render import render_execution, render_job
+from hourbell.documents.runs import parse_backfill
 from hourbell.engine.life import create
-from hourbell.engine.life.batch import create_batch
 from hourbell.engine.operations import audit, change, runs, upsert
 from hourbell.engine.views import executions, explain, jobs
 from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import Job
 from hourbell.security.access import PRODUCE, READ
-
-MOST_NEXT_RUNS = 100
-USUAL_NEXT_RUNS = 10
 
 JOBS = "/api/v1/jobs"
 JOB = "/api/v1/jobs/{job_id}"
@@ -60,7 +63,7 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
     with engine.batch_room.taking(engine.scope) as take:
         batch, write = await read_batch(request, take)
-        results = await create_batch(engine, batch.items, batch.read, write)
+        results = await create.create_batch(engine, batch.items, batch.read, write)
     return answer({"results": [render_result(result) for result in results]})
 
 
@@ -117,15 +120,7 @@ async def run_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Res
 
 async def backfill_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    problems = Problems()
-    reader = read_object(document, problems)
-    reader.require("after")
-    reader.require("through")
-    after, through = reader.instant("after"), reader.instant("through")
-    reader.finish()
-    problems.raise_if_any()
-    assert after is not None
-    assert through is not None
+    after, through = parse_backfill(document)
     requested = await runs.backfill(engine, parse_job_id(job_id), after, through, write)
     return answer(render_requested(requested), 202)
 
@@ -136,7 +131,7 @@ async def explain_job(engine: TheEngine, request: AnyRequest, job_id: InPath) ->
 
 
 async def next_runs(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    count = read_count(request, MOST_NEXT_RUNS, USUAL_NEXT_RUNS)
+    count = read_count(request)
     return answer(render_next_runs(*await jobs.job_next_runs(engine, parse_job_id(job_id), count)))
 
 
@@ -221,16 +216,7 @@ ROUTES = (
             "bounded number of jobs, so a page may have fewer than page_size items although more "
             "pages follow; the last page has no next_page_token."
         ),
-        query=(
-            "tenant_id",
-            "jobs.status",
-            "queue",
-            "type",
-            "name_prefix",
-            "label",
-            "page_size",
-            "page_token",
-        ),
+        query=JobsQuery,
         answers={200: "JobPage"},
     ),
     Route(
@@ -270,7 +256,7 @@ ROUTES = (
             "status=CANCELLED is given. A one-time job whose run has ended stays COMPLETED; one "
             "whose run has started shows the outcome of that run."
         ),
-        query=("running",),
+        query=DeletionQuery,
         answers={200: "Job"},
         conditional=True,
         conflicts=True,
@@ -340,7 +326,7 @@ ROUTES = (
         access=READ,
         summary="List the next runs of a job",
         description="As currently known; empty for a job that is paused or has ended.",
-        query=("count",),
+        query=NextRunsQuery,
         answers={200: "NextRuns"},
     ),
     Route(
@@ -349,7 +335,7 @@ ROUTES = (
         handler=list_job_audit,
         access=READ,
         summary="List changes of a job and their actors, latest first",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "AuditPage"},
     ),
     Route(
@@ -365,16 +351,7 @@ ROUTES = (
             "`missed_through` the last of them. With `expand=missed` each occurrence is an entry "
             "with the same execution id, except where the schedule has changed since."
         ),
-        query=(
-            "executions.status",
-            "executions.reason",
-            "queue",
-            "from",
-            "to",
-            "expand",
-            "page_size",
-            "page_token",
-        ),
+        query=JobExecutionsQuery,
         answers={200: "ExecutionPage"},
     ),
 )

@@ -8,8 +8,10 @@ from litestar.params import SkipValidation
 
 from hourbell.api.answers import JSON, answer, render_page
 from hourbell.api.auth import Doorkeeper
+from hourbell.api.queries import PageQuery
 from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
 from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.documents.keys import parse_new_key
 from hourbell.engine.operations import api_keys
 from hourbell.model.ids import key_text, parse_key_id
 from hourbell.security.access import ADMINISTER
@@ -24,7 +26,7 @@ async def create_key(
     engine: TheEngine, doorkeeper: TheDoorkeeper, request: AnyRequest
 ) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    made = await api_keys.create_key(engine, api_keys.parse_new_key(document), write)
+    made = await api_keys.create_key(engine, parse_new_key(document), write)
     doorkeeper.close()
     location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
     return answer({**api_keys.render_key(made.made), "key": made.key}, 201, location)
@@ -65,7 +67,7 @@ ROUTES = (
         handler=list_keys,
         access=ADMINISTER,
         summary="List API keys, newest first",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "KeyPage"},
     ),
     Route(

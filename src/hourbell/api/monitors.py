@@ -5,6 +5,7 @@ from __future__ import annotations
 from litestar import Response
 
 from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.queries import PageQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
@@ -75,7 +76,7 @@ ROUTES = (
         handler=list_monitors,
         access=READ,
         summary="List monitors, newest first",
-        query=("page_size", "page_token"),
+        query=PageQuery,
         answers={200: "MonitorPage"},
     ),
     Route(

@@ -9,15 +9,10 @@ from typing import Any
 
 from hourbell import __version__
 from hourbell.api.answers import JSON
-from hourbell.api.jobs import MOST_NEXT_RUNS, USUAL_NEXT_RUNS
 from hourbell.api.problems import PROBLEM_JSON, STATUSES
-from hourbell.api.requests import DEFAULT_PAGE_SIZE, IF_MATCH, KEY_HEADER, MAX_KEY
+from hourbell.api.requests import IF_MATCH, KEY_HEADER, MAX_KEY
 from hourbell.api.routes import Route
 from hourbell.api.schemas import schemas
-from hourbell.engine.views.forecast import MOST_HOURS, USUAL_HOURS
-from hourbell.engine.views.pages import MOST_PER_PAGE
-from hourbell.model.executions import REASONS, ExecutionStatus, Reason
-from hourbell.model.jobs import JobStatus, JobType
 
 _ABOUT = (
     "One-time and recurring jobs. Every write needs an Idempotency-Key; repeating the same request "
@@ -27,52 +22,6 @@ _ABOUT = (
 )
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
-
-_QUERY: dict[str, dict[str, Any]] = {
-    "tenant_id": {"type": "string"},
-    "jobs.status": {
-        "enum": [status.value for status in JobStatus],
-        "description": "If omitted: every status except CANCELLED.",
-    },
-    "executions.status": {
-        "type": "array",
-        "items": {"enum": [status.value for status in ExecutionStatus]},
-        "description": (
-            "Any of these statuses; repeat the parameter or separate values by commas. FAILED "
-            "means RETRYING or DEAD: the latest attempt failed."
-        ),
-    },
-    "executions.reason": {
-        "enum": [reason.value for reason in Reason],
-        "description": (
-            "Why an execution has ended. The failure kind of an attempt is not one of these."
-        ),
-    },
-    "queue": {"type": "string"},
-    "type": {"enum": [kind.value for kind in JobType]},
-    "name_prefix": {"type": "string"},
-    "label": {"type": "string", "description": "A label as name:value, such as team:billing."},
-    "job_id": {"type": "string"},
-    "reason": {"enum": sorted(REASONS[ExecutionStatus.DEAD])},
-    "from": {"type": "string", "format": "date-time"},
-    "to": {"type": "string", "format": "date-time", "description": "Exclusive."},
-    "running": {"enum": ["finish", "cancel"], "default": "finish"},
-    "count": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": MOST_NEXT_RUNS,
-        "default": USUAL_NEXT_RUNS,
-    },
-    "hours": {"type": "integer", "minimum": 1, "maximum": MOST_HOURS, "default": USUAL_HOURS},
-    "expand": {"enum": ["missed"]},
-    "page_size": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": MOST_PER_PAGE,
-        "default": DEFAULT_PAGE_SIZE,
-    },
-    "page_token": {"type": "string"},
-}
 
 _KEY_SCHEME = {
     "type": "http",
@@ -137,9 +86,8 @@ def _operation(route: Route) -> dict[str, Any]:
 def _parameters(route: Route) -> Iterable[dict[str, Any]]:
     for name in _IN_PATH.findall(route.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-    for name in route.query:
-        # A parameter whose meaning differs between lists is keyed as `list.parameter`.
-        yield {"name": name.rpartition(".")[2], "in": "query", "schema": _QUERY[name]}
+    for name, field in route.query.FIELDS.items():
+        yield {"name": name, "in": "query", "schema": field.schema}
     if route.needs_key:
         yield {
             "name": KEY_HEADER,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
@@ -24,17 +24,29 @@ from hourbell.api.errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
+from hourbell.api.queries import (
+    DeletionQuery,
+    ExecutionsQuery,
+    ForecastQuery,
+    JobExecutionsQuery,
+    JobsQuery,
+    LettersQuery,
+    NextRunsQuery,
+    PageQuery,
+    Statuses,
+    TenantPageQuery,
+    TenantQuery,
+)
 from hourbell.documents.common_case import read_plain
-from hourbell.documents.reader import ObjectReader, Problems, read_object, shown_key, text_problem
-from hourbell.engine.life.batch import MOST_ITEMS
-from hourbell.engine.operations.dead_letters import LetterFilter, read_job_id, read_letter_filter
+from hourbell.documents.dead_letters import LetterFilter, read_letter_filter
+from hourbell.documents.fields import Document
+from hourbell.documents.kinds import Whole
+from hourbell.documents.problems import Problems, shown_key
+from hourbell.engine.life.create import MOST_ITEMS
 from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter
 from hourbell.engine.views.jobs import JobFilter
-from hourbell.engine.views.pages import MOST_PER_PAGE
 from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
-from hourbell.model.executions import ExecutionStatus, Reason
-from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
 
 MERGE_PATCH = "application/merge-patch+json"
 NDJSON = "application/x-ndjson"
@@ -43,29 +55,18 @@ IF_MATCH = "If-Match"
 MAX_KEY = 255
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 BATCH_SECONDS = 30  # for the body of a batch to arrive
-DEFAULT_PAGE_SIZE = 50
-MAX_LABEL = 200  # characters of a label in a query
 
 _KEY = re.compile(rf"[ -~]{{1,{MAX_KEY}}}")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
 _VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak ETag (`W/"3"`) never matches
-_NUMBERS = ("page_size", "count", "hours")
-_JOB_STATUSES = {status.value: status for status in JobStatus}
-_JOB_TYPES = {kind.value: kind for kind in JobType}
-_EXECUTION_STATUSES = {status.value: frozenset({status}) for status in ExecutionStatus}
-# No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
-_EXECUTION_STATUSES[ExecutionStatus.FAILED] = frozenset(
-    {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
-)
-_REASONS = {reason.value: reason for reason in Reason}
-_RUNNING = {"finish": False, "cancel": True}
 
 _MOST_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
 _SLICE = 200  # batch items digested together, and encoded before yielding to other requests
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
 AnyRequest = Request[Any, Any, Any]
+Q = TypeVar("Q", bound=Document)
 Raw = bytes | msgspec.Raw
 
 
@@ -188,21 +189,28 @@ async def read_call(request: AnyRequest) -> object:
     return _document(request, await _body(request), (JSON,))
 
 
-async def read_bare_write(request: AnyRequest, *query: str) -> Write:
-    """A write fully described by its path and these query parameters; `{}` as body is accepted."""
+async def read_bare_write(request: AnyRequest) -> Write:
+    """A write fully described by its path; `{}` as body is accepted."""
     key = _key(request)
-    refuse_query(request, *query)
+    refuse_query(request)
     return await _bare_write(request, key)
 
 
 async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
     """A deletion, and whether to cancel running executions."""
     key = _key(request)
-    reader, problems = _query(request)
-    cancel = reader.choice("running", _RUNNING, False)
-    reader.finish()
-    problems.raise_if_any()
+    query = _query(request, DeletionQuery)
+    cancel = query.cancel
+    _finish(query)
     return await _bare_write(request, key), cancel
+
+
+async def read_tenant_write(request: AnyRequest) -> tuple[Write, str | None]:
+    """A write fully described by its path and the tenant."""
+    query = _query(request, TenantQuery)
+    tenant = query.tenant_id
+    _finish(query)
+    return await _bare_write(request, _key(request)), tenant
 
 
 async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write]:
@@ -230,122 +238,91 @@ def conditional(request: AnyRequest, write: Write) -> Write:
 
 def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
     """The query parameters of the list of jobs."""
-    reader, problems = _query(request)
+    query = _query(request, JobsQuery)
     wanted = JobFilter(
-        tenant_id=reader.label("tenant_id"),
-        status=reader.choice("status", _JOB_STATUSES, None),
-        queue=reader.label("queue"),
-        type=reader.choice("type", _JOB_TYPES, None),
-        name_prefix=_text(reader, "name_prefix", MAX_NAME),
-        label=_label(reader),
+        tenant_id=query.tenant_id,
+        status=query.status,
+        queue=query.queue,
+        type=query.type,
+        name_prefix=query.name_prefix,
+        label=query.label,
     )
-    return wanted, _part(reader, problems)
+    return wanted, _part(query)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
     """The query parameters of the list of executions."""
-    reader, problems = _query(request, several="status")
+    query = _query(request, ExecutionsQuery)
     wanted = ExecutionFilter(
-        tenant_id=reader.label("tenant_id"),
-        job_id=read_job_id(reader),
-        statuses=_statuses(reader),
-        reason=reader.choice("reason", _REASONS, None),
-        queue=reader.label("queue"),
-        label=_label(reader),
-        created_from=reader.instant("from"),
-        created_to=reader.instant("to"),
+        tenant_id=query.tenant_id,
+        job_id=query.job_id,
+        statuses=query.status,
+        reason=query.reason,
+        queue=query.queue,
+        label=query.label,
+        created_from=query.created_from,
+        created_to=query.created_to,
     )
-    return wanted, _part(reader, problems)
+    return wanted, _part(query)
 
 
 def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, Part]:
     """The query parameters of a job's execution list, and whether to expand missed occurrences."""
-    reader, problems = _query(request, several="status")
-    expand_missed = bool(reader.choice("expand", {"missed": True}, False))
+    query = _query(request, JobExecutionsQuery)
+    expand_missed = query.expand is not None
     wanted = ExecutionFilter(
-        statuses=_statuses(reader),
-        reason=reader.choice("reason", _REASONS, None),
-        queue=reader.label("queue"),
-        created_from=reader.instant("from"),
-        created_to=reader.instant("to"),
+        statuses=query.status,
+        reason=query.reason,
+        queue=query.queue,
+        created_from=query.created_from,
+        created_to=query.created_to,
     )
-    return wanted, expand_missed, _part(reader, problems)
+    return wanted, expand_missed, _part(query)
 
 
 def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:
     """The query parameters of the list of dead letters."""
-    reader, problems = _query(request)
-    return read_letter_filter(reader), _part(reader, problems)
+    query = _query(request, LettersQuery)
+    return read_letter_filter(query), _part(query)
 
 
-def read_count(request: AnyRequest, most: int, default: int) -> int:
-    """The query parameter `count`."""
-    reader, problems = _query(request)
-    count = reader.whole("count", 1, most, default)
-    reader.finish()
-    problems.raise_if_any()
+def read_count(request: AnyRequest) -> int:
+    """How many of the next runs to list."""
+    query = _query(request, NextRunsQuery)
+    count = query.count
+    _finish(query)
     return count
 
 
-def read_hours(request: AnyRequest, most: int, default: int) -> tuple[int, str | None]:
+def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     """How many hours to look ahead, and for which tenant."""
-    reader, problems = _query(request)
-    hours = reader.whole("hours", 1, most, default)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    problems.raise_if_any()
+    query = _query(request, ForecastQuery)
+    hours, tenant = query.hours, query.tenant_id
+    _finish(query)
     return hours, tenant
 
 
 def read_part(request: AnyRequest) -> Part:
     """The query parameters of any other list."""
-    return _part(*_query(request))
+    return _part(_query(request, PageQuery))
 
 
 def read_tenant_part(request: AnyRequest) -> tuple[str | None, Part]:
     """The query parameters of a list that can be filtered by tenant."""
-    reader, problems = _query(request)
-    tenant = reader.label("tenant_id")
-    return tenant, _part(reader, problems)
+    query = _query(request, TenantPageQuery)
+    return query.tenant_id, _part(query)
 
 
-def read_tenant(request: AnyRequest) -> str | None:
-    """The query parameter `tenant_id`."""
-    reader, problems = _query(request)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    problems.raise_if_any()
-    return tenant
-
-
-def refuse_query(request: AnyRequest, *but: str) -> None:
-    """Reject all query parameters except these: silently ignoring one would mislead the caller."""
-    reader, problems = _query(request)
-    for name in but:
-        reader.given(name)
-    reader.finish()
-    problems.raise_if_any()
+def refuse_query(request: AnyRequest) -> None:
+    """Reject all query parameters: silently ignoring one would mislead the caller."""
+    _finish(_query(request, Document))
 
 
 async def _bare_write(request: AnyRequest, key: str) -> Write:
     body = await _body(request)
     if body:
-        problems = Problems()
-        read_object(_document(request, body, (JSON,)), problems).finish()
-        problems.raise_if_any()
+        _finish(Document.open(_document(request, body, (JSON,)), Problems()))
     return _write(request, key, b"")
-
-
-def _text(reader: ObjectReader, key: str, longest: int) -> str | None:
-    text = reader.string(key)
-    if text is None:
-        return None
-    reason = text_problem(text)
-    if reason:
-        reader.wrong(key, "bad_format", reason)
-    elif len(text) > longest:
-        reader.wrong(key, "too_long", f"must be at most {longest} characters")
-    return text
 
 
 def _key(request: AnyRequest) -> str:
@@ -457,36 +434,28 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> None:
         keys.remove(key)
 
 
-def _label(reader: ObjectReader) -> str | None:
-    label = _text(reader, "label", MAX_LABEL)
-    if label is not None and ":" not in label:
-        reader.wrong("label", "bad_format", "must be name:value, such as team:billing")
-    return label
-
-
-def _statuses(reader: ObjectReader) -> frozenset[ExecutionStatus] | None:
-    """The union of the statuses that the given words mean."""
-    found = reader.words("status", _EXECUTION_STATUSES)
-    return None if found is None else frozenset().union(*found)
-
-
-def _query(request: AnyRequest, several: str | None = None) -> tuple[ObjectReader, Problems]:
-    """The query parameters. The one named `several` may be repeated or comma-separated."""
+def _query(request: AnyRequest, kind: type[Q]) -> Q:
+    """The query parameters of a request."""
     problems = Problems()
-    fields: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, text in request.query_params.multi_items():
-        if name in fields and name == several:
-            fields[name] = f"{fields[name]},{text}"
+        field = kind.FIELDS.get(name)
+        of = None if field is None else field.kind
+        if name in values and isinstance(of, Statuses):
+            values[name] = f"{values[name]},{text}"
             continue
-        if name in fields:
+        if name in values:
             problems.add(shown_key(name), "conflict", "is given twice")
-        fields[name] = int(text) if name in _NUMBERS and _WHOLE.fullmatch(text) else text
-    return ObjectReader(fields, "", problems), problems
+        values[name] = int(text) if isinstance(of, Whole) and _WHOLE.fullmatch(text) else text
+    return kind(values, "", problems)
 
 
-def _part(reader: ObjectReader, problems: Problems) -> Part:
-    size = reader.whole("page_size", 1, MOST_PER_PAGE, DEFAULT_PAGE_SIZE)
-    token = reader.string("page_token")
-    reader.finish()
-    problems.raise_if_any()
-    return Part(size, token)
+def _part(query: PageQuery) -> Part:
+    part = Part(query.page_size, query.page_token)
+    _finish(query)
+    return part
+
+
+def _finish(query: Document) -> None:
+    query.finish()
+    query.problems.raise_if_any()

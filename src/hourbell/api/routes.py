@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, SkipValidation
 
 from hourbell.dispatch.remote import RemoteWorkers
+from hourbell.documents.fields import Document
 from hourbell.engine.core import Engine
 from hourbell.security.access import Access
 from hourbell.security.sealing import KeyRing
@@ -35,7 +36,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     body: str | None = None  # name of the schema
     media_types: tuple[str, ...] = ()  # of the body
     max_body_bytes: int = 1024 * 1024
-    query: tuple[str, ...] = ()  # names of parameters
+    query: type[Document] = Document  # its parameters
     body_required: bool = True
     conditional: bool = False  # takes If-Match
     names_others: bool = False  # the body refers to another resource by id

@@ -7,14 +7,15 @@ from typing import Any
 from litestar import Response
 
 from hourbell.api.answers import JSON, answer, render_page
+from hourbell.api.queries import TenantPageQuery, TenantQuery
 from hourbell.api.requests import (
     AnyRequest,
-    read_bare_write,
-    read_tenant,
     read_tenant_part,
+    read_tenant_write,
     read_write,
 )
 from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
+from hourbell.documents.secrets import parse_new_secret
 from hourbell.engine.operations import secrets
 from hourbell.engine.operations.secrets import StoredSecret
 from hourbell.model.instants import format_instant
@@ -28,7 +29,7 @@ async def set_secret(
     engine: TheEngine, key_ring: TheKeyRing, request: AnyRequest, name: InPath
 ) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    new = secrets.parse_new_secret(document)
+    new = parse_new_secret(document)
     done = await secrets.set_secret(engine, key_ring, name, new, write)
     return answer({**_render(done.secret), "value": done.value})
 
@@ -40,8 +41,7 @@ async def list_secrets(engine: TheEngine, request: AnyRequest) -> Response[bytes
 
 
 async def delete_secret(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
-    tenant = read_tenant(request)
-    write = await read_bare_write(request, "tenant_id")
+    write, tenant = await read_tenant_write(request)
     return answer(_render(await secrets.delete_secret(engine, name, tenant, write)))
 
 
@@ -80,7 +80,7 @@ ROUTES = (
         handler=list_secrets,
         access=OPERATE,
         summary="List the secrets of a tenant, without their values",
-        query=("tenant_id", "page_size", "page_token"),
+        query=TenantPageQuery,
         answers={200: "SecretPage"},
     ),
     Route(
@@ -89,7 +89,7 @@ ROUTES = (
         handler=delete_secret,
         access=OPERATE,
         summary="Delete a secret",
-        query=("tenant_id",),
+        query=TenantQuery,
         answers={200: "Secret"},
     ),
 )

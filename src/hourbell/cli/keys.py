@@ -9,14 +9,13 @@ import click
 import msgspec
 
 from hourbell.cli.process import at_database
+from hourbell.documents.keys import parse_new_key
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.api_keys import (
     KEYLESS_SECONDS,
-    NewKey,
     create_key,
     is_keyless,
     list_keys,
-    parse_new_key,
     render_key,
     revoke_key,
 )
@@ -43,7 +42,7 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
     document = {"role": role, "name": name, "tenant_id": tenant}
 
     async def create(engine: Engine) -> None:
-        new: NewKey = parse_new_key(document)
+        new = parse_new_key(document)
         is_first = await is_keyless(engine)
         made = await create_key(engine, new, _BY_CLI)
         if is_first:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import asyncpg
 from msgspec.structs import replace
@@ -167,29 +168,20 @@ class PostgresDispatch:
         await self._engine.database.value(statement, session.id, session.token, now)
 
     async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:
-        """Decode the arrays in which claimed executions are returned."""
-        if row["ids"] is None:
+        """Decode the arrays of claimed executions; a null array has the same value for all."""
+        ids = row["ids"]
+        if ids is None:
             return []
         names = await self._names(row["tenants"])
-        finish_by = row["finish_by"]
-        rests: list[float | None] = [None] * len(finish_by)
-        if any(finish_by):
+        rests: Iterable[float | None] = repeat(None)
+        if (finish_by := row["finish_by"]) is not None:
             now = await self._engine.clock.now()
             rests = [None if by is None else (by - now).total_seconds() for by in finish_by]
-        return [
-            Claimed(*fields)
-            for fields in zip(
-                row["ids"],
-                row["jobs"],
-                names,
-                row["attempts"],
-                row["fences"],
-                row["scheduled_for"],
-                rests,
-                row["specs"],
-                strict=True,
-            )
-        ]
+        jobs, attempts = row["jobs"] or ids, row["attempts"] or repeat(1)
+        epochs = row["scheduled_for"]
+        return list(
+            map(Claimed, ids, jobs, names, attempts, row["fences"], epochs, rests, row["specs"])
+        )
 
     async def _names(self, numbers: Sequence[int]) -> list[str]:
         known = self._tenants

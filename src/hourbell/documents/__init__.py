@@ -4,13 +4,18 @@ This is the only entry into the model. Documents are validated in full: every in
 reported at once, with its path, and a job that could never run is rejected. Everything here is
 pure; `timing` validates rules and zones.
 
-    reader          reads one object field by field and records every problem
+    fields          how a document is declared: one line for each field gives reader, renderer and
+                    JSON Schema
+    kinds           the kinds of values that fields have
+    problems        all errors of a document
     jobs            the body of a create or a PUT → NewJob
     schedules, actions, policies   its parts
     common_case     the same for the simplest jobs, several times as fast
-    changes         a patch, a full new document, or the override of one run, applied to a job
+    changes         a patch or a full new document, applied to a job
+    runs            the override of one run, and a backfill
     settings        tenants, queues and targets
-    render          jobs, executions and settings → what the API, the CLI and the dashboard show
+    monitors, keys, secrets, dead_letters, completions   what their names say
+    render          jobs and executions → what the API, the CLI and the dashboard show
 
 Decisions:
 

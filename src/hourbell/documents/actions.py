@@ -1,11 +1,25 @@
 """Actions and notifications in documents: webhooks with their templates, and tasks."""
 
 import re
+from typing import Any
 
-from hourbell.documents.reader import ObjectReader
+from hourbell.documents.fields import REQUIRED, Document, Field
+from hourbell.documents.kinds import (
+    Flag,
+    Json,
+    Kind,
+    Schema,
+    Several,
+    String,
+    Text,
+    choice_of,
+    one_of,
+)
+from hourbell.documents.problems import Problems, shown_key
 from hourbell.model.jobs import (
     MAX_BODY_BYTES,
     MAX_HEADERS,
+    MAX_URL,
     METHODS,
     Action,
     Event,
@@ -26,12 +40,6 @@ from hourbell.security.secrets import (
     texts_in,
 )
 
-_TASK = re.compile(r"[A-Za-z0-9._:-]{1,200}")
-_TASK_IS = "1 to 200 letters, digits or . _ : -"
-_SECRET_IS = "the name of a secret: 1 to 64 letters, digits or . _ -"
-_EVENTS = {event.value: event for event in Event}
-_METHODS = {method: method for method in METHODS}
-_SECRETS_CHECKS = {choice.value: choice for choice in SecretsCheck}
 _IS_MASK = (
     "is the mask shown in place of a credential, but no value is stored for this header; "
     "send the value itself, or {{secret:name}}"
@@ -39,27 +47,134 @@ _IS_MASK = (
 _LITERAL_BODY = 'To send the body verbatim, including {{, set "literal": true next to it.'
 
 
-def read_action(reader: ObjectReader) -> Action | None:
-    reader.require("type", "is required: WEBHOOK or TASK")
-    kind = reader.choice("type", {"WEBHOOK": _read_webhook, "TASK": _read_task}, None)
+class _Url(String):
+    """The URL of a webhook."""
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        url = super().read(value, path, problems)
+        reason = None if url is None else url_problem(url)
+        if reason:
+            problems.add(path, "bad_format", reason)
+        elif url is not None:
+            otherwise = "Percent-encode { as %7B to send it verbatim."
+            _check_template(problems, path, url, otherwise)
+        return url
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": MAX_URL, "pattern": "^https?://"}
+
+
+class _Headers(Kind[dict[str, str]]):
+    """The headers of a webhook."""
+
+    def read(self, value: object, path: str, problems: Problems) -> dict[str, str] | None:
+        if not isinstance(value, dict):
+            problems.add_wrong_type(path, "an object", value)
+            return None
+        if len(value) > MAX_HEADERS:
+            problems.add(path, "too_long", f"must be at most {MAX_HEADERS} headers")
+            return None
+        for name, text in value.items():
+            inner = f"{path}.{shown_key(name)}"
+            if not isinstance(text, str):
+                problems.add_wrong_type(inner, "a string", text)
+                continue
+            reason = header_problem(name, text)
+            if reason:
+                problems.add(inner, "bad_format", reason)
+            elif text == MASKED:
+                problems.add(inner, "bad_format", _IS_MASK)
+            else:
+                otherwise = "A header value cannot contain a literal {{."
+                _check_template(problems, inner, text, otherwise)
+        repeated = repeated_header(value)
+        if repeated is not None:
+            inner = f"{path}.{shown_key(repeated)}"
+            problems.add(inner, "conflict", "appears twice, in another spelling")
+        return {name: text for name, text in value.items() if isinstance(text, str)}
+
+    @property
+    def schema(self) -> Schema:
+        texts = {"type": "string"}
+        return {"type": "object", "maxProperties": MAX_HEADERS, "additionalProperties": texts}
+
+
+class ActionDocument(Document):
+    """An action of any type."""
+
+    type = Field(one_of("WEBHOOK", "TASK"), required="is required: WEBHOOK or TASK")
+
+
+class WebhookDocument(ActionDocument):
+    url = Field(_Url(), required=REQUIRED)
+    method = Field(one_of(*METHODS), default="POST")
+    headers = Field(_Headers())
+    body = Field(
+        Json(MAX_BODY_BYTES),
+        description=(
+            "A string is sent verbatim, anything else as JSON; null means no body. {{secret:name}} "
+            "is filled in; any other {{ is rejected unless literal is true."
+        ),
+    )
+    signing_secret = Field(
+        Text(SECRET_NAME, "the name of a secret: 1 to 64 letters, digits or . _ -"),
+        description="The name of a secret, used instead of `webhook-signing`.",
+        omit_default=True,
+    )
+    literal = Field(
+        Flag(),
+        default=False,
+        description="The body is sent verbatim, including any {{; no secret is filled in.",
+        omit_default=True,
+    )
+    secrets = Field(
+        choice_of(SecretsCheck),
+        default=SecretsCheck.REQUIRED,
+        description="lazy: the named secrets need not exist until the request is sent.",
+        omit_default=True,
+    )
+
+
+class TaskDocument(ActionDocument):
+    name = Field(
+        Text(re.compile(r"[A-Za-z0-9._:-]{1,200}"), "1 to 200 letters, digits or . _ : -"),
+        required=REQUIRED,
+    )
+    payload = Field(Json(MAX_BODY_BYTES), description="Any JSON value.")
+
+
+class NotificationDocument(Document):
+    on = Field(Several(choice_of(Event), 1, len(Event), distinct=True), required=REQUIRED)
+    url = WebhookDocument.url
+    headers = WebhookDocument.headers
+    secrets = WebhookDocument.secrets
+
+
+def render_action(action: Action) -> dict[str, Any]:
+    """An action as sent to a worker; secret placeholders are not filled in."""
+    if isinstance(action, WebhookAction):
+        return WebhookDocument.render(action, type="WEBHOOK")
+    return TaskDocument.render(action, type="TASK")
+
+
+def read_action(document: ActionDocument) -> Action | None:
+    kind = document.type
     if kind is None:
         return None  # the expected fields are unknown
-    action = kind(reader)
-    reader.finish()
-    return action
+    if kind == "WEBHOOK":
+        return _read_webhook(document.narrow(WebhookDocument))
+    return _read_task(document.narrow(TaskDocument))
 
 
-def _read_webhook(reader: ObjectReader) -> Action | None:
-    url = read_url(reader)
-    method = reader.choice("method", _METHODS, "POST")
-    headers = read_headers(reader)
-    body = reader.json("body", MAX_BODY_BYTES)
-    literal = reader.flag("literal")
+def _read_webhook(document: WebhookDocument) -> Action | None:
+    url, method, headers = document.url, document.method, document.headers or {}
+    body, literal = document.body, document.literal
     if not literal:
-        check_templates(reader, "body", body)
-    signing_secret = reader.text("signing_secret", SECRET_NAME, _SECRET_IS, None)
-    secrets = read_secrets_check(reader)
-    check_number_of_secrets(reader, url, headers, None if literal else body)
+        check_templates(document, "body", body)
+    signing_secret, secrets = document.signing_secret, document.secrets
+    check_number_of_secrets(document, url, headers, None if literal else body)
+    document.finish()
     if url is None:
         return None
     return WebhookAction(
@@ -73,87 +188,39 @@ def _read_webhook(reader: ObjectReader) -> Action | None:
     )
 
 
-def read_url(reader: ObjectReader) -> str | None:
-    """The URL of a webhook."""
-    reader.require("url")
-    url = reader.string("url")
-    reason = None if url is None else url_problem(url)
-    if reason:
-        reader.wrong("url", "bad_format", reason)
-    elif url is not None:
-        _check_template(reader, "url", url, "Percent-encode { as %7B to send it verbatim.")
-    return url
+def _read_task(document: TaskDocument) -> Action | None:
+    name, payload = document.name, document.payload
+    document.finish()
+    return TaskAction(name=name, payload=payload) if name is not None else None
 
 
-def read_headers(action: ObjectReader) -> dict[str, str]:
-    """The headers of a webhook."""
-    reader = action.inner("headers")
-    if reader is None:
-        return {}
-    headers = reader.fields
-    if len(headers) > MAX_HEADERS:
-        action.wrong("headers", "too_long", f"must be at most {MAX_HEADERS} headers")
-        return {}
-    for name in headers:
-        value = reader.string(name)
-        if value is None:
-            if headers[name] is None:
-                reader.wrong(name, "wrong_type", "must be a string, not null")
-            continue
-        reason = header_problem(name, value)
-        if reason:
-            reader.wrong(name, "bad_format", reason)
-        elif value == MASKED:
-            reader.wrong(name, "bad_format", _IS_MASK)
-        else:
-            _check_template(reader, name, value, "A header value cannot contain a literal {{.")
-    repeated = repeated_header(headers)
-    if repeated is not None:
-        reader.wrong(repeated, "conflict", "appears twice, in another spelling")
-    return {name: value for name, value in headers.items() if isinstance(value, str)}
-
-
-def read_secrets_check(reader: ObjectReader) -> SecretsCheck:
-    """Whether the secrets of a webhook must already exist."""
-    return reader.choice("secrets", _SECRETS_CHECKS, SecretsCheck.REQUIRED)
-
-
-def check_number_of_secrets(reader: ObjectReader, *parts: object) -> None:
-    """Record a problem if a webhook uses more secrets than one request may."""
-    if len(names_in(list(parts))) > MAX_OF_REQUEST:
-        reader.wrong(
-            "url", "too_long", f"and headers and body use more than {MAX_OF_REQUEST} secrets"
-        )
-
-
-def check_templates(reader: ObjectReader, key: str, body: object) -> None:
-    """Check the templates in all texts of a body, including keys."""
-    for text in texts_in(body):
-        _check_template(reader, key, text, _LITERAL_BODY)
-
-
-def _check_template(reader: ObjectReader, key: str, text: str, otherwise: str) -> None:
-    problem = template_problem(text)
-    if problem is not None:
-        end = "" if problem.endswith("?") else "."
-        reader.wrong(key, "unknown_template", f"{problem}{end} {otherwise}")
-
-
-def read_notification(reader: ObjectReader) -> Notification | None:
-    reader.require("on")
-    on = reader.choices("on", _EVENTS)
-    url = read_url(reader)
-    headers = read_headers(reader)
-    secrets = read_secrets_check(reader)
-    check_number_of_secrets(reader, url, headers)
-    reader.finish()
-    if url is None:
+def read_notification(document: NotificationDocument) -> Notification | None:
+    on, url, headers = document.on, document.url, document.headers or {}
+    secrets = document.secrets
+    check_number_of_secrets(document, url, headers)
+    document.finish()
+    if on is None or url is None:
         return None
     return Notification(on=on, url=url, headers=headers, secrets=secrets)
 
 
-def _read_task(reader: ObjectReader) -> Action | None:
-    reader.require("name")
-    name = reader.text("name", _TASK, _TASK_IS, None)
-    payload = reader.json("payload", MAX_BODY_BYTES)
-    return TaskAction(name=name, payload=payload) if name is not None else None
+def check_number_of_secrets(document: Document, *parts: object) -> None:
+    """Record a problem if a webhook uses more secrets than one request may."""
+    if len(names_in(list(parts))) > MAX_OF_REQUEST:
+        document.wrong(
+            "url", "too_long", f"and headers and body use more than {MAX_OF_REQUEST} secrets"
+        )
+
+
+def check_templates(document: Document, key: str, body: object) -> None:
+    """Check the templates in all texts of a body, including keys."""
+    path = document.path(key)
+    for text in texts_in(body):
+        _check_template(document.problems, path, text, _LITERAL_BODY)
+
+
+def _check_template(problems: Problems, path: str, text: str, otherwise: str) -> None:
+    problem = template_problem(text)
+    if problem is not None:
+        end = "" if problem.endswith("?") else "."
+        problems.add(path, "unknown_template", f"{problem}{end} {otherwise}")

@@ -1,4 +1,4 @@
-"""Updates: a patch, a full new document or an override of one run, applied to an existing job."""
+"""Updates: a patch or a full new document, applied to an existing job."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,13 +7,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from hourbell.documents.actions import check_templates
-from hourbell.documents.jobs import read_job
-from hourbell.documents.reader import Problems, read_object
-from hourbell.documents.render import definition, render_retry_policy, render_unique_key
+from hourbell.documents.fields import Document
+from hourbell.documents.jobs import (
+    RecurringJobDocument,
+    definition,
+    read_job,
+    render_unique_key,
+)
+from hourbell.documents.policies import render_retry_policy
+from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.jobs import (
-    MAX_BODY_BYTES,
     Job,
     JobChanges,
     JobSpec,
@@ -33,15 +37,15 @@ _Object = dict[str, Any]
 def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
     """The result of a patch on a job; raises InvalidInput with every invalid field."""
     problems = Problems()
-    patch = unmasked(read_object(document, problems).fields, job)
+    patch = unmasked(Document.open(document, problems).values, job)
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     fixed = {"type": job.type.value, "tenant_id": job.tenant_id, **render_unique_key(job)}
     for key, value in fixed.items():
         if patch.get(key, value) != value:
             problems.add(key, "immutable", "cannot be changed; create a new job instead")
     timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
-    reader = read_object(_patched(old, patch) | fixed, problems)
-    new = _with_old_anchor(old, read_job(reader, problems, now, job.job_id, timing))
+    patched = RecurringJobDocument.open(_patched(old, patch) | fixed, problems)
+    new = _with_old_anchor(old, read_job(patched, now, job.job_id, timing))
     return JobChanges(job.version, new, _changed(old, new))
 
 
@@ -53,24 +57,6 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
     new = _with_old_anchor(old, new)
     return JobChanges(job.version, new, _changed(old, new))
-
-
-def parse_override(document: object, job: Job) -> NewJob | None:
-    """The definition that one run uses instead of the job's own; None: no override was given."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    webhook = isinstance(job.action, WebhookAction)
-    field, other = ("body", "payload") if webhook else ("payload", "body")
-    reader.forbid(other, f"does not apply to this job, which has a {field}")
-    value = reader.json(field, MAX_BODY_BYTES)
-    if isinstance(job.action, WebhookAction) and not job.action.literal:
-        check_templates(reader, field, value)
-    reader.finish()
-    problems.raise_if_any()
-    if value is None:
-        return None
-    said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
-    return replace(said, action=replace(job.action, **{field: value}))
 
 
 def unmasked(document: Mapping[str, Any], job: NewJob) -> dict[str, Any]:

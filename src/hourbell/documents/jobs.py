@@ -1,13 +1,39 @@
 """The document of a job in a create or a PUT → NewJob, or all of its errors at once."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
-from hourbell.documents.actions import read_action, read_notification
-from hourbell.documents.policies import read_retry_policy
-from hourbell.documents.reader import LABEL, LABEL_IS, ObjectReader, Problems, read_object
-from hourbell.documents.schedules import RUNS_ONCE, Timing, read_timing
+from hourbell.documents.actions import (
+    ActionDocument,
+    NotificationDocument,
+    read_action,
+    read_notification,
+    render_action,
+)
+from hourbell.documents.fields import REQUIRED, Document, Field, Object
+from hourbell.documents.kinds import (
+    LABEL,
+    LABEL_IS,
+    Choice,
+    Kind,
+    Label,
+    Line,
+    Schema,
+    Several,
+    Whole,
+    choice_of,
+)
+from hourbell.documents.policies import RetryPolicyDocument, read_retry_policy, render_retry_policy
+from hourbell.documents.problems import Problems, shown_key
+from hourbell.documents.schedules import (
+    RUNS_ONCE,
+    ScheduleDocument,
+    Timing,
+    read_timing,
+    render_schedule,
+)
 from hourbell.model.jobs import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
@@ -40,13 +66,131 @@ from hourbell.model.policies import (
 from hourbell.model.schedules import Once
 
 _LAST = datetime.max.replace(tzinfo=UTC)
-_TYPES = {choice.value: choice for choice in JobType}
-_PRIORITIES = {choice.name: choice for choice in Priority}
-_MISFIRES = {choice.value: choice for choice in Misfire}
-_OVERLAPS = {choice.value: choice for choice in Overlap}
-_ON_DUPLICATE = {choice.value: choice for choice in OnDuplicate}
-_DELIVERIES = {choice.value: choice for choice in Delivery}
-_FOR_RECURRING = ("misfire_policy", "catch_up_window_seconds", "catch_up_limit", "overlap_policy")
+
+
+class _Labels(Kind[dict[str, str]]):
+    """The labels of a job."""
+
+    value = Line(MAX_LABEL_VALUE)
+
+    def read(self, value: object, path: str, problems: Problems) -> dict[str, str] | None:
+        if not isinstance(value, dict):
+            problems.add_wrong_type(path, "an object", value)
+            return None
+        if len(value) > MAX_LABELS:
+            problems.add(path, "too_long", f"must be at most {MAX_LABELS} labels")
+            return None
+        labels: dict[str, str] = {}
+        for name, text in value.items():
+            inner = f"{path}.{shown_key(name)}"
+            if not LABEL.fullmatch(name):
+                problems.add(inner, "bad_format", f"must have a name of {LABEL_IS}")
+            elif text is None:
+                problems.add(inner, "required", "must be a string, not null")
+            else:
+                label = self.value.read(text, inner, problems)
+                labels |= {name: label} if label is not None else {}
+        return labels
+
+    @property
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "maxProperties": MAX_LABELS,
+            "propertyNames": {"pattern": f"^{LABEL.pattern}$"},
+            "additionalProperties": self.value.schema,
+        }
+
+
+class JobDocument(Document):
+    """The definition of a job: the fields that both types have."""
+
+    tenant_id = Field(Label(), default=DEFAULT_TENANT)
+    name = Field(Line(MAX_NAME), required=REQUIRED)
+    type = Field(choice_of(JobType), required="is required: ONE_TIME or RECURRING")
+    schedule = Field(Object(ScheduleDocument), required=REQUIRED)
+    action = Field(Object(ActionDocument), required=REQUIRED)
+    retry_policy = Field(Object(RetryPolicyDocument, "RetryPolicy"))
+    timeout_seconds = Field(
+        Whole(1, MAX_TIMEOUT_SECONDS), default=DEFAULT_TIMEOUT_SECONDS, description="Per attempt."
+    )
+    delivery = Field(choice_of(Delivery), default=Delivery.AT_LEAST_ONCE)
+    queue = Field(Label(), default=DEFAULT_QUEUE)
+    priority = Field(Choice({each.name: each for each in Priority}), default=Priority.MEDIUM)
+    start_deadline_seconds = Field(
+        Whole(1, MAX_START_DEADLINE_SECONDS),
+        description="After scheduled_for; an execution that cannot start by then is SKIPPED.",
+    )
+    deadline_seconds = Field(
+        Whole(1, MAX_DEADLINE_SECONDS),
+        description="After scheduled_for, over all attempts; the execution is then DEAD.",
+    )
+    concurrency_key = Field(
+        Line(MAX_CONCURRENCY_KEY),
+        description=(
+            "Executions of the tenant that share this key run one at a time, in order of their "
+            "scheduled time."
+        ),
+    )
+    concurrency_limit = Field(
+        Whole(1, MAX_CONCURRENCY_LIMIT),
+        default=1,
+        description="How many executions with the key may run at once.",
+    )
+    unique_key = Field(
+        Line(MAX_UNIQUE_KEY),
+        description="Unique among the tenant's jobs that have not ended. Cannot be changed.",
+    )
+    on_duplicate = Field(choice_of(OnDuplicate), default=OnDuplicate.REJECT)
+    labels = Field(_Labels(), description="For searching jobs.")
+    notifications = Field(
+        Several(Object(NotificationDocument, "Notification"), 0, MAX_NOTIFICATIONS),
+        default=(),
+        description="Webhooks called with the outcome of each run.",
+    )
+
+
+class _OfRecurring(Document):
+    misfire_policy = Field(choice_of(Misfire), default=Misfire.LATEST)
+    catch_up_window_seconds = Field(
+        Whole(1, MAX_CATCH_UP_WINDOW_SECONDS),
+        default=DEFAULT_CATCH_UP_WINDOW_SECONDS,
+        description="For the misfire policy `all`.",
+    )
+    catch_up_limit = Field(
+        Whole(1, MAX_CATCH_UP_LIMIT),
+        default=DEFAULT_CATCH_UP_LIMIT,
+        description="For the misfire policy `all`.",
+    )
+    overlap_policy = Field(choice_of(Overlap), default=Overlap.ALLOW)
+
+
+FOR_RECURRING = tuple(_OfRecurring.FIELDS)
+
+
+class RecurringJobDocument(_OfRecurring, JobDocument):
+    """The definition of a recurring job. A ONE_TIME job is read as one, to say what it lacks."""
+
+
+def definition(job: NewJob) -> dict[str, Any]:
+    """The document that would create this job, with all defaults spelled out and nothing masked."""
+    document = RecurringJobDocument if job.type is JobType.RECURRING else JobDocument
+    return document.render(
+        job,
+        schedule=render_schedule(job.schedule, job.window),
+        action=render_action(job.action),
+        retry_policy=render_retry_policy(job.retry_policy),
+        concurrency_limit=None if job.concurrency_key is None else job.concurrency_limit,
+        **render_unique_key(job),
+    )
+
+
+def render_unique_key(job: NewJob) -> dict[str, Any]:
+    unique = job.unique_key is not None
+    return {
+        "unique_key": job.unique_key,
+        "on_duplicate": job.on_duplicate.value if unique else None,
+    }
 
 
 def parse_new_job(
@@ -65,74 +209,57 @@ def parse_new_job(
     decides when, and in rare cases whether, the job ever runs.
     """
     problems = Problems()
-    reader = read_object(document, problems)
-    said_retries = reader.given("retry_policy")
-    said_timeout = reader.given("timeout_seconds")
-    job = read_job(reader, problems, now, job_id, tenant=tenant)
+    said = RecurringJobDocument.open(document, problems)
+    job = read_job(said, now, job_id, tenant=tenant)
     if queue is None:
         return job
-    if not said_timeout and queue.default_timeout_seconds is not None:
+    if not said.given("timeout_seconds") and queue.default_timeout_seconds is not None:
         job = replace(job, timeout_seconds=queue.default_timeout_seconds)
     retries = queue.default_retry_policy
-    if not said_retries and retries is not None and job.delivery is Delivery.AT_LEAST_ONCE:
-        job = replace(job, retry_policy=retries)
-    return job
+    if retries is None or said.given("retry_policy") or job.delivery is Delivery.AT_MOST_ONCE:
+        return job
+    return replace(job, retry_policy=retries)
 
 
 def read_job(
-    reader: ObjectReader,
-    problems: Problems,
+    document: RecurringJobDocument,
     now: datetime,
     job_id: int,
     timing: Timing | None = None,  # if given, kept instead of reading the schedule again
     tenant: str = DEFAULT_TENANT,
 ) -> NewJob:
-    reader.require("name")
-    name = reader.printable("name", MAX_NAME)
-    reader.require("type", "is required: ONE_TIME or RECURRING")
-    job_type = reader.choice("type", _TYPES, None)
-    tenant_id = reader.text("tenant_id", LABEL, LABEL_IS, tenant)
-    queue = reader.text("queue", LABEL, LABEL_IS, DEFAULT_QUEUE)
-    priority = reader.choice("priority", _PRIORITIES, Priority.MEDIUM)
-    reader.require("schedule")
-    schedule = reader.inner("schedule")
+    name, job_type = document.name, document.type
+    tenant_id = document.tenant_id if document.given("tenant_id") else tenant
+    queue, priority = document.queue, document.priority
+    schedule = document.schedule
     fresh = timing is None
     if schedule and fresh:
-        timing = read_timing(schedule, job_type, problems, now, job_id)
-    reader.require("action")
-    action_reader = reader.inner("action")
-    action = read_action(action_reader) if action_reader else None
-    delivery = reader.choice("delivery", _DELIVERIES, Delivery.AT_LEAST_ONCE)
-    retry_policy = read_retry_policy(reader.inner("retry_policy"), delivery, problems)
-    timeout = reader.whole("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
-    start_deadline = reader.whole("start_deadline_seconds", 1, MAX_START_DEADLINE_SECONDS, None)
-    deadline = reader.whole("deadline_seconds", 1, MAX_DEADLINE_SECONDS, None)
+        timing = read_timing(schedule, job_type, now, job_id)
+    action_document = document.action
+    action = read_action(action_document) if action_document else None
+    delivery = document.delivery
+    retry_policy = read_retry_policy(document.retry_policy, delivery)
+    timeout = document.timeout_seconds
+    start_deadline, deadline = document.start_deadline_seconds, document.deadline_seconds
     if job_type is JobType.ONE_TIME:
-        for key in _FOR_RECURRING:
-            reader.forbid(key, RUNS_ONCE)
-    misfire = reader.choice("misfire_policy", _MISFIRES, Misfire.LATEST)
-    catch_up_window = reader.whole(
-        "catch_up_window_seconds", 1, MAX_CATCH_UP_WINDOW_SECONDS, DEFAULT_CATCH_UP_WINDOW_SECONDS
-    )
-    catch_up_limit = reader.whole("catch_up_limit", 1, MAX_CATCH_UP_LIMIT, DEFAULT_CATCH_UP_LIMIT)
-    overlap = reader.choice("overlap_policy", _OVERLAPS, Overlap.ALLOW)
-    concurrency_key = reader.printable("concurrency_key", MAX_CONCURRENCY_KEY)
-    if concurrency_key is None and not reader.given("concurrency_key"):
-        reader.forbid("concurrency_limit", "needs a concurrency_key")
-    concurrency_limit = reader.whole("concurrency_limit", 1, MAX_CONCURRENCY_LIMIT, 1)
-    unique_key = reader.printable("unique_key", MAX_UNIQUE_KEY)
-    if unique_key is None and not reader.given("unique_key"):
-        reader.forbid("on_duplicate", "needs a unique_key")
-    on_duplicate = reader.choice("on_duplicate", _ON_DUPLICATE, OnDuplicate.REJECT)
-    labels = _read_labels(reader)
-    notifications = [
-        read_notification(one) for one in reader.objects("notifications", MAX_NOTIFICATIONS)
-    ]
-    reader.finish()
+        for key in FOR_RECURRING:
+            document.forbid(key, RUNS_ONCE)
+    misfire = document.misfire_policy
+    catch_up_window, catch_up_limit = document.catch_up_window_seconds, document.catch_up_limit
+    overlap = document.overlap_policy
+    if not document.given("concurrency_key"):
+        document.forbid("concurrency_limit", "needs a concurrency_key")
+    concurrency_key, concurrency_limit = document.concurrency_key, document.concurrency_limit
+    if not document.given("unique_key"):
+        document.forbid("on_duplicate", "needs a unique_key")
+    unique_key, on_duplicate = document.unique_key, document.on_duplicate
+    labels = document.labels or {}
+    notifications = [read_notification(one) for one in document.notifications]
+    document.finish()
     if timing and isinstance(timing[0], Once):
         deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
-        _check_deadlines(reader, timing[0].at, deadlines, now if fresh else None)
-    problems.raise_if_any()
+        _check_deadlines(document, timing[0].at, deadlines, now if fresh else None)
+    document.problems.raise_if_any()
     # No problem was recorded, so all required fields were given.
     assert name is not None
     assert job_type is not None
@@ -165,31 +292,14 @@ def read_job(
     )
 
 
-def _read_labels(job: ObjectReader) -> dict[str, str]:
-    reader = job.inner("labels")
-    if reader is None:
-        return {}
-    if len(reader.fields) > MAX_LABELS:
-        job.wrong("labels", "too_long", f"must be at most {MAX_LABELS} labels")
-        return {}
-    labels: dict[str, str] = {}
-    for name in reader.fields:
-        if not LABEL.fullmatch(name):
-            reader.wrong(name, "bad_format", f"must have a name of {LABEL_IS}")
-        elif reader.require(name, "must be a string, not null"):
-            value = reader.printable(name, MAX_LABEL_VALUE)
-            labels |= {name: value} if value is not None else {}
-    return labels
-
-
 def _check_deadlines(
-    reader: ObjectReader, at: datetime, deadlines: dict[str, int | None], now: datetime | None
+    document: Document, at: datetime, deadlines: dict[str, int | None], now: datetime | None
 ) -> None:
     """Deadlines must end before year 10000 and, if `now` is given, must not have passed."""
     for key, seconds in deadlines.items():
         if seconds is None:
             continue
         if _LAST - at < timedelta(seconds=seconds):
-            reader.wrong(key, "out_of_range", "ends after the year 9999")
+            document.wrong(key, "out_of_range", "ends after the year 9999")
         elif now is not None and now - at >= timedelta(seconds=seconds):
-            reader.wrong(key, "never_runs", "has already passed, so the job would never run")
+            document.wrong(key, "never_runs", "has already passed, so the job would never run")

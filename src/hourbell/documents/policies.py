@@ -1,10 +1,12 @@
 """Retry policies in documents."""
 
 import re
+from typing import Any
 
 from msgspec.structs import replace
 
-from hourbell.documents.reader import ObjectReader, Problems
+from hourbell.documents.fields import Document, Field
+from hourbell.documents.kinds import Several, Text, Whole, choice_of
 from hourbell.model.policies import (
     MAX_CRASHES,
     MAX_NON_RETRYABLE,
@@ -15,63 +17,101 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 
-_KIND = re.compile(r"[!-~]{1,200}")
-_KIND_IS = "a failure kind, such as http_404 or ValueError"
-_BACKOFFS = {choice.value: choice for choice in Backoff}
+_USUAL = RetryPolicy()
+_DELAY = Whole(0, MAX_RETRY_DELAY_SECONDS)
+_FAILURE_KINDS = Several(
+    Text(re.compile(r"[!-~]{1,200}"), "a failure kind, such as http_404 or ValueError"),
+    0,
+    MAX_NON_RETRYABLE,
+)
+OF_FORMULA = ("initial_delay_seconds", "max_delay_seconds")
+OF_LIST = ("delays_seconds",)
 
 
-def read_retry_policy(
-    reader: ObjectReader | None, delivery: Delivery, problems: Problems
-) -> RetryPolicy:
-    if reader is None:
+class RetryPolicyDocument(Document):
+    max_retries = Field(Whole(0, MAX_RETRIES), default=_USUAL.max_retries)
+    backoff = Field(choice_of(Backoff), default=_USUAL.backoff)
+    non_retryable = Field(
+        _FAILURE_KINDS,
+        default=(),
+        description="Failure kinds that are not retried, such as http_404 or ValueError.",
+    )
+    retryable = Field(
+        _FAILURE_KINDS,
+        default=(),
+        description="Final failure kinds that are retried anyway, such as http_404.",
+    )
+    max_crashes = Field(
+        Whole(1, MAX_CRASHES),
+        description=(
+            "An execution is DEAD(crashed) after this many consecutive crashes of its worker while "
+            "it ran alone in the process. Default: the system's setting."
+        ),
+    )
+    initial_delay_seconds = Field(_DELAY, default=_USUAL.initial_delay_seconds)
+    max_delay_seconds = Field(_DELAY, default=_USUAL.max_delay_seconds)
+    delays_seconds = Field(
+        Several(_DELAY, 1, MAX_RETRIES),
+        description=(
+            "One delay per retry; replaces max_retries, backoff, initial_delay_seconds and "
+            "max_delay_seconds."
+        ),
+    )
+
+
+def render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
+    """The document of a retry policy, with the fields of its kind of backoff only."""
+    shown = RetryPolicyDocument.render(policy)
+    for name in OF_LIST if policy.delays_seconds is None else OF_FORMULA:
+        del shown[name]
+    return shown
+
+
+def read_retry_policy(document: RetryPolicyDocument | None, delivery: Delivery) -> RetryPolicy:
+    if document is None:
         return RetryPolicy() if delivery is Delivery.AT_LEAST_ONCE else RetryPolicy(max_retries=0)
-    backoff = reader.choice("backoff", _BACKOFFS, None)
-    non_retryable = reader.texts("non_retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
-    retryable = reader.texts("retryable", _KIND, _KIND_IS, MAX_NON_RETRYABLE)
+    backoff = document.backoff if document.given("backoff") else None
+    non_retryable, retryable = document.non_retryable, document.retryable
     if not set(retryable).isdisjoint(non_retryable):
-        reader.wrong("retryable", "conflict", "has a kind that is also in non_retryable")
-    if reader.given("delays_seconds") or backoff is Backoff.LIST:
-        policy = _read_list(reader, backoff, problems)
+        document.wrong("retryable", "conflict", "has a kind that is also in non_retryable")
+    if document.given("delays_seconds") or backoff is Backoff.LIST:
+        policy = _read_list(document, backoff)
     else:
-        policy = _read_formula(reader, backoff)
-    crashes = reader.whole("max_crashes", 1, MAX_CRASHES, None)
+        policy = _read_formula(document, backoff)
+    crashes = document.max_crashes
     policy = replace(policy, non_retryable=non_retryable, retryable=retryable, max_crashes=crashes)
-    reader.finish()
+    document.finish()
     if delivery is Delivery.AT_LEAST_ONCE:
         return policy
     if policy.max_retries > 0:
         for key in ("max_retries", "delays_seconds"):
-            reader.forbid(key, "cannot be combined with at_most_once, which never retries")
+            document.forbid(key, "cannot be combined with at_most_once, which never retries")
     return replace(policy, max_retries=0)
 
 
-def _read_list(reader: ObjectReader, backoff: Backoff | None, problems: Problems) -> RetryPolicy:
-    reader.require("delays_seconds", "is required with backoff LIST")
-    delays = reader.wholes("delays_seconds", 0, MAX_RETRY_DELAY_SECONDS, MAX_RETRIES) or ()
+def _read_list(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryPolicy:
+    document.require("delays_seconds", "is required with backoff LIST")
+    delays = document.delays_seconds or ()
     if backoff not in (None, Backoff.LIST):
-        reader.wrong("backoff", "conflict", "must be LIST or omitted with delays_seconds")
-    for key in ("initial_delay_seconds", "max_delay_seconds"):
-        reader.forbid(key, "has no effect with delays_seconds")
-    retries = reader.whole("max_retries", 0, MAX_RETRIES, None)
-    sound = not problems.touch(reader.path("delays_seconds"))
-    if retries is not None and sound and retries != len(delays):
-        reader.wrong("max_retries", "conflict", "must be the number of delays_seconds or omitted")
+        document.wrong("backoff", "conflict", "must be LIST or omitted with delays_seconds")
+    for key in OF_FORMULA:
+        document.forbid(key, "has no effect with delays_seconds")
+    retries = document.max_retries
+    sound = not document.problems.touch(document.path("delays_seconds"))
+    if document.given("max_retries") and sound and retries != len(delays):
+        document.wrong("max_retries", "conflict", "must be the number of delays_seconds or omitted")
     return RetryPolicy(max_retries=len(delays), backoff=Backoff.LIST, delays_seconds=delays)
 
 
-def _read_formula(reader: ObjectReader, backoff: Backoff | None) -> RetryPolicy:
-    default = RetryPolicy()
-    initial = reader.whole(
-        "initial_delay_seconds", 0, MAX_RETRY_DELAY_SECONDS, default.initial_delay_seconds
-    )
-    longest = reader.whole("max_delay_seconds", 0, MAX_RETRY_DELAY_SECONDS, None)
-    if longest is None:
-        longest = max(default.max_delay_seconds, initial)
+def _read_formula(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryPolicy:
+    initial, longest = document.initial_delay_seconds, document.max_delay_seconds
+    if not document.given("max_delay_seconds"):
+        longest = max(longest, initial)
     elif longest < initial:
-        reader.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
+        document.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
     return RetryPolicy(
-        max_retries=reader.whole("max_retries", 0, MAX_RETRIES, default.max_retries),
-        backoff=backoff or default.backoff,
+        max_retries=document.max_retries,
+        backoff=backoff or _USUAL.backoff,
         initial_delay_seconds=initial,
         max_delay_seconds=longest,
     )

@@ -1,8 +1,11 @@
 """Schedules in documents, and the timetable and first run of a schedule for a particular job."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from hourbell.documents.reader import ObjectReader, Problems
+from hourbell.documents.fields import Document, Field
+from hourbell.documents.kinds import Choice, Instant, String, Whole
+from hourbell.documents.problems import Problems
 from hourbell.model.instants import LATEST
 from hourbell.model.jobs import JobType
 from hourbell.model.schedules import (
@@ -33,88 +36,151 @@ RUNS_ONCE = "does not apply to a ONE_TIME job, which runs once"
 Timing = tuple[Schedule, Window]
 
 
+class _Zone(String):
+    """The name of a time zone."""
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        timezone = super().read(value, path, problems)
+        if timezone is None:
+            return None
+        try:
+            load_zone(timezone)
+        except UnknownZone as error:
+            problems.add(path, "unknown_zone", error.reason)
+            return None
+        # Only the default object itself is omitted when stored; an equal string would count as a
+        # change.
+        return UTC_ZONE if timezone == UTC_ZONE else timezone
+
+
+class WindowDocument(Document):
+    starts_at = Field(Instant(), description="The first instant at which it may run.")
+    ends_at = Field(Instant(), description="The last instant at which it may run.")
+    max_runs = Field(
+        Whole(1, MAX_RUNS), description="After this many started runs the job is COMPLETED."
+    )
+
+
+class CronSchedule(Document):
+    cron = Field(
+        String(),
+        required="is required, or every_seconds instead",
+        description="Five fields, six with leading seconds, or a macro such as @daily.",
+    )
+    timezone = Field(_Zone(), default=UTC_ZONE, description="An IANA name.")
+    dst_gap = Field(Choice(_DST_GAPS), default="run_after")
+    dst_overlap = Field(Choice(_DST_OVERLAPS), default="once")
+    starts_at = WindowDocument.starts_at
+    ends_at = WindowDocument.ends_at
+    max_runs = WindowDocument.max_runs
+
+
+class IntervalSchedule(Document):
+    every_seconds = Field(
+        Whole(1, MAX_EVERY_SECONDS),
+        required="is required, or cron instead",
+        description="Elapsed time since starts_at, or since creation.",
+    )
+    timezone = CronSchedule.timezone
+    starts_at = WindowDocument.starts_at
+    ends_at = WindowDocument.ends_at
+    max_runs = WindowDocument.max_runs
+
+
+class InstantSchedule(Document):
+    at = Field(
+        Instant(),
+        required="is required, or delay_seconds instead",
+        description="An instant in the past means now.",
+    )
+    timezone = CronSchedule.timezone
+
+
+class DelaySchedule(Document):
+    delay_seconds = Field(Whole(0, MAX_DELAY_SECONDS), required="is required, or at instead")
+    timezone = CronSchedule.timezone
+
+
+class ScheduleDocument(CronSchedule, IntervalSchedule, InstantSchedule, DelaySchedule):
+    """A schedule of any kind; the type of the job and the given fields decide which."""
+
+
+def render_schedule(schedule: Schedule, window: Window) -> dict[str, Any]:
+    match schedule:
+        case Once():
+            return InstantSchedule.render(schedule)
+        case Cron():
+            return CronSchedule.render(schedule, **WindowDocument.render(window))
+        case Every():
+            return IntervalSchedule.render(schedule, **WindowDocument.render(window))
+
+
 def read_timing(
-    reader: ObjectReader, job_type: JobType | None, problems: Problems, now: datetime, job_id: int
+    document: ScheduleDocument, job_type: JobType | None, now: datetime, job_id: int
 ) -> Timing | None:
     if job_type is None:  # already recorded as missing; inferred, so that the rest can be checked
-        once = reader.given("at") or reader.given("delay_seconds")
+        once = document.given("at") or document.given("delay_seconds")
         job_type = JobType.ONE_TIME if once else JobType.RECURRING
-    timezone = _read_timezone(reader)
+    timezone = document.timezone
     if job_type is JobType.ONE_TIME:
-        schedule = _read_once(reader, timezone, now)
-        reader.finish()
+        schedule = _read_once(document, timezone, now)
+        document.finish()
         return (schedule, Window()) if schedule else None
-    window = _read_window(reader)
-    recurring = _read_recurring(reader, timezone, window, now)
-    reader.finish()
+    window = _read_window(document)
+    recurring = _read_recurring(document, timezone, window, now)
+    document.finish()
     if recurring is None:
         return None
-    if not problems.touch(reader.path("cron"), reader.path("every_seconds")):
-        around = [reader.path(key) for key in ("timezone", "starts_at", "ends_at")]
+    problems = document.problems
+    if not problems.touch(document.path("cron"), document.path("every_seconds")):
+        around = [document.path(key) for key in ("timezone", "starts_at", "ends_at")]
         rest_is_sound = not problems.touch(*around)
-        _check_first_run(reader, recurring, window, now, job_id, rest_is_sound)
+        _check_first_run(document, recurring, window, now, job_id, rest_is_sound)
     return recurring, window
 
 
-def _read_timezone(reader: ObjectReader) -> str:
-    timezone = reader.string("timezone")
-    if timezone is None:
-        return UTC_ZONE
-    try:
-        load_zone(timezone)
-    except UnknownZone as error:
-        reader.wrong("timezone", "unknown_zone", error.reason)
-        return UTC_ZONE
-    # Only the default object itself is omitted when stored; an equal string would count as a
-    # change.
-    return UTC_ZONE if timezone == UTC_ZONE else timezone
-
-
-def _read_once(reader: ObjectReader, timezone: str, now: datetime) -> Once | None:
+def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once | None:
     for key in ("cron", "every_seconds"):
-        reader.forbid(key, "requires type RECURRING; a ONE_TIME job has at or delay_seconds")
-    for key in ("starts_at", "ends_at", "max_runs", "dst_gap", "dst_overlap"):
-        reader.forbid(key, RUNS_ONCE)
-    at = reader.instant("at")
-    delay = reader.whole("delay_seconds", 0, MAX_DELAY_SECONDS, None)
-    if reader.given("at") and reader.given("delay_seconds"):
-        reader.wrong("delay_seconds", "conflict", "cannot be combined with at; give one of the two")
-    elif not reader.given("delay_seconds"):
-        reader.require("at", "is required, or delay_seconds instead")
+        document.forbid(key, "requires type RECURRING; a ONE_TIME job has at or delay_seconds")
+    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap"):
+        document.forbid(key, RUNS_ONCE)
+    delayed = document.given("delay_seconds")
+    at = document.at if document.given("at") or not delayed else None
+    delay = document.delay_seconds if delayed else None
+    if delayed and document.given("at"):
+        message = "cannot be combined with at; give one of the two"
+        document.wrong("delay_seconds", "conflict", message)
     if at is not None and at < now - OLDEST_AT:
-        reader.wrong("at", "out_of_range", f"is more than {OLDEST_AT.days} days in the past")
+        document.wrong("at", "out_of_range", f"is more than {OLDEST_AT.days} days in the past")
     if delay is not None:
         at = now.astimezone(UTC) + timedelta(seconds=delay)
     return Once(at, timezone) if at is not None else None
 
 
-def _read_window(reader: ObjectReader) -> Window:
+def _read_window(document: ScheduleDocument) -> Window:
     window = Window(
-        starts_at=reader.instant("starts_at"),
-        ends_at=reader.instant("ends_at"),
-        max_runs=reader.whole("max_runs", 1, MAX_RUNS, None),
+        starts_at=document.starts_at, ends_at=document.ends_at, max_runs=document.max_runs
     )
     if window.starts_at and window.ends_at and window.ends_at <= window.starts_at:
-        reader.wrong("ends_at", "conflict", "must be later than starts_at")
+        document.wrong("ends_at", "conflict", "must be later than starts_at")
     return window
 
 
 def _read_recurring(
-    reader: ObjectReader, timezone: str, window: Window, now: datetime
+    document: ScheduleDocument, timezone: str, window: Window, now: datetime
 ) -> Cron | Every | None:
     for key in ("at", "delay_seconds"):
-        reader.forbid(key, "requires type ONE_TIME; a RECURRING job has cron or every_seconds")
-    cron = reader.string("cron")
-    seconds = reader.whole("every_seconds", 1, MAX_EVERY_SECONDS, None)
-    gap = reader.choice("dst_gap", _DST_GAPS, _DST_GAPS["run_after"])
-    overlap = reader.choice("dst_overlap", _DST_OVERLAPS, _DST_OVERLAPS["once"])
-    if reader.given("every_seconds"):
-        reader.forbid("cron", "cannot be combined with every_seconds; give one of the two")
+        document.forbid(key, "requires type ONE_TIME; a RECURRING job has cron or every_seconds")
+    by_interval = document.given("every_seconds")
+    cron = document.cron if document.given("cron") or not by_interval else None
+    seconds = document.every_seconds if by_interval else None
+    gap, overlap = document.dst_gap, document.dst_overlap
+    if by_interval:
+        document.forbid("cron", "cannot be combined with every_seconds; give one of the two")
         for key in ("dst_gap", "dst_overlap"):
-            reader.forbid(key, "does not apply to every_seconds, which counts elapsed time")
+            document.forbid(key, "does not apply to every_seconds, which counts elapsed time")
         anchor = _anchor(window, now)
         return Every(seconds, anchor, timezone) if seconds is not None else None
-    reader.require("cron", "is required, or every_seconds instead")
     return Cron(cron, timezone, gap, overlap) if cron is not None else None
 
 
@@ -127,7 +193,7 @@ def _anchor(window: Window, now: datetime) -> int:
 
 
 def _check_first_run(
-    reader: ObjectReader,
+    document: ScheduleDocument,
     schedule: Cron | Every,
     window: Window,
     now: datetime,
@@ -138,16 +204,16 @@ def _check_first_run(
     try:
         first = first_run(schedule, window, job_id, now)
     except InvalidRule as error:
-        reader.wrong("cron", "invalid_cron", f"{error.field}: {error.reason}")
+        document.wrong("cron", "invalid_cron", f"{error.field}: {error.reason}")
         return
     if first is not None or not rest_is_sound:
         return
     if window.ends_at is not None:
-        reader.wrong("ends_at", "never_runs", "is before the first run")
+        document.wrong("ends_at", "never_runs", "is before the first run")
     elif window.starts_at is not None:
-        reader.wrong("starts_at", "never_runs", "is after the last time that the rule matches")
+        document.wrong("starts_at", "never_runs", "is after the last time that the rule matches")
     else:
-        reader.wrong("cron", "never_runs", "matches only times in DST gaps of the time zone")
+        document.wrong("cron", "never_runs", "matches only times in DST gaps of the time zone")
 
 
 def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:

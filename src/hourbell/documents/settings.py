@@ -1,8 +1,11 @@
 """The documents of settings: tenants, queues and targets."""
 
-from hourbell.documents.policies import read_retry_policy
-from hourbell.documents.reader import LABEL, LABEL_IS, ObjectReader, Problems, read_object
-from hourbell.documents.render import render_retry_policy
+from typing import Any
+
+from hourbell.documents.fields import REQUIRED, Document, Field, Object
+from hourbell.documents.kinds import LABEL, LABEL_IS, Number, Whole
+from hourbell.documents.policies import RetryPolicyDocument, read_retry_policy, render_retry_policy
+from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.jobs import MAX_TIMEOUT_SECONDS
 from hourbell.model.limits import (
@@ -21,6 +24,51 @@ from hourbell.model.limits import (
 from hourbell.model.policies import Delivery, RetryPolicy
 
 
+class RateLimitDocument(Document):
+    per_second = Field(Number(MIN_RATE, MAX_RATE), required=REQUIRED)
+    burst = Field(
+        Whole(1, MAX_BURST),
+        description="Default: the tokens that accrue in 50 ms, rounded up; at least 1.",
+    )
+
+
+class LimitsDocument(Document):
+    max_concurrency = Field(
+        Whole(0, MAX_CONCURRENCY), description="Queued for a worker or running at once."
+    )
+    rate_limit = Field(Object(RateLimitDocument))
+
+
+class TenantSettingsDocument(LimitsDocument):
+    weight = Field(Number(1 / MAX_WEIGHT, MAX_WEIGHT), default=1.0)
+    max_jobs = Field(Whole(0, MAX_JOBS), description="Scheduled, paused, waiting or running.")
+    ledger_days = Field(
+        Whole(1, MAX_DAYS),
+        description="How long ended executions are kept; at most as long as the cell keeps them.",
+    )
+    dead_letter_days = Field(Whole(1, MAX_DAYS), description="How long dead letters are kept.")
+    audit_days = Field(
+        Whole(1, MAX_DAYS), description="How long entries of the audit trail are kept."
+    )
+
+
+class QueueSettingsDocument(LimitsDocument):
+    default_timeout_seconds = Field(Whole(1, MAX_TIMEOUT_SECONDS))
+    default_retry_policy = Field(Object(RetryPolicyDocument, "RetryPolicy"))
+
+
+def render_limits(limits: Limits) -> dict[str, Any]:
+    """The settings of a tenant, a queue or a target: the document that would set them."""
+    match limits:
+        case TenantSettings():
+            return TenantSettingsDocument.render(limits)
+        case QueueSettings():
+            retries = limits.default_retry_policy
+            shown = None if retries is None else render_retry_policy(retries)
+            return QueueSettingsDocument.render(limits, default_retry_policy=shown)
+    return LimitsDocument.render(limits)
+
+
 def check_label(name: object, path: str) -> None:
     """Raise InvalidInput if this is not a valid name of a tenant or a queue."""
     if not isinstance(name, str) or not LABEL.fullmatch(name):
@@ -30,69 +78,63 @@ def check_label(name: object, path: str) -> None:
 def check_retry_policy(policy: RetryPolicy, path: str) -> None:
     """Raise InvalidInput with all errors of a policy, under a path."""
     problems = Problems()
-    reader = read_object({path: render_retry_policy(policy)}, problems)
-    read_retry_policy(reader.inner(path), Delivery.AT_LEAST_ONCE, problems)
+    document = RetryPolicyDocument(render_retry_policy(policy), path + ".", problems)
+    read_retry_policy(document, Delivery.AT_LEAST_ONCE)
     problems.raise_if_any()
 
 
 def parse_tenant_settings(document: object) -> TenantSettings:
     """The complete settings of a tenant; omitted fields have their defaults."""
     problems = Problems()
-    reader = read_object(document, problems)
-    concurrency, rate = _read_limits(reader)
-    settings = TenantSettings(
-        max_concurrency=concurrency,
-        rate_limit=rate,
-        weight=reader.number("weight", 1 / MAX_WEIGHT, MAX_WEIGHT, 1.0),
-        max_jobs=reader.whole("max_jobs", 0, MAX_JOBS, None),
-        ledger_days=reader.whole("ledger_days", 1, MAX_DAYS, None),
-        dead_letter_days=reader.whole("dead_letter_days", 1, MAX_DAYS, None),
-        audit_days=reader.whole("audit_days", 1, MAX_DAYS, None),
+    settings = TenantSettingsDocument.open(document, problems)
+    read = TenantSettings(
+        max_concurrency=settings.max_concurrency,
+        rate_limit=_read_rate_limit(settings.rate_limit),
+        weight=settings.weight,
+        max_jobs=settings.max_jobs,
+        ledger_days=settings.ledger_days,
+        dead_letter_days=settings.dead_letter_days,
+        audit_days=settings.audit_days,
     )
-    reader.finish()
+    settings.finish()
     problems.raise_if_any()
-    return settings
+    return read
 
 
 def parse_queue_settings(document: object) -> QueueSettings:
     """The complete settings of a queue; omitted fields have their defaults."""
     problems = Problems()
-    reader = read_object(document, problems)
-    concurrency, rate = _read_limits(reader)
-    timeout = reader.whole("default_timeout_seconds", 1, MAX_TIMEOUT_SECONDS, None)
-    retries = reader.inner("default_retry_policy")
-    policy = None
-    if retries is not None:
-        policy = read_retry_policy(retries, Delivery.AT_LEAST_ONCE, problems)
-    reader.finish()
-    problems.raise_if_any()
-    return QueueSettings(
-        max_concurrency=concurrency,
-        rate_limit=rate,
-        default_timeout_seconds=timeout,
-        default_retry_policy=policy,
+    settings = QueueSettingsDocument.open(document, problems)
+    read = QueueSettings(
+        max_concurrency=settings.max_concurrency,
+        rate_limit=_read_rate_limit(settings.rate_limit),
+        default_timeout_seconds=settings.default_timeout_seconds,
+        default_retry_policy=read_retry_policy(retries, Delivery.AT_LEAST_ONCE)
+        if (retries := settings.default_retry_policy)
+        else None,
     )
+    settings.finish()
+    problems.raise_if_any()
+    return read
 
 
 def parse_limits(document: object) -> Limits:
     """The complete limits of a target."""
     problems = Problems()
-    reader = read_object(document, problems)
-    concurrency, rate = _read_limits(reader)
-    reader.finish()
+    limits = LimitsDocument.open(document, problems)
+    read = Limits(
+        max_concurrency=limits.max_concurrency, rate_limit=_read_rate_limit(limits.rate_limit)
+    )
+    limits.finish()
     problems.raise_if_any()
-    return Limits(max_concurrency=concurrency, rate_limit=rate)
+    return read
 
 
-def _read_limits(reader: ObjectReader) -> tuple[int | None, RateLimit | None]:
-    concurrency = reader.whole("max_concurrency", 0, MAX_CONCURRENCY, None)
-    inner = reader.inner("rate_limit")
-    if inner is None:
-        return concurrency, None
-    inner.require("per_second")
-    per_second = inner.number("per_second", MIN_RATE, MAX_RATE, None)
-    burst = inner.whole("burst", 1, MAX_BURST, None)
-    inner.finish()
+def _read_rate_limit(document: RateLimitDocument | None) -> RateLimit | None:
+    if document is None:
+        return None
+    per_second, burst = document.per_second, document.burst
+    document.finish()
     if per_second is None:
-        return concurrency, None
-    return concurrency, RateLimit(per_second) if burst is None else RateLimit(per_second, burst)
+        return None
+    return RateLimit(per_second) if burst is None else RateLimit(per_second, burst)

@@ -18,7 +18,6 @@ FATES = (
 )
 
 SCHEDULED, PAUSED, COMPLETED, CANCELLED = range(4)  # of jobs.status
-FATE_CANCELLED = 2  # of ledger.status
 
 AWAITING_SESSION = 0  # of leased.session: the target has accepted the execution
 

@@ -19,7 +19,7 @@ a replay of a DEAD execution starts a new life under the same id, and the ledger
 the first.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +29,9 @@ import msgspec
 CIRCUIT_OPEN = "circuit_open"  # the host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # the worker cannot decrypt the secrets
 TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
+
+MOST_ERROR_CHARACTERS = 4_000  # of the message of a failure
+MOST_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
 
 
 class ExecutionStatus(StrEnum):
@@ -138,10 +141,14 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     tenant_id: str
     attempt: int  # 1 for the first
     fence: int  # passed to the handler and the target, and returned with the outcome
-    scheduled_for: datetime
+    scheduled_epoch: float  # seconds since 1970: many handlers never ask for the datetime
     deadline_in_seconds: float | None  # from the claim; no attempt may run longer than this
     spec: bytes | str  # the job as stored; the worker decodes the JobSpec in it
     start_in_seconds: float = 0.0  # from the claim; a rate limit forbids an earlier start
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return datetime.fromtimestamp(self.scheduled_epoch, UTC)
 
 
 class Succeeded(msgspec.Struct, frozen=True, tag_field="outcome", tag="succeeded"):

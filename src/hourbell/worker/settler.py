@@ -1,5 +1,8 @@
 """Settle outcomes in batches: those that arrive during a settle, or just after it, form the next.
 
+While a settle is under way, a second one starts only with a large batch: it keeps a worker of many
+short executions from waiting for one statement at a time, and does not cut small batches smaller.
+
 After a lost answer the same batch is sent again, as often as necessary. Outcomes that were settled
 the first time are then refused, which is equally good.
 """
@@ -21,6 +24,7 @@ log = structlog.get_logger()
 
 GATHER_SECONDS = 0.005  # wait for more after a settle: a large batch costs little more than a small
 _FEW = 100
+_MANY = 500  # outcomes that a second settle does not leave to the next one
 
 
 class Settler:
@@ -29,9 +33,11 @@ class Settler:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._waiting: list[Settlement] = []
-        self._more = asyncio.Event()
+        self._more = asyncio.Event()  # something waits
+        self._much = asyncio.Event()  # at least _MANY wait
         self._idle = asyncio.Event()
         self._idle.set()
+        self._under_way = 0  # batches
         self.session: Session | None = None
 
     def put(self, settlement: Settlement) -> None:
@@ -39,10 +45,15 @@ class Settler:
             self._idle.clear()
             self._more.set()
         self._waiting.append(settlement)
+        if len(self._waiting) == _MANY:
+            self._much.set()
 
     def forget(self) -> None:
         """Drop pending outcomes: the session is lost, so none would be accepted."""
         self._waiting.clear()
+        self._mark()
+        if not self._under_way:
+            self._idle.set()
 
     async def drained(self) -> None:
         """Wait until everything is settled."""
@@ -50,16 +61,27 @@ class Settler:
 
     async def run(self, settled: Callable[[Sequence[Settlement]], None]) -> None:
         """Settle until cancelled; `settled` is called with what is recorded or refused."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run(self._more, settled))
+            group.create_task(self._run(self._much, settled))
+
+    async def _run(
+        self, enough: asyncio.Event, settled: Callable[[Sequence[Settlement]], None]
+    ) -> None:
+        """Settle what waits, one batch after the other, whenever it is enough."""
         settled_at = 0.0
         while True:
-            await self._more.wait()
+            await enough.wait()
             if len(self._waiting) < _FEW and time.monotonic() - settled_at < GATHER_SECONDS:
                 await asyncio.sleep(GATHER_SECONDS)
             batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
-            if not self._waiting:
-                self._more.clear()
+            self._mark()
             if batch:
-                refused = await settle_whole(self._settle, batch)
+                self._under_way += 1
+                try:
+                    refused = await settle_whole(self._settle, batch)
+                finally:
+                    self._under_way -= 1
                 if refused:
                     log.warning(
                         "outcomes refused",  # settled before, or the claim was lost
@@ -67,8 +89,15 @@ class Settler:
                     )
                 settled(batch)
                 settled_at = time.monotonic()
-            if not self._waiting:
+            if not self._waiting and not self._under_way:
                 self._idle.set()
+
+    def _mark(self) -> None:
+        """After some were taken: what is left may not be enough any more."""
+        if not self._waiting:
+            self._more.clear()
+        if len(self._waiting) < _MANY:
+            self._much.clear()
 
     async def _settle(self, batch: Sequence[Settlement]) -> Sequence[int]:
         """Retry until the batch is settled, the session lost, or the content rejected."""

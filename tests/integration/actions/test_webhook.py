@@ -24,16 +24,26 @@ from hourbell.actions import Run, webhook
 from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
-from hourbell.engine.life.outcomes import MOST_RESULT_BYTES, settlement
+from hourbell.engine.life.outcomes import settlement
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
-from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Released, Succeeded
+from hourbell.model.executions import (
+    MOST_RESULT_BYTES,
+    Accepted,
+    Claimed,
+    Failed,
+    Outcome,
+    Released,
+    Succeeded,
+)
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import JobSpec, WebhookAction
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.secrets import Secret, new_signing_secret
 
 NOW = 1_800_000_000.7
-CLAIMED = Claimed(7 << 22, 5 << 22, "acme", 2, 41, datetime(2027, 1, 1, tzinfo=UTC), None, b"")
+CLAIMED = Claimed(
+    7 << 22, 5 << 22, "acme", 2, 41, datetime(2027, 1, 1, tzinfo=UTC).timestamp(), None, b""
+)
 
 Sends = Callable[..., Awaitable[Outcome]]
 

@@ -12,8 +12,9 @@ from hourbell.api import auth
 from hourbell.api.app import ROUTES, create_app
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.remote import RemoteWorkers
+from hourbell.documents.keys import NewKey
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, NewKey, create_key
+from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, create_key
 from hourbell.engine.operations.idempotency import Write
 from hourbell.security.access import KeyRole
 from integration.api.client import KEY_RING, KEYS, Client, answers, bearing, made, one_time

@@ -8,11 +8,10 @@ import pytest
 
 from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
+from hourbell.documents.dead_letters import Bulk, LetterFilter
 from hourbell.engine.core import Engine
 from hourbell.engine.operations import dead_letters
 from hourbell.engine.operations.dead_letters import (
-    Bulk,
-    LetterFilter,
     get_letter,
     list_letters,
     replay_letters,

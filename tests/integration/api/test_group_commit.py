@@ -9,7 +9,9 @@ import pytest
 
 from hourbell.engine import core
 from hourbell.engine.core import Engine
-from hourbell.engine.life import create
+from hourbell.engine.life.create import single
+from hourbell.engine.life.create.request import CreateContext, CreateRequest
+from hourbell.engine.life.create.store import LockTimeouts
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.jobs import NewJob
@@ -110,7 +112,7 @@ async def test_what_somebody_holds_delays_no_stranger(
     api: Client, engine: Engine, database: str, what: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        create, "_ALONE", create._Patience(5_000, 5_000)
+        single, "_ALONE", LockTimeouts(5_000, 5_000)
     )  # longer than a slow machine needs for 120
     insert, wanting = HELD[what]
     await api.created(one_time())
@@ -204,17 +206,17 @@ async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Eng
 async def test_an_error_of_ours_about_one_harms_no_other(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    read = create.Seen.parse
+    read = CreateContext.parse
 
-    def fail_for_some(self: create.Seen, asked: create.Asked, job_id: int) -> NewJob:
-        job = read(self, asked, job_id)
+    def fail_for_some(self: CreateContext, request: CreateRequest, job_id: int) -> NewJob:
+        job = read(self, request, job_id)
         if job.name == "unlucky":
             raise ZeroDivisionError
         if job.name == "cannot be encoded":
             return msgspec.structs.replace(job, concurrency_limit=2**40)
         return job
 
-    monkeypatch.setattr(create.Seen, "parse", fail_for_some)
+    monkeypatch.setattr(CreateContext, "parse", fail_for_some)
     names = [*("good" for _ in range(20)), "unlucky", "cannot be encoded"]
     answers = await asyncio.gather(*(api.post(JOBS, one_time(name=name)) for name in names))
     assert [answer.status for answer in answers] == [201] * 20 + [500] * 2

@@ -13,8 +13,7 @@ import pytest
 
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.batch import create_batch
-from hourbell.engine.life.create import create_job
+from hourbell.engine.life.create import create_batch, create_job
 from hourbell.engine.operations.change import delete_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant

@@ -6,10 +6,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
 from hourbell.engine.operations import secrets as secrets_module
 from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.operations.secrets import NewSecret, StoredSecrets, reseal, set_secret
+from hourbell.engine.operations.secrets import StoredSecrets, reseal, set_secret
 from hourbell.model.errors import IdempotencyKeyReused, NoSecretKeys, StoreUnavailable
 from hourbell.security.sealing import KeyRing
 from integration.api.client import KEY_RING, Client

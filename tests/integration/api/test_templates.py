@@ -214,7 +214,7 @@ class Known:
 
 
 def run_of(action: WebhookAction, engine_now: Any) -> Run:
-    claimed = Claimed(1, 1, "default", 1, 1, engine_now, None, "")
+    claimed = Claimed(1, 1, "default", 1, 1, engine_now.timestamp(), None, "")
     return Run(claimed, JobSpec(name="n", action=action), 10.0)
 
 

@@ -44,6 +44,7 @@ from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
 from hourbell.store.function_set import connect
 from hourbell.worker.runtime import Worker, WorkerSettings
+from uncommitted import POINTS, UncommittedDatabase
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = PAT
 async def open_engine(
     dsn: str, times: Times = TIMES, connections: int = 10
 ) -> AsyncIterator[Engine]:
-    database = await Database.open(dsn, connections)
+    database = await UncommittedDatabase.open(dsn, connections)
     try:
         yield Engine(database, DatabaseClock(database), times)
     finally:
@@ -87,7 +88,7 @@ async def open_engine(
 @contextlib.asynccontextmanager
 async def standing(point: str, call: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
     """Within it, the call stands at this failpoint; at its end it goes on, and ends."""
-    with held(point) as hold:
+    with held(point, names=POINTS) as hold:
         running = asyncio.create_task(call)
         try:
             await hold.reached()

@@ -12,7 +12,7 @@ import pytest
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.batch import create_batch, create_one_time_jobs
+from hourbell.engine.life.create import create_batch, create_one_time_jobs
 from hourbell.engine.life.crowds import Crowds
 from hourbell.engine.life.retain import keep_house
 from hourbell.engine.operations.idempotency import Write

@@ -19,7 +19,7 @@ from hourbell.actions.task import Context
 from hourbell.dispatch import Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_tenant

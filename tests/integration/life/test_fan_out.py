@@ -40,6 +40,7 @@ from integration.life.support import (
     standing,
     travel,
 )
+from uncommitted import UNCOMMITTED
 
 MINUTE, NEXT_MINUTE = at("10:01"), at("10:02")
 SUCCEEDED_ONCE = [Fate(MINUTE, "SUCCEEDED")]
@@ -299,7 +300,7 @@ async def test_what_ran_between_the_moment_of_an_update_and_its_commit_is_not_ru
     claimed = await hand.claim_all()  # before the update could take it back
     await travel(still, at("10:01:59"))
     update = update_job(still, job.job_id, {"name": "new"}, Write())
-    async with standing("update.before_commit", update):
+    async with standing(UNCOMMITTED, update):
         await travel(still, at("10:02:02"))
         await hand.succeed(claimed)
     await run_through(still, "10:02:03")

@@ -385,7 +385,7 @@ def hang(payload, context):
 
 async def main():
     runner = TaskRunner({"hang": hang})
-    claimed = Claimed(1, 1, "default", 1, 1, datetime.now(UTC), None, b"")
+    claimed = Claimed(1, 1, "default", 1, 1, datetime.now(UTC).timestamp(), None, b"")
     running = asyncio.create_task(runner.run(TaskAction(name="hang"), Run(claimed, None, 1.0)))
     await asyncio.to_thread(hangs.wait)
     running.cancel()

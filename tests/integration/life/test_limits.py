@@ -320,7 +320,7 @@ async def test_a_key_is_free_when_the_job_that_took_it_meanwhile_is_deleted(stil
     async with in_transaction(still) as somebody:
         await somebody.database.fetch("select from hourbell.jobs for no key update")
         deleting = asyncio.create_task(delete_job(still, job.job_id, Write()))  # by the time of now
-        await somebody_waits(still, "for no key update of j")
+        await somebody_waits(still, "change_job")
         await travel(still, at("10:01:00"))
         await admit_all(still)  # it is due, takes its key, and waits for the queue
     await deleting

@@ -364,7 +364,7 @@ async def test_an_update_does_not_revive_a_job_that_has_had_its_last_run_meanwhi
         "update hourbell.jobs set status = 2 where id = $1", job.job_id
     )  # as the claim of its last run does
     change = asyncio.create_task(update_job(still, job.job_id, {"name": "other"}, Write()))
-    await somebody_waits(still, "jobs")
+    await somebody_waits(still, "change_job")
     await transaction.commit()
     await connection.close()
     with pytest.raises(Conflict):

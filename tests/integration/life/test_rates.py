@@ -12,7 +12,7 @@ import pytest
 from hourbell.actions import Run
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.engine.life.batch import create_one_time_jobs
+from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
@@ -287,7 +287,9 @@ class Crowd:
         return len(claimed)
 
     async def _cancel_some(self) -> None:
-        rows = await self._engine.database.fetch("select id from hourbell.rate_reservations order by id")
+        rows = await self._engine.database.fetch(
+            "select id from hourbell.rate_reservations order by id"
+        )
         for row in self._chosen.sample(rows, min(len(rows), 3)):
             with contextlib.suppress(Conflict, NotFound):
                 await cancel_execution(self._engine, row["id"], Write())

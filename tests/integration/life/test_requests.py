@@ -35,6 +35,7 @@ from integration.life.support import (
     standing,
     travel,
 )
+from uncommitted import UNCOMMITTED
 
 CANCELLED = {"CANCELLED(cancelled)": 1}
 
@@ -289,16 +290,18 @@ async def test_deleting_a_job_that_is_on_its_way_is_noted(still: Engine) -> None
     assert tuple(row.values()) == ("somebody", "delete")
 
 
-@pytest.mark.parametrize("take", [delete_job, cancel_execution])
+@pytest.mark.parametrize(
+    ("take", "statement"), [(delete_job, "change_job"), (cancel_execution, "cancel_execution")]
+)
 async def test_what_is_taken_back_while_it_is_being_moved_is_taken_back(
-    still: Engine, take: object
+    still: Engine, take: object, statement: str
 ) -> None:
     at_first = {"at": (START + timedelta(days=20)).isoformat()}
     job = await create(still, one_time(schedule=at_first))
     later = {"schedule": {"at": (START + timedelta(days=21)).isoformat()}}
-    async with standing("update.before_commit", update_job(still, job.job_id, later, Write())):
+    async with standing(UNCOMMITTED, update_job(still, job.job_id, later, Write())):
         taking = asyncio.create_task(take(still, job.job_id, Write()))  # type: ignore[operator]
-        await somebody_waits(still, "due")
+        await somebody_waits(still, statement)
     await taking
     assert (await get_job(still, job.job_id)).status is JobStatus.CANCELLED
     assert await place_of(still, job.job_id) == []

@@ -63,6 +63,7 @@ from integration.life.support import (
     standing,
     travel,
 )
+from uncommitted import POINTS, UNCOMMITTED
 
 BOUND_SECONDS = 3.0  # of each verb; they take milliseconds
 _J = queries("jobs")
@@ -163,8 +164,7 @@ async def test_a_change_of_a_recurring_job_that_stops_holds_up_nobody(
     }
     if name == "resume":
         await pause_job(still, job.job_id, Write())
-    point = "update" if name == "reschedule" else name
-    async with standing(f"{point}.before_commit", operations[name]()):
+    async with standing(UNCOMMITTED, operations[name]()):
         await others.go_on("10:01:01")
         await others.go_on("10:01:25")  # past its start deadline
         await others.go_on("10:02:01")
@@ -180,9 +180,7 @@ async def test_a_change_that_stops_holds_up_no_claim_of_a_job_whose_runs_are_cou
     await plan_all(still)
     await travel(still, at("10:01:01"))
     await admit_all(still)  # its run is ready
-    async with standing(
-        "update.before_commit", update_job(still, counted.job_id, {"name": "new"}, Write())
-    ):
+    async with standing(UNCOMMITTED, update_job(still, counted.job_id, {"name": "new"}, Write())):
         await others.go_on("10:01:05")
         assert [fate.status for fate in await history(still, counted.job_id)] == ["live"]
     await others.go_on("10:01:10")
@@ -208,7 +206,7 @@ async def test_a_change_of_a_waiting_one_time_job_that_stops_holds_up_nobody(
         "run": lambda: run_now(still, job.job_id, Write()),
         "cancel": lambda: cancel_execution(still, job.job_id, Write()),
     }
-    async with standing(f"{name}.before_commit", operations[name]()):
+    async with standing(UNCOMMITTED, operations[name]()):
         await others.go_on("10:00:41")  # it is due
         await others.go_on("10:00:51")  # it should have started
         await others.go_on("10:01:01")  # it should have finished
@@ -243,7 +241,7 @@ async def test_cancelling_a_parked_run_and_stopping_holds_up_neither_settle_nor_
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    async with standing("cancel.before_commit", cancel_execution(still, parked, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, parked, Write())):
         await others.go_on("10:03:01")  # the next run of the job wants the place of the parked one
         async with asyncio.timeout(BOUND_SECONDS):
             assert not await hand.succeed(first)  # and this one frees it
@@ -266,7 +264,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    with held("cancel.before_commit") as hold:
+    with held(UNCOMMITTED, names=POINTS) as hold:
         cancelling = asyncio.create_task(cancel_execution(still, parked, Write()))
         await hold.reached()
         await hand.succeed(first)
@@ -280,9 +278,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
 async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engine) -> None:
     job, hand, first = await a_run_under_way(still, "replace")
     others = await Bystanders.present(still)
-    async with standing(
-        "cancel.before_commit", cancel_execution(still, first[0].execution_id, Write())
-    ):
+    async with standing(UNCOMMITTED, cancel_execution(still, first[0].execution_id, Write())):
         await others.go_on("10:02:01")  # the gate wishes to cancel it, too
         assert list((await hand.beat(first)).unwanted) == [first[0].execution_id]
         async with asyncio.timeout(BOUND_SECONDS):
@@ -314,7 +310,7 @@ async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
     # Making a partition needs the whole table for itself; who stands in line for that stops all.
     others = await Bystanders.present(still)
     job = await create(still, one_time(schedule={"delay_seconds": 3600}))
-    async with standing("cancel.before_commit", cancel_execution(still, job.job_id, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, job.job_id, Write())):
         await travel(still, at("10:00:50"))
         house = asyncio.create_task(
             keep_house(still, None, await still.clock.now() + timedelta(days=400))
@@ -339,7 +335,7 @@ async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(
         at("10:01"),
     )
     hand = await Hand.opened(still)
-    async with standing("cancel.before_commit", cancel_execution(still, ahead, Write())):
+    async with standing(UNCOMMITTED, cancel_execution(still, ahead, Write())):
         async with asyncio.timeout(5):
             assert len(await hand.claim()) == 1
 
@@ -382,7 +378,7 @@ async def test_a_change_and_the_end_of_a_membership_do_not_deadlock(
     now = await engine.clock.now()
     await end_memberships(engine, None, now)
     async with asyncio.timeout(5):
-        await connection.execute(_J["end_member"], job, now)
+        await connection.execute("select hourbell.end_planning($1, $2)", now, job)
 
 
 async def test_waiting_for_a_stopped_client_leaves_connections_for_others(database: str) -> None:
@@ -427,7 +423,9 @@ async def test_a_client_that_stops_over_the_head_of_a_key_does_not_stop_the_key(
     await admit_all(still)
     [head] = await queued(still, 1, concurrency_key="k")
     async with in_transaction(still) as somebody:
-        assert await somebody.database.value("select hourbell.remove_waiting(array[$1::bigint])", head)
+        assert await somebody.database.value(
+            "select hourbell.remove_waiting(array[$1::bigint])", head
+        )
         await travel(still, START + SECOND)
         await admit_all(still)
         [second] = await queued(still, 1, concurrency_key="k")

@@ -346,7 +346,7 @@ async def test_a_job_that_wants_to_try_again_is_not_paused(still: Engine) -> Non
     spec = decode_spec(
         msgspec.json.encode(one_time(retry_policy={"retryable": ["http_410"]}) | {"schedule": None})
     )
-    claimed = Claimed(1, 1, "t", 1, 1, START, None, b"")
+    claimed = Claimed(1, 1, "t", 1, 1, START.timestamp(), None, b"")
     failure = Failed("gone", "http_410", final=True, gone=True)
     assert settlement(claimed, spec, failure, 0, 0, None).kind != GONE
 

@@ -55,7 +55,9 @@ async def made(engine: Engine, task: str, count: int = 1, **fields: object) -> s
 
 async def is_mixed(engine: Engine) -> bool:
     return bool(
-        await engine.database.value("select exists (select from hourbell.queue_workers where mixed)")
+        await engine.database.value(
+            "select exists (select from hourbell.queue_workers where mixed)"
+        )
     )
 
 

@@ -281,7 +281,9 @@ async def test_an_execution_lost_and_claimed_again_by_the_same_worker_runs_again
     async with running_one(engine, work) as (worker, number):
         # As when its deadline was moved: it leaves the worker and comes back, the session stays.
         await engine.database.value(
-            "select hourbell.release_executions($1, $2, hourbell.clock())", worker.session.id, [number]
+            "select hourbell.release_executions($1, $2, hourbell.clock())",
+            worker.session.id,
+            [number],
         )
         await work.was_cancelled()
         await admit_all(engine)
@@ -310,6 +312,23 @@ async def test_an_outcome_that_comes_too_late_does_not_end_the_hold_on_its_next_
         work.let_go.set()
         await ended(engine, number)
     assert [context.attempt for context in work.started] == [1, 2]
+
+
+async def test_many_outcomes_do_not_wait_for_a_settle_that_is_under_way(engine: Engine) -> None:
+    """A batch has 2,000 at most, so at least 1,000 are left for the second settle."""
+    await fill(engine, 3_000)
+
+    async def recorded() -> bool:
+        return await engine.database.value("select count(*) >= 500 from hourbell.ledger")
+
+    with held("settle.before_commit") as settling:
+        async with working(engine, slots=3_000):
+            await admit_all(engine)
+            await settling.reached()
+            await eventually(recorded)
+            settling.release()
+    assert await places(engine) == {}
+    assert await fates(engine) == {"SUCCEEDED": 3_000}
 
 
 async def beats(engine: Engine, worker: Worker, number: int) -> None:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from conftest import DatabaseMaker
 from hourbell.store.database import Database
 from simulation.simulation import not_waiting_for_the_disk
+from uncommitted import UncommittedDatabase
 
 Runs = Callable[[Callable[[Database], Awaitable[None]]], None]
 
@@ -34,4 +35,4 @@ async def _work(work: Callable[[Database], Awaitable[None]], database: Database)
 
 async def _open(dsn: str) -> Database:
     await not_waiting_for_the_disk(dsn)
-    return await Database.open(dsn, connections=6)
+    return await UncommittedDatabase.open(dsn, connections=6)

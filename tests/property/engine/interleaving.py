@@ -11,6 +11,7 @@ What happened is kept as a `History`, for the judge of the simulation.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,15 +38,15 @@ from hourbell.engine.views.jobs import get_job
 from hourbell.failpoints import FailpointError
 from hourbell.model.errors import Conflict, InvalidInput, JobNotActive
 from hourbell.model.executions import ExecutionStatus
+from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.jobs import Job
 from hourbell.store.database import Database
 from hourbell.store.function_set import connect
 from hourbell.testing.clock import VirtualClock
-from simulation.history import (
-    Cancel,
-    Change,
+from simulation.recorder import Recorder
+from uncommitted import CHANGES, POINTS, UNCOMMITTED
+from verify.history import (
     Claim,
-    Document,
     History,
     Planned,
     SessionOpened,
@@ -53,7 +54,7 @@ from simulation.history import (
     Settle,
     Silenced,
 )
-from simulation.simulation import read_the_end
+from verify.promise import Document
 
 BEGINNING = datetime(2027, 3, 13, 12, 0, 30, tzinfo=UTC)
 TIMES = Times(horizon_seconds=150, grace_seconds=100, lease_seconds=600)
@@ -131,13 +132,8 @@ class Interleaving:
         self._stopped: list[tuple[Owned | None, Stopped]] = []
         self._chunk: tuple[asyncpg.Connection, Any] | None = None
         self.now = BEGINNING
-        self.history = History(
-            grace=TIMES.grace,
-            horizon=TIMES.horizon,
-            lease=TIMES.lease,
-            crash_limit=2 + TIMES.max_crashes,  # two in company, the others alone
-            led=False,
-        )
+        self._numbers = itertools.count(1)  # of the jobs that were asked for
+        self._recorder = Recorder(0, BEGINNING)
 
     @classmethod
     async def begin(cls, database: Database) -> Interleaving:
@@ -183,8 +179,7 @@ class Interleaving:
             await self._do_advance(1, 0)
             await self._lose_worker_when_idle()
         await planning.end_memberships(self._engine, None, self.now)
-        await read_the_end(self._database, self.history, self.now)
-        return self.history
+        return await self._recorder.finish(self._database, self.now)
 
     # Time.
 
@@ -196,18 +191,19 @@ class Interleaving:
 
     async def _do_create(self, one: int, other: int) -> None:
         document: Document = {
-            "name": "job",
+            "name": f"job {next(self._numbers)}",
             "type": "RECURRING",
             "schedule": {"cron": _CRONS[one % 4 == 3]},
             "action": {"type": "TASK", "name": "work"},
             "misfire_policy": ("skip", "latest", "all")[one % 3],
             "overlap_policy": ("allow", "allow", "forbid", "queue_one", "replace")[one % 5],
-            "retry_policy": {"delays_seconds": [10, 60]},
+            "retry_policy": {"delays_seconds": [10, 60], "non_retryable": ["Broken"]},
         }
 
         def answered(job: Any) -> None:
             self._jobs.append(Owned(job.job_id, document))
-            self._note(job.created_at, asked_at, job.job_id, "create", document)
+            self._recorder.create(job, document, asked_at, self.now)
+            self._plans()
 
         asked_at = self.now
 
@@ -284,7 +280,7 @@ class Interleaving:
         number = rows[one % len(rows)]["id"]
         seen = await cancel_execution(self._engine, number, Write())
         ended = seen.status is ExecutionStatus.CANCELLED
-        self.history.events.append(Cancel(self.now, self.now, number, ended))
+        self._recorder.cancel(seen.job_id, number, ended, self.now, self.now)
 
     def _choose(self, one: int, *states: str) -> Owned | None:
         found = [job for job in self._jobs if job.state in states and not job.changing]
@@ -299,12 +295,14 @@ class Interleaving:
         how: int,
         call: Callable[[], Awaitable[Any]],
     ) -> None:
-        asked_at = self.now
+        asked_at, before = self.now, owned.document
 
         def answered(job: Any) -> None:
             if job.updated_at >= asked_at:  # otherwise it was as wished already
+                patch = {key: document[key] for key in document if document[key] != before.get(key)}
                 owned.document, owned.state = document, state
-                self._note(job.updated_at, asked_at, owned.job, operation, document)
+                self._recorder.change(operation, job, patch, asked_at, self.now)
+                self._plans()
 
         await self._change(owned, operation, call, answered, how)
 
@@ -326,7 +324,10 @@ class Interleaving:
             await self._call(call, answered, joins=way == "whole")
             return
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(f"{operation}.{way}"))
+        point = f"{operation}.{way}"
+        if way == "before_commit" and operation in CHANGES:
+            point = UNCOMMITTED
+        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
         task = asyncio.ensure_future(call())
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -372,29 +373,27 @@ class Interleaving:
         if owned is not None:
             owned.changing = False
 
-    def _note(
-        self, at: datetime, asked_at: datetime, job: int, operation: str, document: Document
-    ) -> None:
-        change = Change(at, asked_at, self.now, job, operation, document)
-        self.history.events += [change, Planned(self.now)]
+    def _plans(self) -> None:
+        """Somebody plans or joins now."""
+        self._recorder.steps.append(Planned(self.now.timestamp()))
 
     # The planner, whole and in pieces.
 
     async def _do_join(self, one: int, other: int) -> None:
         if self._chunk is None:
-            self.history.events.append(Planned(self.now))
+            self._plans()
             await join_left_over(self._engine, self.now)
 
     async def _do_plan(self, one: int, other: int) -> None:
         if self._chunk is None:
-            self.history.events.append(Planned(self.now))
+            self._plans()
             while await planning.plan(self._engine, None, self.now):
                 pass
             await planning.end_memberships(self._engine, None, self.now)
 
     async def _do_open(self, one: int, other: int) -> None:
         if self._chunk is None:
-            self.history.events.append(Planned(self.now))
+            self._plans()
             await planning._open_fires(self._engine, None, self.now)
 
     async def _do_end(self, one: int, other: int) -> None:
@@ -433,12 +432,16 @@ class Interleaving:
     async def _claim(self, limit: int) -> None:
         if self._session is None:
             self._session = await self._dispatch.open("worker", ("default",), 100)
-            self.history.events.append(SessionOpened(self.now, self._session.id))
+            self._recorder.steps.append(SessionOpened(self.now.timestamp(), self._session.id))
         session = self._session
         heard = await self._dispatch.heartbeat(session, list(self._running), self._claims)
-        self.history.events.append(
+        self._recorder.steps.append(
             SessionRenewed(
-                self.now, session.id, frozenset(self._running), self._claims, frozenset(heard.lost)
+                self.now.timestamp(),
+                session.id,
+                frozenset(map(execution_text, self._running)),
+                self._claims,
+                frozenset(map(execution_text, heard.lost)),
             )
         )
         for lost in heard.lost:
@@ -447,14 +450,14 @@ class Interleaving:
         for claimed in await self._dispatch.claim(session, self._claims, limit):
             number = claimed.execution_id
             self._running[number] = claimed.fence
-            self.history.events.append(
+            self._recorder.steps.append(
                 Claim(
-                    self.now,
+                    self.now.timestamp(),
                     session.id,
                     self._claims,
-                    number,
-                    claimed.job_id,
-                    claimed.scheduled_for,
+                    execution_text(number),
+                    job_text(claimed.job_id),
+                    claimed.scheduled_for.timestamp(),
                     claimed.attempt,
                     claimed.fence,
                 )
@@ -475,15 +478,22 @@ class Interleaving:
                 kind = DEAD
             else:
                 delay = float((10, 60)[attempt - 1])
-        if kind == CANCELLED and not any(
-            isinstance(event, Cancel) and event.execution == number for event in self.history.events
-        ):
+        if kind == CANCELLED and number not in self._recorder.cancelled:
             kind = SUCCEEDED
         reason = {DEAD: "non_retryable", CANCELLED: "cancelled"}.get(kind)
         batch = [Settlement(number, fence, kind, delay_seconds=delay, reason=reason)]
         refused = await self._dispatch.settle(self._session, batch)
-        self.history.events.append(
-            Settle(self.now, self._session.id, number, fence, kind, not refused, delay, reason)
+        self._recorder.steps.append(
+            Settle(
+                self.now.timestamp(),
+                self._session.id,
+                execution_text(number),
+                fence,
+                kind,
+                not refused,
+                delay,
+                reason,
+            )
         )
 
     async def _do_work(self, one: int, other: int) -> None:
@@ -495,25 +505,28 @@ class Interleaving:
 
     async def _do_settle_stale(self, one: int, other: int) -> None:
         """Somebody who held it once reports an outcome."""
+        running = {execution_text(number): fence for number, fence in self._running.items()}
         claims = [
-            event
-            for event in self.history.events
-            if isinstance(event, Claim) and self._running.get(event.execution) != event.fence
+            step
+            for step in self._recorder.steps
+            if isinstance(step, Claim) and running.get(step.execution_id) != step.fence
         ]
         # Rather what is held again than what has ended.
-        claims.sort(key=lambda claim: claim.execution in self._running)
+        claims.sort(key=lambda claim: claim.execution_id in running)
         if not claims or self._session is None:
             return
         old = claims[-1 - one % len(claims)]
-        batch = [Settlement(old.execution, old.fence, SUCCEEDED)]
-        refused = await self._dispatch.settle(self._session, batch)
-        assert list(refused) == [old.execution]
+        number = parse_execution_id(old.execution_id)
+        refused = await self._dispatch.settle(
+            self._session, [Settlement(number, old.fence, SUCCEEDED)]
+        )
+        assert list(refused) == [number]
 
     async def _do_lose_worker(self, one: int, other: int) -> None:
         """The worker dies, and its lease runs out."""
         if self._session is None:
             return
-        self.history.events.append(Silenced(self.now, self._session.id))
+        self._recorder.steps.append(Silenced(self.now.timestamp(), self._session.id))
         self._session, self._running, self._claims = None, {}, 0
         self.now += TIMES.lease
         await self._clock.set(self.now)

@@ -17,8 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.batch import Refused, create_batch
-from hourbell.engine.life.create import create_job
+from hourbell.engine.life.create import Refused, create_batch, create_job
 from hourbell.engine.operations.change import delete_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hourbell.documents.changes import parse_changes
 from hourbell.documents.jobs import parse_new_job
-from hourbell.documents.reader import MAX_PROBLEMS
+from hourbell.documents.problems import MAX_PROBLEMS
 from hourbell.documents.render import render_job
 from hourbell.documents.schedules import first_run
 from hourbell.model.errors import InvalidInput

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourbell.documents.jobs import parse_new_job
-from hourbell.documents.reader import MAX_PROBLEMS
+from hourbell.documents.problems import MAX_PROBLEMS
 from hourbell.documents.schedules import first_run, timetable_of
 from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import JobType, NewJob, TaskAction, WebhookAction

@@ -1,4 +1,4 @@
-"""named: check that the secrets which jobs and monitors name exist, before storing them.
+"""Check that the secrets which jobs and monitors name exist, before storing them.
 
 Jobs that name none cost nothing; those of a group or a batch are looked up together, each name
 once.
@@ -6,7 +6,8 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, InvalidInput
@@ -15,6 +16,8 @@ from hourbell.security.secrets import MAX_OF_REQUEST, required_secrets
 from hourbell.store.queries import queries
 
 _Q = queries("secrets")
+
+K = TypeVar("K")
 
 Required = Mapping[str, Collection[str]]  # names of secrets by the path of the field
 
@@ -25,38 +28,44 @@ class NamedSecrets:
     def __init__(self) -> None:
         self._exists: dict[tuple[str, str], bool] = {}
 
-    async def look_up(self, engine: Engine, required: Iterable[tuple[str, Required]]) -> None:
-        """Look up required secrets that are not known yet, in at most one statement."""
-        wanted = {
+    async def missing(
+        self, engine: Engine, required: Mapping[K, tuple[str, Required]]
+    ) -> dict[K, InvalidInput]:
+        """For each that requires a secret its tenant does not have: every field that names one.
+
+        Secrets that are not known yet are looked up, in at most one statement.
+        """
+        unknown = {
             (tenant, name)
-            for tenant, fields in required
+            for tenant, fields in required.values()
             for names in fields.values()
             for name in names
         } - self._exists.keys()
-        if not wanted:
-            return
-        tenants, names = zip(*wanted, strict=True)
-        rows = await engine.database.fetch(_Q["existing"], list(tenants), list(names))
-        self._exists |= dict.fromkeys(wanted, False)
-        self._exists |= {(row["tenant"], row["name"]): True for row in rows}
+        if unknown:
+            tenants, wanted = zip(*unknown, strict=True)
+            rows = await engine.database.fetch(_Q["existing"], list(tenants), list(wanted))
+            self._exists |= dict.fromkeys(unknown, False)
+            self._exists |= {(row["tenant"], row["name"]): True for row in rows}
+        problems = {}
+        for key, (tenant, fields) in required.items():
+            if errors := self._errors(tenant, fields):
+                problems[key] = InvalidInput(errors[:MAX_OF_REQUEST])
+        return problems
 
-    def require(self, tenant: str, required: Required) -> None:
-        """Raise InvalidInput with every field that names a secret the tenant does not have."""
-        problems = [
+    def _errors(self, tenant: str, required: Required) -> list[FieldError]:
+        return [
             FieldError(path, "unknown_secret", _missing(name, tenant))
             for path, names in required.items()
             for name in sorted(names)
             if not self._exists[tenant, name]
         ]
-        if problems:
-            raise InvalidInput(problems[:MAX_OF_REQUEST])
 
 
 async def require_secrets(engine: Engine, tenant: str, required: Required) -> None:
     """Raise InvalidInput if a tenant lacks a required secret."""
-    named = NamedSecrets()
-    await named.look_up(engine, [(tenant, required)])
-    named.require(tenant, required)
+    missing = await NamedSecrets().missing(engine, {tenant: (tenant, required)})
+    for error in missing.values():
+        raise error
 
 
 async def require_secrets_of(engine: Engine, job: NewJob) -> None:

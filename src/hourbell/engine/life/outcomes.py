@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from hourbell.model.executions import (
+    MOST_ERROR_CHARACTERS,
+    MOST_RESULT_BYTES,
     Accepted,
     Cancelled,
     Claimed,
@@ -19,9 +21,6 @@ from hourbell.model.policies import Delivery, Retry, decide, is_final
 
 # Kinds of Settlement, as in store/functions/codes.sql.
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE = range(7)
-
-MOST_ERROR_CHARACTERS = 4_000
-MOST_RESULT_BYTES = 16 * 1024
 
 _encode = msgspec.json.Encoder().encode
 

@@ -11,31 +11,21 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.keys import NewKey
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import key_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import DEFAULT_TENANT
-from hourbell.security.access import MAX_KEY_NAME, ApiKey, Caller, KeyRole, digest_of, new_key
-from hourbell.store.database import Connection
+from hourbell.security.access import ApiKey, Caller, KeyRole, digest_of, new_key
 from hourbell.store.queries import queries
 
 KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
-_ROLES = {role.value: role for role in KeyRole}
-
-
-class NewKey(msgspec.Struct, frozen=True):
-    """A checked request for a key."""
-
-    name: str
-    role: KeyRole
-    tenant_id: str | None
 
 
 class MadeKey(msgspec.Struct, frozen=True):
@@ -43,26 +33,6 @@ class MadeKey(msgspec.Struct, frozen=True):
 
     made: ApiKey
     key: str | None
-
-
-def parse_new_key(document: object) -> NewKey:
-    """The key that a document asks for, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    reader.require("name")
-    name = reader.printable("name", MAX_KEY_NAME)
-    reader.require("role", f"is required: {', '.join(_ROLES)}")
-    role = reader.choice("role", _ROLES, None)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    if tenant is not None and role is KeyRole.WORKER:
-        reader.wrong(
-            "tenant_id", "conflict", "a worker key has no tenant: queues are shared by all tenants"
-        )
-    problems.raise_if_any()
-    assert name is not None
-    assert role is not None
-    return NewKey(name, role, tenant)
 
 
 async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
@@ -80,11 +50,10 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     home = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
     key = new_key()
     digest = digest_of(key)
-
-    async def prepare() -> Prepared[MadeKey]:
+    writing = Idempotent(engine, write, _POINTS, home, now, MadeKey)
+    async for attempt in writing:
         tenant = await engine.tenant(home, now)
-
-        async def effect(connection: Connection) -> MadeKey:
+        async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
             if not is_admin and not await connection.fetchval(_K["any_key"]):
@@ -105,17 +74,14 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             await note(
                 connection, write, now, tenant, None, "create_key", None, _noted(number, new)
             )
-            return MadeKey(
+            attempt.answer = MadeKey(
                 ApiKey(
                     key_id=number, name=new.name, role=new.role, tenant_id=tenant_id, created_at=now
                 ),
                 None,
             )
-
-        return Prepared(tenant, effect)
-
-    made = await once(engine, write, _POINTS, home, now, MadeKey, prepare)
-    return msgspec.structs.replace(made, key=key) if made.made.key_id == number else made
+    made = writing.answer
+    return msgspec.structs.replace(made, key=key) if writing.executed else made
 
 
 async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
@@ -123,11 +89,10 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
     seen = await get_key(engine, key_id)
     now = await engine.clock.now()
     home = seen.tenant_id or DEFAULT_TENANT
-
-    async def prepare() -> Prepared[ApiKey]:
+    writing = Idempotent(engine, write, _POINTS, home, now, ApiKey)
+    async for attempt in writing:
         tenant = await engine.tenant(home, now)
-
-        async def effect(connection: Connection) -> ApiKey:
+        async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             if not await connection.fetchval(_K["lasting_admin"], key_id):
                 raise Conflict(
@@ -140,11 +105,8 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
             )
             row = await connection.fetchrow(_K["key"], key_id)
             assert row is not None
-            return _api_key(row)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, home, now, ApiKey, prepare)
+            attempt.answer = _api_key(row)
+    return writing.answer
 
 
 async def get_key(engine: Engine, key_id: int) -> ApiKey:

@@ -25,7 +25,7 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.jobs import JobStatus, decode_job
+from hourbell.model.jobs import decode_job
 from hourbell.store.queries import queries
 
 _Q = queries("audit")
@@ -96,12 +96,6 @@ def _entry(row: asyncpg.Record) -> Entry:
         before=_shown(row["before"]),
         after=after,
     )
-
-
-def with_status(spec: str, status: JobStatus) -> str:
-    """A stored job with its status, as the audit keeps it."""
-    stored: dict[str, Any] = msgspec.json.decode(spec)
-    return msgspec.json.encode({"status": status.value, **stored}).decode()
 
 
 def _shown(stored: str | None) -> Any:

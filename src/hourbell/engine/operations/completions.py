@@ -14,27 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from datetime import datetime
-from functools import partial
 from uuid import UUID
 
 import asyncpg
 import msgspec
 import structlog
 
-from hourbell.documents.reader import Problems, read_object
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, authority, leading
 from hourbell.engine.life.outcomes import (
-    MOST_ERROR_CHARACTERS,
-    MOST_RESULT_BYTES,
     Settlement,
     settlement,
 )
 from hourbell.engine.life.settle import SETTLE, columns
-from hourbell.engine.operations.idempotency import ChangedMeanwhile, Points, Prepared, Write, once
+from hourbell.engine.operations.idempotency import ChangedMeanwhile, Idempotent, Points, Write
 from hourbell.engine.operations.secrets import redactor_of_sent
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.pages import walk
@@ -50,15 +45,15 @@ from hourbell.model.executions import (
 from hourbell.model.ids import execution_text
 from hourbell.model.jobs import TaskAction, decode_spec
 from hourbell.security.sealing import KeyRing
-from hourbell.store.database import Connection, committing
+from hourbell.store.database import committing
 from hourbell.store.queries import queries
 
 log = structlog.get_logger()
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
+_NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
 _MOST_OVERDUE = 500
 _END_OVERDUE = (
     "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8,"
@@ -81,29 +76,6 @@ class Completed(msgspec.Struct, frozen=True):
     status: ExecutionStatus  # SUCCEEDED or FAILED; a failure may be retried
 
 
-def parse_completion(document: object) -> tuple[str, Succeeded | Failed]:
-    """The token and the outcome in a document, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    reader.require("token")
-    token = reader.text("token", _TOKEN, "the token that came with the request", "")
-    reader.require("status", "is required: SUCCEEDED or FAILED")
-    succeeded = reader.choice("status", {"SUCCEEDED": True, "FAILED": False}, None)
-    if succeeded:
-        reader.forbid("error", "is not allowed with status SUCCEEDED")
-    elif succeeded is False:
-        reader.forbid("result", "is not allowed with status FAILED")
-    result = reader.json("result", MOST_RESULT_BYTES)
-    error = reader.string("error")
-    if error is not None and len(error) > MOST_ERROR_CHARACTERS:
-        reader.wrong("error", "too_long", f"must be at most {MOST_ERROR_CHARACTERS} characters")
-    reader.finish()
-    problems.raise_if_any()
-    if succeeded:
-        return token, Succeeded(result)
-    return token, Failed(error or "The target reported a failure.", "reported")
-
-
 async def complete(
     engine: Engine, ring: KeyRing, execution_id: int, token: str, outcome: Succeeded | Failed
 ) -> Completed:
@@ -115,18 +87,19 @@ async def complete(
     digest = hashlib.sha256(token.encode()).digest()
     now = await engine.clock.now()
 
-    async def prepare() -> Prepared[Completed]:
+    writing = Idempotent(engine, Write(), _COMPLETE, seen.tenant_id, now, Completed)
+    async for attempt in writing:
         row = await _by_token(engine, execution_id, digest)
         if row is None:
             raise NotFound("execution", execution_text(execution_id))
         if row["outcome"] == status:
-            return Prepared(0, partial(_as_said, answer))
+            return answer
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])
         said = await _without_secrets(engine, ring, seen, row, outcome)
         settled = _settlement(execution_id, row, said, now)
 
-        async def effect(connection: Connection) -> Completed:
+        async with attempt.transaction(_NO_TENANT) as connection:
             fence = settled.fence
             if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
                 raise ChangedMeanwhile
@@ -136,11 +109,10 @@ async def complete(
             assert done is not None
             if done["refused"]:
                 raise _ended(execution_id, None)
-            return answer
-
-        return Prepared(0, effect, partial(_announce, engine))
-
-    return await once(engine, Write(), _COMPLETE, seen.tenant_id, now, Completed, prepare)
+            attempt.answer = answer
+    if writing.executed:
+        engine.announce()
+    return answer
 
 
 async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg.Record | None:
@@ -218,7 +190,7 @@ def _settlement(
         "",
         row["attempt"] + 1,
         row["fence"],
-        row["occurrence"],
+        row["occurrence"].timestamp(),
         None,
         row["spec"],
     )
@@ -235,11 +207,3 @@ def _ended(execution_id: int, outcome: str | None) -> Conflict:
         f"was completed as {outcome}" if outcome in ("SUCCEEDED", "FAILED") else "ended without it"
     )
     return Conflict(f"{execution_text(execution_id)} no longer awaits completion: it {how}.")
-
-
-async def _as_said(answer: Completed, connection: Connection) -> Completed:
-    return answer
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()

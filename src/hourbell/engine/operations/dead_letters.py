@@ -13,22 +13,20 @@ the same one are a single replay.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.documents.dead_letters import Bulk, LetterFilter
 from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
 )
 from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
@@ -44,9 +42,9 @@ from hourbell.engine.views.pages import (
     seen,
     walk,
 )
-from hourbell.model.errors import Conflict, NotFound, UnknownId
-from hourbell.model.executions import REASONS, Attempt, Execution, ExecutionStatus, Reason
-from hourbell.model.ids import execution_text, job_text, parse_job_id
+from hourbell.model.errors import Conflict, NotFound
+from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import DEFAULT_TENANT, NewJob, decode_job
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
@@ -55,25 +53,10 @@ _Q = queries("dead_letters")
 _J = queries("jobs")
 _E = queries("executions")
 
-MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
-USUAL_AT_ONCE = 1_000
-MOST_PER_SECOND = 100_000
-
 _REPLAY = Points("replay.before_commit", "replay.after_commit")
 _PURGE = Points("purge.before_commit", "purge.after_commit")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
-_REASONS = {reason.value: reason for reason in sorted(REASONS[ExecutionStatus.DEAD])}
-
-
-class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to select; None: no restriction."""
-
-    tenant_id: str | None = None
-    job_id: int | None = None
-    reason: Reason | None = None
-    died_from: datetime | None = None
-    died_to: datetime | None = None  # exclusive
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,56 +88,6 @@ class Purged(msgspec.Struct, frozen=True):
 
     purged: int
     next_token: str | None  # there may be more: continue with it
-
-
-class Bulk(msgspec.Struct, frozen=True):
-    """Many dead letters, selected by a filter."""
-
-    wanted: LetterFilter
-    limit: int
-    rate_per_second: int | None
-    token: str | None
-
-
-# Requests.
-
-
-def read_letter_filter(reader: ObjectReader) -> LetterFilter:
-    """The fields that select dead letters."""
-    return LetterFilter(
-        tenant_id=reader.label("tenant_id"),
-        job_id=read_job_id(reader),
-        reason=reader.choice("reason", _REASONS, None),
-        died_from=reader.instant("from"),
-        died_to=reader.instant("to"),
-    )
-
-
-def read_job_id(reader: ObjectReader) -> int | None:
-    """The job that a list is restricted to."""
-    text = reader.string("job_id")
-    if text is None:
-        return None
-    try:
-        return parse_job_id(text)
-    except UnknownId as error:
-        reader.wrong("job_id", "bad_format", error.message)
-        return None
-
-
-def parse_bulk(document: object, rated: bool) -> Bulk:
-    """The body of a replay (with a rate, if `rated`) or a purge by filter, or InvalidInput."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    bulk = Bulk(
-        read_letter_filter(reader),
-        reader.whole("limit", 1, MOST_AT_ONCE, USUAL_AT_ONCE),
-        reader.whole("rate_per_second", 1, MOST_PER_SECOND, None) if rated else None,
-        reader.string("page_token"),
-    )
-    reader.finish()
-    problems.raise_if_any()
-    return bulk
 
 
 # Reads.
@@ -235,17 +168,21 @@ async def _again(
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
-    async def prepare() -> Prepared[Execution]:
+    writing = Idempotent(engine, write, _REPLAY, owner, now, Execution)
+    async for attempt in writing:
         found = await _letter_or_execution(engine, execution_id)
-        if isinstance(found, Letter):
-            effect = partial(_replay_one, found, tenant, now, write)
-        elif letters_only or found.status is not ExecutionStatus.RETRYING:
+        if isinstance(found, Execution) and (
+            letters_only or found.status is not ExecutionStatus.RETRYING
+        ):
             raise Conflict(_not_again(found))
-        else:
-            effect = partial(_try_now, found, tenant, now, write)
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _REPLAY, owner, now, Execution, prepare)
+        async with attempt.transaction(tenant) as connection:
+            if isinstance(found, Letter):
+                attempt.answer = await _replay_one(found, tenant, now, write, connection)
+            else:
+                attempt.answer = await _try_now(found, tenant, now, write, connection)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
@@ -315,13 +252,13 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
-    async def prepare() -> Prepared[Replayed]:
+    writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
+    async for attempt in writing:
         page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
-
-        async def effect(connection: Connection) -> Replayed:
+        async with attempt.transaction(tenant) as connection:
             moments = spread(len(ids), now, bulk.rate_per_second)
             done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
             times = [at for number, at in zip(ids, moments, strict=True) if number in done]
@@ -329,11 +266,10 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
             job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
             await note(connection, write, now, tenant, job_id, "replay", None, said)
             last = max(times, default=None)
-            return Replayed(len(done), len(ids) - len(done), last, page.next_token)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _REPLAY, owner, now, Replayed, prepare)
+            attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
@@ -358,17 +294,14 @@ async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purge
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
-    async def prepare() -> Prepared[Purged]:
+    writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
+    async for attempt in writing:
         letter = await get_letter(engine, execution_id)
-
-        async def effect(connection: Connection) -> Purged:
+        async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], [execution_id])
             await note(connection, write, now, tenant, letter.job_id, "purge", None, None)
-            return Purged(purged, None)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+            attempt.answer = Purged(purged, None)
+    return writing.answer
 
 
 async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
@@ -376,21 +309,18 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
-    async def prepare() -> Prepared[Purged]:
+    writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
+    async for attempt in writing:
         page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
         ids = [letter.execution_id for letter in page.items]
         tenant = await engine.tenant(owner, now)
-
-        async def effect(connection: Connection) -> Purged:
+        async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], ids)
             said = _noted(bulk, purged=purged)
             job_id = bulk.wanted.job_id if ids else None
             await note(connection, write, now, tenant, job_id, "purge", None, said)
-            return Purged(purged, page.next_token)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _PURGE, owner, now, Purged, prepare)
+            attempt.answer = Purged(purged, page.next_token)
+    return writing.answer
 
 
 def _noted(bulk: Bulk, **done: int) -> str:
@@ -404,7 +334,3 @@ def _noted(bulk: Bulk, **done: int) -> str:
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return msgspec.json.encode(given | done).decode()
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()

@@ -9,9 +9,10 @@ minute, so that other requests are not blocked for long.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import asyncpg
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
-from hourbell.store.database import Connection, translated
+from hourbell.store.database import Connection, committing, translated
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
@@ -69,48 +70,136 @@ class Points(msgspec.Struct, frozen=True):
     after: str
 
 
-class Prepared(msgspec.Struct, Generic[T], frozen=True):
-    """A write that is ready to be executed.
-
-    Prepared outside its transaction: needing a second pooled connection while holding one can
-    deadlock the pool.
-    """
+class WriteRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The argument `p_write` of `hourbell.change_job` and its like, which explains the fields."""
 
     tenant: int
-    effect: Callable[[Connection], Awaitable[T]]
-    then: Callable[[], Awaitable[None]] | None = None  # after the commit, if it was executed
+    actor: str
+    operation: str
+    key: str | None
+    fingerprint: str
+    answer: str | None
+    unchanged: str | None
 
 
-async def once(
-    engine: Engine,
-    write: Write,
-    points: Points,
-    tenant: str,
-    now: datetime,
-    answer_type: type[T],
-    prepare: Callable[[], Awaitable[Prepared[T]]],
-) -> T:
-    """Return the stored answer of this write, or prepare and execute it in its own transaction."""
-    for _ in range(_TRIES):
-        known = await _first_answer(engine, write, tenant)
+def write_row(
+    write: Write, tenant: int, operation: str, answer: object, unchanged: object
+) -> WriteRow:
+    """A write for a statement that stores its answer itself."""
+    stored = write.key is not None
+    return WriteRow(
+        tenant=tenant,
+        actor=write.actor,
+        operation=operation,
+        key=write.key,
+        fingerprint=write.fingerprint.hex(),
+        answer=msgspec.json.encode(answer).decode() if stored else None,
+        unchanged=msgspec.json.encode(unchanged).decode() if stored else None,
+    )
+
+
+async def store_answer(
+    engine: Engine, write: Write, tenant: int, answer: object, now: datetime
+) -> None:
+    """Store the answer of a write that has nothing to do."""
+    if write.key is not None:
+        stored = msgspec.json.encode(answer).decode()
+        await engine.database.fetch(
+            _Q["insert_answer"], tenant, write.key, write.fingerprint, stored, now
+        )
+
+
+class Idempotent(Generic[T]):
+    """An idempotent write: attempts until one commits, or until a stored answer is found.
+
+        writing = Idempotent(engine, write, points, tenant, now, Answer)
+        async for attempt in writing:
+            ...  # look up what the effect needs, outside the transaction: needing a second pooled
+            ...  # connection while holding one can deadlock the pool
+            async with attempt.transaction(tenant_id) as connection:
+                attempt.answer = ...
+        if writing.executed:
+            ...  # what follows the commit
+        return writing.answer
+
+    The body runs again if the job changed meanwhile (`ChangedMeanwhile`), if an unused timetable
+    was deleted, or if another request was first under the same key.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        write: Write,
+        points: Points,
+        tenant: str,
+        now: datetime,
+        answer_type: type[T],
+    ) -> None:
+        self.write = write
+        self.executed = False  # by this caller: otherwise the answer is a stored one
+        self._engine = engine
+        self._points = points
+        self._tenant = tenant
+        self._now = now
+        self._answer_type = answer_type
+        self._answers: list[T] = []  # none or one
+        self._tries = 0
+
+    @property
+    def answer(self) -> T:
+        return self._answers[0]
+
+    @answer.setter
+    def answer(self, answer: T) -> None:
+        self._answers = [answer]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Self:
+        if self.executed:
+            raise StopAsyncIteration
+        if self._tries == _TRIES:
+            raise Conflict(IN_USE)
+        self._tries += 1
+        known = await _first_answer(self._engine, self.write, self._tenant)
         if known is not None:
-            return msgspec.json.decode(known, type=answer_type)
-        prepared = await prepare()
-        write = await write.fingerprinted()
-        try:
-            async with engine.database.transaction() as connection:
+            self.answer = msgspec.json.decode(known, type=self._answer_type)
+            raise StopAsyncIteration
+        return self
+
+    @asynccontextmanager
+    async def transaction(self, tenant: int) -> AsyncIterator[Connection]:
+        """The transaction of the effect; the answer is stored in it. `tenant`: owns the key."""
+        self.write = await self.write.fingerprinted()
+        with self._retrying():
+            async with self._engine.database.transaction() as connection:
                 await connection.execute(_Q["be_brief"])
-                answer = await prepared.effect(connection)
-                if write.key is not None:
-                    await connection.execute(
-                        _Q["insert_answer"],
-                        prepared.tenant,
-                        write.key,
-                        write.fingerprint,
-                        msgspec.json.encode(answer).decode(),
-                        now,
-                    )
-                await failpoint(points.before)
+                yield connection
+                if self.write.key is not None:
+                    await connection.execute(_Q["insert_answer"], tenant, *self._stored())
+                await failpoint(self._points.before)
+            self.executed = True
+            with translated():
+                await failpoint(self._points.after)
+
+    @asynccontextmanager
+    async def statement(self) -> AsyncIterator[None]:
+        """For an effect that is one auto-committed statement, which also stores the answer."""
+        with self._retrying():
+            async with committing(self._points.before, self._points.after):
+                yield
+                self.executed = True
+
+    def _stored(self) -> tuple[str | None, bytes, str, datetime]:
+        answer = msgspec.json.encode(self.answer).decode()
+        return self.write.key, self.write.fingerprint, answer, self._now
+
+    @contextmanager
+    def _retrying(self) -> Iterator[None]:
+        """Swallow the errors after which the next attempt may succeed."""
+        try:
+            yield
         except asyncpg.UniqueViolationError as error:
             # Another request was first under the same key: its answer is stored now.
             if error.constraint_name != "idempotency_pkey":
@@ -122,13 +211,6 @@ async def once(
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
             # An unused timetable was deleted, or the job changed, between the read and the lock.
             pass
-        else:
-            with translated():
-                await failpoint(points.after)
-            if prepared.then is not None:
-                await prepared.then()
-            return answer
-    raise Conflict(IN_USE)
 
 
 def is_held(error: Exception) -> bool:

@@ -8,17 +8,15 @@ limit that was raised or removed are woken.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
 
-from hourbell.documents.reader import shown_key
+from hourbell.documents.problems import shown_key
 from hourbell.documents.settings import check_label, check_retry_policy
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
@@ -42,21 +40,23 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     _check_ledger_days(engine, settings)
     now = await engine.clock.now()
     number = await engine.tenant(name, now)
-
-    async def effect(connection: Connection) -> None:
-        await connection.execute(
-            _Q["weigh"],
-            number,
-            settings.weight,
-            settings.max_jobs,
-            settings.ledger_days,
-            settings.dead_letter_days,
-            settings.audit_days,
-        )
-        await _limit(connection, TENANT, number, settings, now)
-        await note(connection, write, now, number, None, "configure_tenant", None, None)
-
-    await _configure(engine, write, name, number, now, effect)
+    writing = Idempotent(engine, write, _POINTS, name, now, type(None))
+    async for attempt in writing:
+        async with attempt.transaction(number) as connection:
+            await connection.execute(
+                _Q["weigh"],
+                number,
+                settings.weight,
+                settings.max_jobs,
+                settings.ledger_days,
+                settings.dead_letter_days,
+                settings.audit_days,
+            )
+            await _limit(connection, TENANT, number, settings, now)
+            await note(connection, write, now, number, None, "configure_tenant", None, None)
+            attempt.answer = None
+    if writing.executed:
+        engine.announce()
 
 
 def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
@@ -77,15 +77,21 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     retries = settings.default_retry_policy
     if retries is not None:
         check_retry_policy(retries, "default_retry_policy")
-    number = await engine.queue(name, await engine.clock.now())
-
-    async def effect(connection: Connection) -> None:
-        stored = None if retries is None else msgspec.json.encode(retries).decode()
-        await connection.execute(
-            _Q["set_defaults"], number, settings.default_timeout_seconds, stored
-        )
-
-    await _set(engine, QUEUE, number, settings, write, effect)
+    now = await engine.clock.now()
+    number = await engine.queue(name, now)
+    tenant = await engine.tenant(DEFAULT_TENANT, now)
+    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    async for attempt in writing:
+        async with attempt.transaction(tenant) as connection:
+            await _limit(connection, QUEUE, number, settings, now)
+            stored = None if retries is None else msgspec.json.encode(retries).decode()
+            await connection.execute(
+                _Q["set_defaults"], number, settings.default_timeout_seconds, stored
+            )
+            await note(connection, write, now, tenant, None, "configure_queue", None, None)
+            attempt.answer = None
+    if writing.executed:
+        engine.announce()
 
 
 async def set_target(engine: Engine, host: str, limits: Limits, write: Write) -> None:
@@ -93,9 +99,17 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     if engine.scope is not None:
         raise NotFound("target", shown_key(host))
     limits.check()
-    number = await engine.target(host_named(host), await engine.clock.now())
-    assert number is not None
-    await _set(engine, TARGET, number, limits, write)
+    now = await engine.clock.now()
+    number = await engine.target(host_named(host), now)
+    tenant = await engine.tenant(DEFAULT_TENANT, now)
+    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    async for attempt in writing:
+        async with attempt.transaction(tenant) as connection:
+            await _limit(connection, TARGET, number, limits, now)
+            await note(connection, write, now, tenant, None, "configure_target", None, None)
+            attempt.answer = None
+    if writing.executed:
+        engine.announce()
 
 
 def queue_settings(limits: Limits, timeout: int | None, retries: str | None) -> QueueSettings:
@@ -120,27 +134,6 @@ def host_named(text: object) -> str:
     return found
 
 
-async def _set(
-    engine: Engine,
-    kind: int,
-    key: int,
-    limits: Limits,
-    write: Write,
-    besides: Callable[[Connection], Awaitable[None]] | None = None,
-) -> None:
-    now = await engine.clock.now()
-    tenant = await engine.tenant(DEFAULT_TENANT, now)
-
-    async def effect(connection: Connection) -> None:
-        await _limit(connection, kind, key, limits, now)
-        if besides is not None:
-            await besides(connection)
-        operation = "configure_queue" if kind == QUEUE else "configure_target"
-        await note(connection, write, now, tenant, None, operation, None, None)
-
-    await _configure(engine, write, DEFAULT_TENANT, tenant, now, effect)
-
-
 async def _limit(
     connection: Connection, kind: int, key: int, limits: Limits, now: datetime
 ) -> None:
@@ -160,21 +153,3 @@ async def _limit(
         if changed is not None:
             await connection.execute(_Q["look_again"], kind, key)
     await connection.execute(_Q["wake"], now, kind, key)
-
-
-async def _configure(
-    engine: Engine,
-    write: Write,
-    tenant: str,
-    number: int,
-    now: datetime,
-    effect: Callable[[Connection], Awaitable[None]],
-) -> None:
-    async def prepare() -> Prepared[None]:
-        return Prepared(number, effect, partial(_announce, engine))
-
-    await once(engine, write, _POINTS, tenant, now, type(None), prepare)
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()

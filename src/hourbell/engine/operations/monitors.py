@@ -8,13 +8,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.actions import (
-    check_number_of_secrets,
-    read_headers,
-    read_secrets_check,
-    read_url,
-)
-from hourbell.documents.reader import ObjectReader, Problems, read_object
+from hourbell.documents.monitors import parse_new_monitor
 from hourbell.documents.render import shown_headers
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
@@ -23,11 +17,10 @@ from hourbell.engine.life.broken import unusable
 from hourbell.engine.life.named_secrets import require_secrets
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
 )
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import (
@@ -39,14 +32,13 @@ from hourbell.engine.views.pages import (
     read_token,
     walk,
 )
-from hourbell.model.errors import Conflict, JobNotActive, NotFound, UnknownId
-from hourbell.model.ids import job_text, monitor_text, parse_job_id
+from hourbell.model.errors import Conflict, JobNotActive, NotFound
+from hourbell.model.ids import job_text, monitor_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import JobStatus, SecretsCheck
-from hourbell.model.monitors import MAX_GRACE_SECONDS, MAX_MONITORS, Monitor, NewMonitor
+from hourbell.model.monitors import MAX_MONITORS, Monitor
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import required_by_webhook
-from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 
@@ -61,8 +53,8 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
     watched = await get_job(engine, new.job_id)
     now = await engine.clock.now()
     monitor_id = await engine.new_id(now)
-
-    async def prepare() -> Prepared[Monitor]:
+    writing = Idempotent(engine, write, _POINTS, watched.tenant_id, now, Monitor)
+    async for attempt in writing:
         job = await get_job(engine, new.job_id)
         if isinstance(job.schedule, Once):
             raise Conflict(
@@ -81,8 +73,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
             raise unusable(job.job_id, error) from error
         if job.status is JobStatus.PAUSED:
             expected = None
-
-        async def effect(connection: Connection) -> Monitor:
+        async with attempt.transaction(tenant) as connection:
             # Locked, so that it cannot be paused or rescheduled meanwhile.
             row = await connection.fetchrow(_J["lock_recurring"], job.job_id)
             if (
@@ -109,7 +100,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 msgspec.json.encode(new.headers).decode(),
             )
             await note(connection, write, now, tenant, job.job_id, "create_monitor", None, None)
-            return Monitor(
+            attempt.answer = Monitor(
                 **msgspec.structs.asdict(new),
                 monitor_id=monitor_id,
                 tenant_id=job.tenant_id,
@@ -118,10 +109,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 down_since=None,
                 created_at=now,
             )
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, watched.tenant_id, now, Monitor, prepare)
+    return writing.answer
 
 
 async def get_monitor(engine: Engine, monitor_id: int) -> Monitor:
@@ -157,51 +145,16 @@ async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monit
     """Delete a monitor; an alert that is already queued is still sent."""
     found = await _find(engine, monitor_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Monitor]:
+    writing = Idempotent(engine, write, _POINTS, found["tenant_name"], now, Monitor)
+    async for attempt in writing:
         seen = await get_monitor(engine, monitor_id)
         tenant = await engine.tenant(seen.tenant_id, now)
-
-        async def effect(connection: Connection) -> Monitor:
+        async with attempt.transaction(tenant) as connection:
             if await connection.fetchval(_Q["delete_monitor"], monitor_id, now) is None:
                 raise ChangedMeanwhile
             await note(connection, write, now, tenant, seen.job_id, "delete_monitor", None, None)
-            return seen
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, found["tenant_name"], now, Monitor, prepare)
-
-
-def parse_new_monitor(document: object) -> NewMonitor:
-    """The monitor that a document describes, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    job_id = _read_job_id(reader)
-    reader.require("grace_seconds")
-    grace = reader.whole("grace_seconds", 1, MAX_GRACE_SECONDS, None)
-    url = read_url(reader)
-    headers = read_headers(reader)
-    secrets = read_secrets_check(reader)
-    check_number_of_secrets(reader, url, headers)
-    reader.finish()
-    problems.raise_if_any()
-    assert job_id is not None
-    assert grace is not None
-    assert url is not None
-    return NewMonitor(job_id=job_id, grace_seconds=grace, url=url, headers=headers, secrets=secrets)
-
-
-def _read_job_id(reader: ObjectReader) -> int | None:
-    reader.require("job_id")
-    text = reader.string("job_id")
-    if text is None:
-        return None
-    try:
-        return parse_job_id(text)
-    except UnknownId:
-        reader.wrong("job_id", "bad_format", "is not the id of a job, such as job_0000000000016")
-        return None
+            attempt.answer = seen
+    return writing.answer
 
 
 def render_monitor(monitor: Monitor) -> dict[str, Any]:

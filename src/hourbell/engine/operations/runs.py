@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 
 import msgspec
 
-from hourbell.documents.changes import parse_override
+from hourbell.documents.runs import parse_override
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import (
-    FATE_CANCELLED,
     ORIGIN_BACKFILL,
     ORIGIN_RUN_NOW,
     OVERLAPS,
@@ -19,14 +17,14 @@ from hourbell.engine.codes import (
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable
 from hourbell.engine.life.named_secrets import require_secrets_of
-from hourbell.engine.operations.change import said_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    Idempotent,
     Points,
-    Prepared,
     Write,
     note,
-    once,
+    store_answer,
+    write_row,
 )
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.jobs import get_job
@@ -66,27 +64,24 @@ async def run_now(
     """
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Requested]:
+    writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
+    async for attempt in writing:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
         override = None if document is None else parse_override(document, job)
         if override is not None:
             await require_secrets_of(engine, override)
         spec = None if override is None else encode_job(override).decode()
-
-        async def effect(connection: Connection) -> Requested:
-            # For a one-time job this is a change, and its previous state is stored nowhere else.
-            changes = spec is not None and isinstance(job.schedule, Once)
-            before = encode_job(said_of(job)).decode() if changes else None
-            await note(connection, write, now, tenant, job_id, "run", before, spec)
-            if isinstance(job.schedule, Once):
-                return await _run_one_time_now(connection, job, now, spec)
-            return await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+        if isinstance(job.schedule, Once):
+            async with attempt.statement():
+                attempt.answer = await _run_one_time_now(engine, job, tenant, now, write, spec)
+            continue
+        async with attempt.transaction(tenant) as connection:
+            await note(connection, write, now, tenant, job_id, "run", None, spec)
+            attempt.answer = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def backfill(
@@ -95,66 +90,58 @@ async def backfill(
     """Run the job for its past occurrences in (after, through]; live ones are skipped."""
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Requested]:
+    writing = Idempotent(engine, write, _RUN, seen.tenant_id, now, Requested)
+    async for attempt in writing:
         job = await get_job(engine, job_id)
         tenant = await engine.tenant(job.tenant_id, now)
         occurrences = _past_occurrences(job, after, through, now)
-
-        async def effect(connection: Connection) -> Requested:
+        async with attempt.transaction(tenant) as connection:
             await note(connection, write, now, tenant, job_id, "backfill", None, None)
-            return await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
-
-        return Prepared(tenant, effect, partial(_announce, engine))
-
-    return await once(engine, write, _RUN, seen.tenant_id, now, Requested, prepare)
+            attempt.answer = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
+    if writing.executed:
+        engine.announce()
+    return writing.answer
 
 
 async def cancel_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Cancel an execution: waiting ones end at once, queued or running ones are asked to stop."""
     first_seen = await get_execution(engine, execution_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[Execution]:
+    writing = Idempotent(engine, write, _CANCEL, first_seen.tenant_id, now, Execution)
+    async for attempt in writing:
         seen = await get_execution(engine, execution_id)
         tenant = await engine.tenant(seen.tenant_id, now)
-
-        async def effect(connection: Connection) -> Execution:
-            return await _cancel(connection, seen, tenant, now, write)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _CANCEL, first_seen.tenant_id, now, Execution, prepare)
+        async with attempt.statement():
+            attempt.answer = await _cancel(engine, seen, tenant, now, write)
+    return writing.answer
 
 
 async def _cancel(
-    connection: Connection, seen: Execution, tenant: int, now: datetime, write: Write
+    engine: Engine, seen: Execution, tenant: int, now: datetime, write: Write
 ) -> Execution:
     number = seen.execution_id
+    if seen.status is ExecutionStatus.CANCELLED:
+        await store_answer(engine, write, tenant, seen, now)
+        return seen
     if seen.status in FATES:
-        if seen.status is ExecutionStatus.CANCELLED:
-            return seen
         raise Conflict(f"{execution_text(number)} has already ended: {seen.status}.")
-    await note(connection, write, now, tenant, seen.job_id, "cancel", None, None)
-    if await connection.fetchrow(_E["take_waiting"], number) is not None:
-        await connection.execute(_J["discard"], number, FATE_CANCELLED, Reason.CANCELLED, now)
-        return msgspec.structs.replace(
-            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
-        )
-    if await connection.fetchval(_E["waits"], number):
-        raise ChangedMeanwhile
-    if seen.status is ExecutionStatus.AWAITING:
-        if not await connection.fetchval(_A["cancel"], number, now):
-            raise ChangedMeanwhile
-        return msgspec.structs.replace(
-            seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
-        )
-    await connection.execute(_E["wish_to_cancel"], number, now)
-    return seen
-
-
-async def _announce(engine: Engine) -> None:
-    engine.announce()
+    cancelled = msgspec.structs.replace(
+        seen, status=ExecutionStatus.CANCELLED, reason=Reason.CANCELLED, finished_at=now
+    )
+    row = await engine.database.row(
+        _E["cancel_execution"],
+        now,
+        number,
+        seen.job_id,
+        seen.status is ExecutionStatus.AWAITING,
+        msgspec.json.encode(write_row(write, tenant, "cancel", cancelled, seen)).decode(),
+    )
+    match row["outcome"]:
+        case "changed":
+            return cancelled
+        case "unchanged":
+            return seen
+    raise ChangedMeanwhile
 
 
 async def _insert_runs(
@@ -184,22 +171,28 @@ async def _insert_runs(
 
 
 async def _run_one_time_now(
-    connection: Connection, job: Job, now: datetime, spec: str | None
+    engine: Engine, job: Job, tenant: int, now: datetime, write: Write, spec: str | None
 ) -> Requested:
-    taken = await connection.fetchrow(_J["take_one_time"], job.job_id)
-    if taken is not None:
-        if taken["version"] != job.version:
-            raise ChangedMeanwhile
-        await connection.execute(_E["hasten"], job.job_id, now, spec)
-        await connection.execute(_J["insert_due"], job.job_id)
-    elif job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
         raise JobNotActive(job_text(job.job_id), job.status)
-    elif spec is not None:
-        raise Conflict(
-            f"{job_text(job.job_id)} is already queued or running, so its input cannot be changed."
-            " Create another job."
-        )
-    return Requested([job.job_id])
+    requested = Requested([job.job_id])
+    row = await engine.database.row(
+        _E["run_one_time"],
+        now,
+        job.job_id,
+        job.version,
+        spec,
+        msgspec.json.encode(write_row(write, tenant, "run", requested, requested)).decode(),
+    )
+    match row["outcome"]:
+        case "changed" | "unchanged":
+            return requested
+        case "underway":
+            raise Conflict(
+                f"{job_text(job.job_id)} is already queued or running, so its input cannot be"
+                " changed. Create another job."
+            )
+    raise ChangedMeanwhile
 
 
 def _past_occurrences(

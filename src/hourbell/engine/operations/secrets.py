@@ -15,16 +15,16 @@ from datetime import datetime, timedelta
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import Problems, read_object, text_problem
+from hourbell.documents.problems import text_problem
+from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
 from hourbell.engine.life.groups import Ask, Group
-from hourbell.engine.operations.idempotency import Points, Prepared, Write, note, once
+from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import Page, page_token, read_token
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
 from hourbell.security.secrets import (
-    FEWEST_CHARACTERS,
     MAX_BYTES_OF_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
@@ -34,12 +34,10 @@ from hourbell.security.secrets import (
     new_signing_secret,
     signer_of,
 )
-from hourbell.store.database import Connection, translated
+from hourbell.store.database import translated
 from hourbell.store.queries import queries
 
-MAX_CHARACTERS = 8_192
 MAX_SECRETS = 1_000  # of one tenant
-MAX_KEEP_SECONDS = 30 * 86_400
 FRESH_SECONDS = 2.0  # how long a worker uses a cached value
 _MOST_READ = 10_000
 _MOST_ASKING = 100_000  # more than the slots of a worker
@@ -48,14 +46,6 @@ _MOST_RESEALED = 100
 
 _Q = queries("secrets")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
-
-
-class NewSecret(msgspec.Struct, frozen=True):
-    """A checked request to set a value."""
-
-    value: str | None  # None: to be generated, for signing
-    keep_previous_seconds: int
-    tenant_id: str | None
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,29 +65,6 @@ class SetSecret(msgspec.Struct, frozen=True):
     value: str | None
 
 
-def parse_new_secret(document: object) -> NewSecret:
-    """The value that a document sets, or InvalidInput with every wrong field."""
-    problems = Problems()
-    reader = read_object(document, problems)
-    value = reader.string("value")
-    generate = reader.choice("generate", {"signing": True}, False)
-    if value is None and not generate:
-        reader.require("value", 'is required, or "generate": "signing" in its place')
-    elif value is not None and generate:
-        reader.wrong("generate", "conflict", "cannot be combined with value; send one of the two")
-    if value is not None:
-        problem = text_problem(value)
-        if problem is None and not FEWEST_CHARACTERS <= len(value) <= MAX_CHARACTERS:
-            problem = f"must be {FEWEST_CHARACTERS} to {MAX_CHARACTERS} characters"
-        if problem is not None:
-            reader.wrong("value", "bad_format", problem)
-    keep = reader.whole("keep_previous_seconds", 0, MAX_KEEP_SECONDS, 0)
-    tenant = reader.label("tenant_id")
-    reader.finish()
-    problems.raise_if_any()
-    return NewSecret(value, keep, tenant)
-
-
 async def set_secret(
     engine: Engine, ring: KeyRing, name: str, new: NewSecret, write: Write
 ) -> SetSecret:
@@ -111,13 +78,10 @@ async def set_secret(
     # MACs by older keys are still recognized.
     newest, *older = ring.macs(write.fingerprint)
     write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
-    made = False
-
-    async def prepare() -> Prepared[StoredSecret]:
+    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
-
-        async def effect(connection: Connection) -> StoredSecret:
-            nonlocal made
+        async with attempt.transaction(tenant) as connection:
             row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
             if (
                 row is None
@@ -139,19 +103,15 @@ async def set_secret(
             )
             noted = msgspec.json.encode({"name": name}).decode()
             await note(connection, write, now, tenant, None, "set_secret", None, noted)
-            made = True
-            return StoredSecret(
+            attempt.answer = StoredSecret(
                 name=name,
                 tenant_id=tenant_id,
                 created_at=created,
                 updated_at=now,
                 previous_until=until,
             )
-
-        return Prepared(tenant, effect)
-
-    stored = await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
-    return SetSecret(stored, value if made and new.value is None else None)
+    generated = writing.executed and new.value is None
+    return SetSecret(writing.answer, value if generated else None)
 
 
 async def delete_secret(
@@ -161,22 +121,18 @@ async def delete_secret(
     _check_name(name)
     tenant_id = _whose(engine, tenant_id)
     now = await engine.clock.now()
-
-    async def prepare() -> Prepared[StoredSecret]:
+    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
-
-        async def effect(connection: Connection) -> StoredSecret:
+        async with attempt.transaction(tenant) as connection:
             row = await connection.fetchrow(_Q["lock_secret"], tenant, name)
             if row is None:
                 raise NotFound("secret", name)
             await connection.execute(_Q["delete_secret"], tenant, name)
             noted = msgspec.json.encode({"name": name}).decode()
             await note(connection, write, now, tenant, None, "delete_secret", noted, None)
-            return _stored(row, tenant_id)
-
-        return Prepared(tenant, effect)
-
-    return await once(engine, write, _POINTS, tenant_id, now, StoredSecret, prepare)
+            attempt.answer = _stored(row, tenant_id)
+    return writing.answer
 
 
 async def list_secrets(

@@ -11,26 +11,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 
 from hourbell.documents.changes import replacing, unmasked
-from hourbell.documents.reader import Problems, read_object
+from hourbell.documents.fields import Document
+from hourbell.documents.jobs import JobDocument
+from hourbell.documents.problems import Problems
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import Asked, Created, Held, ask_for, asked_by, look
-from hourbell.engine.life.rows import NAME
+from hourbell.engine.life.create import (
+    Created,
+    CreateRequest,
+    KeyTaken,
+    create_request,
+    read_context,
+    try_create,
+)
+from hourbell.engine.life.create.rows import NAME
 from hourbell.engine.operations.change import (
     UPDATE,
-    Target,
-    prepare_change,
+    DesiredJob,
+    decided,
+    desired_by,
     require_active,
-    target_of,
 )
-from hourbell.engine.operations.idempotency import IN_USE, Prepared, Write, once
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, JobNotActive
-from hourbell.model.jobs import MAX_NAME, Job
-from hourbell.store.database import Connection
+from hourbell.model.jobs import Job
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -40,9 +48,9 @@ TURN_SECONDS = 5.0  # how long a request waits for others that put the same name
 
 async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
     """Create or replace the job with this name; fields that the document omits get defaults."""
-    asked = asked_by(engine, _named(name, document), write, name)
-    async with _turn(engine, asked.tenant, name):
-        return await _put(engine, name, asked)
+    request = create_request(engine, _named(name, document), write, name)
+    async with _turn(engine, request.tenant, name):
+        return await _put(engine, name, request)
 
 
 @asynccontextmanager
@@ -60,52 +68,55 @@ async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
         lock.release()
 
 
-async def _put(engine: Engine, name: str, asked: Asked) -> Created:
+async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
     for _ in range(_TRIES):
-        holder = await engine.database.value(_Q["holder"], asked.tenant, NAME, name)
+        holder = await engine.database.value(_Q["holder"], request.tenant, NAME, name)
         if holder is not None:
             try:
-                return await _replace(engine, holder, asked)
+                return await _replace(engine, holder, request)
             except JobNotActive:
                 continue  # the job has ended since; the name is free
-        outcome = await ask_for(engine, asked)
+        outcome = await try_create(engine, request)
         if isinstance(outcome, Created):
             return outcome
         # Another request was first, with the name or with the idempotency key.
-        assert outcome is None or isinstance(outcome, Held)
+        assert outcome is None or isinstance(outcome, KeyTaken)
     raise Conflict(IN_USE)
 
 
 def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
-    reader = read_object({"name": name}, problems)
-    reader.printable("name", MAX_NAME)
-    reader = read_object(document, problems)
-    if reader.given("name") and reader.fields["name"] != name:
-        reader.wrong("name", "conflict", "must equal the name in the path, or be omitted")
+    JobDocument.name.kind.read(name, "name", problems)
+    said = Document.open(document, problems)
+    if said.given("name") and said.values["name"] != name:
+        said.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        reader.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
+        said.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
-    return {**reader.fields, "name": name}
+    return {**said.values, "name": name}
 
 
-async def _replace(engine: Engine, job_id: int, asked: Asked) -> Created:
-    seen = await look(engine, [asked])
-    now, write = seen.now, asked.write
+async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
+    context = await read_context(engine, 0, {request.queue})
+    now, write = context.now, request.write
 
-    def decide(job: Job, _: object) -> Target | None:
+    def decide(job: Job, _: object) -> DesiredJob | None:
         require_active(job)
-        assert isinstance(asked.document, dict)
-        whole = msgspec.structs.replace(asked, document=unmasked(asked.document, job))
-        return target_of(replacing(job, seen.parse(whole, job_id)), job)
+        assert isinstance(request.document, dict)
+        whole = msgspec.structs.replace(request, document=unmasked(request.document, job))
+        return desired_by(replacing(job, context.parse(whole, job_id)), job)
 
-    async def prepare() -> Prepared[Created]:
-        change = await prepare_change(engine, job_id, now, write, UPDATE, decide)
-        return Prepared(change.tenant, partial(_changed, change), change.then)
+    writing = Idempotent(engine, write, UPDATE.points, request.tenant, now, Created)
+    async for attempt in writing:
+        job = await get_job(engine, job_id)
+        change = await decided(engine, job, now, write, UPDATE, decide)
+        async with attempt.statement():
+            attempt.answer = await change.commit(_existed)
+    if writing.executed:
+        await change.join()
+    return writing.answer
 
-    return await once(engine, write, UPDATE.points, asked.tenant, now, Created, prepare)
 
-
-async def _changed(change: Prepared[Job], connection: Connection) -> Created:
-    return Created(await change.effect(connection), existed=True)
+def _existed(job: Job) -> Created:
+    return Created(job, existed=True)

@@ -166,14 +166,16 @@ def recurring_job(row: asyncpg.Record, now: datetime) -> Job:
         new,
         row,
         status=status,
-        next_run_at=_next_run(new, row["id"], now) if status is JobStatus.SCHEDULED else None,
+        next_run_at=next_run(new, row["id"], now) if status is JobStatus.SCHEDULED else None,
         created_at=row["created_at"],
         updated_at=row["updated_at"],
     )
 
 
-def _next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
-    assert not isinstance(job.schedule, Once)
+def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
+    """The next run of a scheduled job."""
+    if isinstance(job.schedule, Once):
+        return job.schedule.at
     try:
         return first_run(job.schedule, job.window, job_id, now)
     except (

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import asyncpg
 import msgspec
 
-from hourbell.documents.reader import shown_key, text_problem
+from hourbell.documents.problems import shown_key, text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
 from hourbell.engine.views.pages import MOST_PER_PAGE, Page, page_token, read_token, walk

@@ -17,7 +17,7 @@ create or replace function hourbell.take_ready(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_at_once boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
+  inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[], out recalled boolean
 )
 language plpgsql set plan = lookups_one_by_one
@@ -48,6 +48,8 @@ declare
   tags float8[] := '{}';  -- of `limited`, because some of those rows may have to go back
   generations int[] := '{}';
   late bigint[];
+  versions int[];
+  last_fence bigint;  -- the highest that any of them had before
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
   select * into session from hourbell.sessions where id = p_session and token = p_token for key share;
@@ -193,40 +195,34 @@ begin
     end if;
   end if;
   cancelling := exists (select from hourbell.cancellations);
-  with found as materialized (
-    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by,
-      hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec,
-      e.fence as last_fence, coalesce(j.version, e.version) as version, r.pos,
-      limited <> '{}' and e.id = any (limited) as is_limited,
-      -- the plain case; all others are left to `claim_uncommon`
+  -- One pass over what was taken, in its order: left joins, so that executions are looked up for `popped` and never the
+  -- other way round (statistics collected during a quiet night say that `executions` has fewer rows).
+  -- `plain`: the common case; all others are left to claim_uncommon.
+  select array_agg(f.id) filter (where f.plain),
+    case when count(f.job) > 0 then array_agg(coalesce(f.job, f.id)) filter (where f.plain) end,
+    array_agg(f.tenant) filter (where f.plain),
+    case when max(f.attempt) > 0 then array_agg(f.attempt + 1) filter (where f.plain) end,
+    array_agg(date_part('epoch', f.occurrence)) filter (where f.plain),
+    case when count(f.finish_by) > 0 then array_agg(f.finish_by) filter (where f.plain) end,
+    array_agg(f.spec) filter (where f.plain),
+    case when count(f.job) > 0 then array_agg(f.version) filter (where f.plain) end,
+    max(f.fence), array_agg(f.taken) filter (where not f.plain)
+  into ids, jobs, tenants, attempts, scheduled_for, finish_by, specs, versions, last_fence, more
+  from (
+    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, e.fence, r.id as taken,
+      hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec, coalesce(j.version, e.version) as version,
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
         and (e.finish_by is null or e.finish_by >= p_now)
         and not (cancelling and exists (select from hourbell.cancellations as c where c.id = e.id offset 0))
         and not (e.id = any (stale) and hourbell.is_limited(e)) as plain
-    -- Left joins (and nothing materialised), so that executions are looked up for `popped` and never the other way
-    -- round: statistics collected during a quiet night say that `executions` has fewer rows.
-    from unnest(popped) with ordinality as r(id, pos)
+    from unnest(popped) as r(id)
     left join hourbell.executions as e on e.id = r.id
-    left join hourbell.jobs as j on j.id = e.job),
-  -- Each slab has a fence of its own, above all that its executions had before. What holds limits is leased one by one.
-  leasing as materialized (
-    select f.*, greatest(least_fence, max(last_fence) over () + 1)
-      + case when is_limited then plain_slabs + nth else nth / 100 end as fence
-    from (
-      select found.*, row_number() over (partition by is_limited order by pos) - 1 as nth,
-        (count(*) filter (where not is_limited) over () + 99) / 100 as plain_slabs
-      from found where plain) as f
-    order by pos),
-  kept as (
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-    select p_session, fence, at, p_claim, solo, is_limited, array_agg(id),
-      case when count(job) > 0 then array_agg(version) end
-    from leasing group by fence, is_limited)
-  select array_agg(id), array_agg(coalesce(job, id)), array_agg(tenant), array_agg(attempt + 1), array_agg(fence),
-    array_agg(occurrence), array_agg(leasing.finish_by), array_agg(spec),
-    (select array_agg(id order by pos) from found where not plain)
-  into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, more from leasing;
+    left join hourbell.jobs as j on j.id = e.job) as f;
+  if ids is not null then
+    fences := hourbell.lease(p_session, p_claim, ids, versions, limited, greatest(least_fence, last_fence + 1), at,
+      solo);
+  end if;
 
   if more is not null then
     if stale <> '{}' then
@@ -246,6 +242,42 @@ begin
   if limited <> '{}' and hourbell.start_rate_limited(p_session, limited, least_fence, p_now, p_at_once) then
     waits := hourbell.start_delays(p_session, ids, hourbell.clock());
   end if;
+end $$;
+
+-- Leases executions to a session, in slabs of up to a hundred in the given order; what counts against a limit
+-- (p_limited) is leased one by one. Each slab has a fence of its own, from p_fence on. p_versions: null: all are
+-- one-time jobs. Returns the fence of each execution.
+create or replace function hourbell.lease(
+  p_session bigint, p_claim int, p_ids bigint[], p_versions int[], p_limited bigint[], p_fence bigint, p_at timestamptz,
+  p_alone boolean
+) returns bigint[]
+language plpgsql as $$
+#variable_conflict use_column
+declare fences bigint[];
+begin
+  if p_limited = '{}' then
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
+    select p_session, p_fence + k, p_at, p_claim, p_alone, false, p_ids[100 * k + 1:100 * k + 100],
+      p_versions[100 * k + 1:100 * k + 100]
+    from generate_series(0, (cardinality(p_ids) - 1) / 100) as k;
+    return array(select p_fence + k / 100 from generate_series(0, cardinality(p_ids) - 1) as k);
+  end if;
+  with numbered as materialized (
+    select id, version, pos, limited,
+      p_fence + case when limited then plain_slabs + nth else nth / 100 end as fence
+    from (
+      select id, version, pos, limited, row_number() over (partition by limited order by pos) - 1 as nth,
+        (count(*) filter (where not limited) over () + 99) / 100 as plain_slabs
+      from (
+        select id, version, pos, id = any (p_limited) as limited
+        from unnest(p_ids, p_versions) with ordinality as i(id, version, pos)) as i) as i),
+  slabs as (
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
+    select p_session, fence, p_at, p_claim, p_alone, limited, array_agg(id order by pos),
+      case when p_versions is not null then array_agg(version order by pos) end
+    from numbered group by fence, limited)
+  select array_agg(fence order by pos) into fences from numbered;
+  return fences;
 end $$;
 
 -- Takes p_room executions of one line out of `ready`, or fewer: whole slabs in the order of their tags, and a part of
@@ -366,7 +398,7 @@ begin
           fate := hourbell.fate_skipped(); why := 'max_runs';
         end if;
         if fate is not null or j.runs + 1 >= j.max_runs then
-          perform hourbell.complete_job(j.id, p_now);
+          perform hourbell.complete_job(p_now, j.id);
         end if;
       end if;
       if fate is null then
@@ -402,65 +434,13 @@ return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
   or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
 
--- Completes a job that has started its last run: it gets no further occurrences, and those planned ahead are removed.
-create or replace function hourbell.complete_job(p_job bigint, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-begin
-  update hourbell.memberships as m set until = least(m.until, p_now)
-  from hourbell.jobs as j
-  where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
-  update hourbell.jobs set status = 2, updated_at = p_now where id = p_job and status in (0, 1);
-  perform hourbell.withdraw_planned(p_job, p_now);
-end $$;
-
--- Removes the executions planned ahead for a job: those whose time has not come. Nothing has observed them, so they are
--- not recorded. Rows locked by another transaction (such as a stalled cancel) are skipped and left to it, and later to
--- their claim.
-create or replace function hourbell.withdraw_planned(p_job bigint, p_now timestamptz) returns int
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  taken bigint[];
-  queues smallint[]; tenants int[]; targets int[]; keys bigint[];
-begin
-  taken := hourbell.remove_waiting(array(
-    select id from hourbell.executions where job = p_job and origin = 0 and occurrence > p_now and attempt = 0));
-  if taken = '{}' then return 0; end if;
-  -- The time of an execution may have come since the caller read the clock, so it may hold its key or have been parked.
-  with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
-  select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
-  into queues, tenants, targets, keys from gone;
-  perform hourbell.release_limits(taken, true, p_now);
-  perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);
-  return cardinality(taken);
-end $$;
-
--- A change has made the waiting executions of a job out of date. They are recorded at once, so that nothing waits for
--- them. Executions that are ready, or taken by another transaction, are found out of date by their claim. Executions
--- planned ahead are removed, or belong to the new version.
-create or replace function hourbell.supersede_waiting(p_job bigint, p_now timestamptz) returns void
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  ids bigint[];
-  why text;
-begin
-  ids := hourbell.remove_waiting(array(
-    select e.id from hourbell.live_executions(p_job) as e join hourbell.jobs as j on j.id = e.job
-    where e.version < j.valid_from and (e.occurrence <= p_now or e.attempt > 0 or e.origin <> 0)));
-  if ids = '{}' then return; end if;
-  select outdated into why from hourbell.jobs where id = p_job;
-  perform hourbell.discard(ids, array_fill(3::smallint, array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]), p_now);
-end $$;
-
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
 -- holds no lock, so no transaction waits for it.
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
   p_at_once boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
-  inout fences bigint[], inout scheduled_for timestamptz[], inout finish_by timestamptz[], inout specs text[],
+  inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[]
 )
 language plpgsql as $$

@@ -109,34 +109,6 @@ begin
     select id from (select id, job from hourbell.executions where id = any (p_jobs) offset 0) as e where job is null);
 end $$;
 
--- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running.
-create or replace function hourbell.withdraw(p_job bigint, p_now timestamptz) returns boolean
-language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-declare
-  taken bigint[];
-begin
-  perform from hourbell.jobs where id = p_job for no key update;
-  if found then
-    update hourbell.memberships as m set until = least(m.until, p_now)
-    from hourbell.jobs as j
-    where j.id = p_job and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version;
-    perform hourbell.withdraw_planned(p_job, p_now);
-    update hourbell.jobs
-    set version = version + 1, valid_from = version + 1, outdated = 'deleted', updated_at = p_now, status = 3
-    where id = p_job;
-    perform hourbell.supersede_waiting(p_job, p_now);
-    return true;
-  end if;
-  taken := hourbell.remove_waiting(array[p_job]);
-  if taken = '{}' then
-    delete from hourbell.paused where id = p_job;
-    if not found then return false; end if;
-  end if;
-  perform hourbell.discard(array[p_job], array[2::smallint], array['cancelled'], p_now);
-  return true;
-end $$;
-
 -- Gives unique keys to new jobs, to all or to those that can have theirs. Returns the jobs that replaced a waiting job
 -- (replacing), and those that got no key (refused) because a job that has not ended holds it (holders).
 -- p_jobs[k] requests p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a waiting job that holds the key is
@@ -179,13 +151,11 @@ begin
   for n in 1 .. cardinality(places) loop
     place := places[n]; other := others[n];
     if hourbell.live_jobs(array[other]) <> '{}' then
-      if not (p_replaces[place] and hourbell.withdraw(other, p_now)) then
+      if not (p_replaces[place] and hourbell.replace_job(p_now, other, p_tenants[place], p_actors[place])) then
         refused := refused || p_jobs[place]; holders := holders || other;
         continue;
       end if;
       replacing := replacing || p_jobs[place];
-      insert into hourbell.audit (at, tenant, job, actor, operation, after)
-      values (p_now, p_tenants[place], other, p_actors[place], 'replace', '{"status": "CANCELLED"}');
     end if;
     update hourbell.unique_keys as k set job = p_jobs[place]
     where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];
@@ -194,31 +164,23 @@ end $$;
 
 -- Creates the jobs of several requests, with their audit rows and the answers that are stored for their keys: one
 -- statement, one commit. Requests are counted from 1.
---   p_patience_ms     how long to wait for the transaction that holds a key; null: the transaction's own lock timeout
---   p_quota_ms        how long to wait for the lock of a quota
---   p_tenants …       the requests; a null in p_keys: nothing is stored. No key twice.
---   p_counts          how many one-time jobs each request has
---   p_ids …           one-time jobs, in the order of their requests, at p_instants (microseconds since 1970: a client
---                     encodes them twice as fast as timestamps), on the terms p_terms, counted from 1: many jobs, few
---                     terms
---   p_queues …        the terms; p_levels: see hourbell.level_of
---   p_recurring       recurring jobs that have not joined their timetables yet, as JSON; null: none
---   p_unique …        jobs that request a unique key, as in give_unique_keys
+--   p_keys_ms         how long to wait for the transaction that holds a key
+--   p_quotas_ms       how long to wait for the lock of a quota
 --   p_limited         tenants with a quota, as before_create saw them
+--   p_tenants …       the requests; a null in p_keys: nothing is stored. No key twice.
+--   p_ids …           one-time jobs of the requests p_requests, at p_instants (microseconds since 1970: a client encodes
+--                     them twice as fast as timestamps), with the settings p_settings
+--   p_run_settings    the settings, as JSON, with their number k: many jobs, few settings; for level see hourbell.level_of
+--   p_recurring       recurring jobs that have not joined their timetables yet, as JSON; null: none
+--   p_unique          jobs that request a unique key, as JSON, see give_unique_keys; null: none
 -- Left out, and returned: requests whose key already has an answer (repeated), jobs whose unique key another job holds
 -- (refused), and jobs beyond the quota (excessive). Jobs that replace another need no room, and are returned as well
 -- (replacing).
 create or replace function hourbell.create_jobs(
-  p_now timestamptz, p_patience_ms int, p_quota_ms int,
+  p_now timestamptz, p_keys_ms int, p_quotas_ms int, p_limited int[],
   p_tenants int[], p_actors text[], p_keys text[], p_fingerprints bytea[], p_answers text[],
-  p_counts int[], p_ids bigint[], p_instants bigint[], p_job_tenants int[], p_terms int[], p_specs text[],
-  p_queues smallint[], p_targets int[], p_priorities smallint[], p_at_most_once boolean[], p_start_seconds int[],
-  p_finish_seconds int[], p_concurrency_keys bigint[], p_concurrency_limits int[], p_notifies smallint[],
-  p_levels int[],
-  p_recurring json,
-  p_unique bigint[], p_unique_requests int[], p_unique_tenants int[], p_spaces smallint[], p_unique_keys text[],
-  p_replaces boolean[],
-  p_limited int[],
+  p_ids bigint[], p_requests int[], p_instants bigint[], p_job_tenants int[], p_settings int[], p_specs text[],
+  p_run_settings json, p_recurring json, p_unique json,
   out repeated int[], out refused bigint[], out holders bigint[], out replacing bigint[], out excessive bigint[]
 )
 language plpgsql
@@ -226,39 +188,39 @@ set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
   patience constant text := current_setting('lock_timeout');
-  requests constant int[] := array(
-    select k from unnest(p_counts) with ordinality as c(n, k) cross join lateral generate_series(1, c.n) order by k);
   dropped bigint[];
   rooms int[];  -- of p_limited; null: the tenant has no quota any more
 begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_limited <> '{}' then
-    perform hourbell.lock_quotas(p_limited, p_quota_ms);
+    perform hourbell.lock_quotas(p_limited, p_quotas_ms);
     -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
       select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
       from unnest(p_limited) with ordinality as l(id, pos) order by pos);
   end if;
-  if p_patience_ms is not null then perform set_config('lock_timeout', p_patience_ms::text, true); end if;
+  perform set_config('lock_timeout', p_keys_ms::text, true);
 
-  with asked as (
-    select * from unnest(p_tenants, p_keys, p_fingerprints, p_answers) with ordinality
-      as r(tenant, key, fingerprint, answer, k)
-    where key is not null),
-  kept as (
-    insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
-    select tenant, key, fingerprint, 0, answer::json, p_now from asked order by tenant, key
-    on conflict do nothing returning tenant, key)
-  select coalesce(array_agg(k), '{}') into repeated from asked
-  where (tenant, key) not in (select tenant, key from kept);
+  if array_remove(p_keys, null) <> '{}' then
+    with asked as (
+      select * from unnest(p_tenants, p_keys, p_fingerprints, p_answers) with ordinality
+        as r(tenant, key, fingerprint, answer, k)
+      where key is not null),
+    kept as (
+      insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
+      select tenant, key, fingerprint, 0, answer::json, p_now from asked order by tenant, key
+      on conflict do nothing returning tenant, key)
+    select coalesce(array_agg(k), '{}') into repeated from asked
+    where (tenant, key) not in (select tenant, key from kept);
+  end if;
 
-  if p_unique <> '{}' then
+  if p_unique is not null then
     select u.refused, u.holders, u.replacing into refused, holders, replacing
     from (
       select array_agg(w.job) as jobs, array_agg(w.tenant) as tenants, array_agg(w.space) as spaces,
         array_agg(w.key) as keys, array_agg(w.replaces) as replaces, array_agg(p_actors[w.request]) as actors
-      from unnest(p_unique, p_unique_requests, p_unique_tenants, p_spaces, p_unique_keys, p_replaces)
-        as w(job, request, tenant, space, key, replaces)
+      from json_to_recordset(p_unique)
+        as w(job bigint, request int, tenant int, space smallint, key text, replaces boolean)
       where w.request <> all (repeated)) as w
     cross join lateral hourbell.give_unique_keys(
       p_now, w.jobs, w.tenants, w.spaces, w.keys, w.replaces, w.actors) as u
@@ -268,7 +230,7 @@ begin
 
   if p_limited <> '{}' then
     with new as (
-      select id, request, tenant from unnest(p_ids, requests, p_job_tenants) as n(id, request, tenant)
+      select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
     placed as (
@@ -283,23 +245,23 @@ begin
   if dropped <> '{}' then  -- a refusal is not stored: the same request may succeed later
     delete from hourbell.idempotency as i
     using (
-      select id, request from unnest(p_ids, requests) as n(id, request)
+      select id, request from unnest(p_ids, p_requests) as n(id, request)
       union all
       select id, request from json_to_recordset(p_recurring) as n(id bigint, request int)) as n
     where n.id = any (dropped) and i.tenant = p_tenants[n.request] and i.key = p_keys[n.request];
   end if;
 
   if p_ids <> '{}' then
-    with terms as materialized (
-      select * from unnest(p_queues, p_targets, p_priorities, p_at_most_once, p_start_seconds, p_finish_seconds,
-        p_concurrency_keys, p_concurrency_limits, p_notifies, p_levels) with ordinality
-        as t(queue, target, priority, at_most_once, start_seconds, finish_seconds, key, key_limit, notifies, level, k)),
+    with settings as materialized (
+      select * from json_to_recordset(p_run_settings) as s(
+        k int, queue smallint, target int, priority smallint, at_most_once boolean, start_seconds int, finish_seconds int,
+        key bigint, key_limit int, notifies smallint, level int)),
     new as materialized (
-      select n.id, n.request, i.at, n.tenant, n.spec, t.queue, t.target, t.priority, t.at_most_once, t.key, t.key_limit, t.notifies, t.level,
-        i.at + make_interval(secs => t.start_seconds) as start_by, i.at + make_interval(secs => t.finish_seconds) as finish_by
-      from unnest(p_ids, requests, p_instants, p_job_tenants, p_terms, p_specs)
-        as n(id, request, instant, tenant, terms, spec)
-      join terms as t on t.k = n.terms
+      select n.id, n.request, i.at, n.tenant, n.spec, s.queue, s.target, s.priority, s.at_most_once, s.key, s.key_limit, s.notifies, s.level,
+        i.at + make_interval(secs => s.start_seconds) as start_by, i.at + make_interval(secs => s.finish_seconds) as finish_by
+      from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
+        as n(id, request, instant, tenant, settings, spec)
+      join settings as s on s.k = n.settings
       cross join lateral (select timestamptz 'epoch' + n.instant * interval '1 microsecond' as at) as i
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
@@ -330,7 +292,7 @@ begin
         id bigint, request int, tenant int, queue smallint, priority smallint, timetable bigint, max_runs int,
         starts_at timestamptz, ends_at timestamptz, name text, spec text, target int, key bigint, key_limit int,
         since timestamptz, misfire smallint, catch_up_seconds int, catch_up_limit int, overlap smallint,
-        at_most_once boolean, start_deadline_seconds int, deadline_seconds int, notifies smallint)
+        at_most_once boolean, start_seconds int, finish_seconds int, notifies smallint)
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
       insert into hourbell.jobs
@@ -345,7 +307,7 @@ begin
       (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
        overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
-      overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies from new;
+      overlap, at_most_once, start_seconds, finish_seconds, target, key, key_limit, notifies from new;
   end if;
-  if p_patience_ms is not null then perform set_config('lock_timeout', patience, true); end if;
+  perform set_config('lock_timeout', patience, true);
 end $$;

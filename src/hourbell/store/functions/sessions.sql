@@ -165,14 +165,14 @@ end $$;
 create or replace function hourbell.claimed_by(
   p_session bigint, p_token uuid, p_ids bigint[],
   out ids bigint[], out jobs bigint[], out tenants int[], out attempts int[], out fences bigint[],
-  out scheduled_for timestamptz[], out finish_by timestamptz[], out specs text[]
+  out scheduled_for float8[], out finish_by timestamptz[], out specs text[]
 )
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 begin
   if not exists (select from hourbell.sessions where id = p_session and token = p_token) then return; end if;
   select array_agg(e.id), array_agg(coalesce(e.job, e.id)), array_agg(e.tenant), array_agg(e.attempt + 1),
-    array_agg(l.fence), array_agg(e.occurrence), array_agg(e.finish_by),
+    array_agg(l.fence), array_agg(date_part('epoch', e.occurrence)), array_agg(e.finish_by),
     array_agg(hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt))
   into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
   from (

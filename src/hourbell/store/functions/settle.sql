@@ -302,9 +302,9 @@ create or replace function hourbell.lateness_ms(
   p_origin smallint, p_id bigint, p_occurrence timestamptz, p_started timestamptz
 ) returns bigint
 language sql immutable
-return (extract(epoch from p_started - case p_origin
+return (date_part('epoch', p_started - case p_origin
   when hourbell.origin_backfill() then to_timestamp(((p_id >> 22) + 1704067200000) / 1000.0::float8)
-  else p_occurrence end)::float8 * 1000)::bigint;
+  else p_occurrence end) * 1000)::bigint;
 
 -- Adds an ended attempt to the history of an execution: one object per attempt. p_session: the session that settled it.
 -- Null: no session did; the attempt was taken from the session p_taken_from, because its worker was lost or the total

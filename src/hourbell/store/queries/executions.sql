@@ -27,54 +27,11 @@ queued as (
   from made)
 select id, occurrence from made order by occurrence
 
--- name: hasten
--- A one-time job that was taken out of its place will run by $2 at the latest, with the job
--- document $3 if one is given.
-update hourbell.executions
-set run_at = least(run_at, $2), spec = coalesce($3, spec), version = version + ($3::text is not null)::int,
-    updated_at = case when $3 is null then updated_at else $2 end
-where id = $1
+-- name: run_one_time
+select * from hourbell.run_one_time($1, $2, $3, $4, $5)
 
--- name: take_waiting
--- Takes an execution out of due, parked, paused or suspects, so that no other transaction can move
--- it; no row: it is ready, runs or has ended, or another transaction has moved it.
-with waiting as (select * from hourbell.executions where id = $1),
-from_due as (
-  delete from hourbell.due as d using waiting as w
-  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
-    and d.run_at = w.run_at and d.id = w.id returning d.id),
-from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id),
-from_suspects as (
-  delete from hourbell.suspects as s using waiting as w
-  where s.queue = w.queue and s.priority = w.priority and s.id = w.id returning s.id)
-select w.* from waiting as w
-where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
-  or exists (select from from_suspects)
-
--- name: waits
--- Whether an execution waits in a place from which it can be taken.
-select exists (
-  select from (select * from hourbell.executions where id = $1 offset 0) as e
-  where exists (select from hourbell.due as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-    and d.run_at = e.run_at and d.id = e.id offset 0)
-    or exists (select from hourbell.parked as p where p.id = e.id offset 0)
-    or exists (select from hourbell.paused as h where h.id = e.id offset 0))
-
--- name: wish_to_cancel
-insert into hourbell.cancellations (id, requested_at)
-select id, $2 from hourbell.executions where id = $1 returning id
-
--- name: wish_to_cancel_all
--- Requests cancellation of all live executions of a recurring job.
-insert into hourbell.cancellations (id, requested_at) select id, $2 from hourbell.live_executions($1)
-
--- name: runs
--- Whether an execution is leased by a worker.
-select exists (
-  select from (select id, fence from hourbell.executions where id = $1 offset 0) as e
-  join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids))
+-- name: cancel_execution
+select * from hourbell.cancel_execution($1, $2, $3, $4, $5)
 
 -- name: live
 -- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the

@@ -6,9 +6,10 @@
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
+-- $10 to $14, a number for each one-time job, come as the text of an array: a client encodes it faster.
 select * from hourbell.create_jobs(
-  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
-  $27, $28, $29, $30, $31, $32)
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
+  $14::text::int[], $15, $16, $17, $18)
 
 -- name: new_id
 -- An id for an object created at $1.
@@ -71,36 +72,11 @@ select job from hourbell.unique_keys as k
 where tenant = (select id from hourbell.tenants where name = $1) and space = $2 and key = $3
   and hourbell.live_jobs(array[job]) <> '{}'
 
--- name: insert_member
--- A membership that has still to join its timetable.
-insert into hourbell.memberships
-  (timetable, priority, job, version, active_since, until, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
-   overlap, at_most_once, start_deadline_seconds, deadline_seconds, target, key, key_limit, notifies)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+-- name: change_job
+select * from hourbell.change_job($1, $2, $3, $4)
 
--- name: end_member
--- Ends the current membership of a job now: due occurrences stay with it, later ones do not.
-update hourbell.memberships as m set until = least(m.until, $2)
-from hourbell.jobs as j
-where j.id = $1 and m.timetable = j.timetable and m.priority = j.priority and m.job = j.id and m.version = j.version
-
--- name: take_back
--- Withdraws executions that were planned ahead for a job and are not yet due.
-select hourbell.withdraw_planned($1, $2)
-
--- name: update_recurring
--- A new version. $3: why queued executions are superseded; null: they are not. $7: its timetable;
--- null: unchanged.
-update hourbell.jobs
-set version = version + 1, valid_from = case when $3::text is null then valid_from else version + 1 end,
-    outdated = coalesce($3, outdated), updated_at = $2,
-    status = $4, queue = $5, priority = $6, timetable = coalesce($7, timetable), max_runs = $8, starts_at = $9, ends_at = $10, name = $11,
-    spec = $12, target = $13, key = $14, key_limit = $15
-where id = $1
-returning version
-
--- name: supersede
-select hourbell.supersede_waiting($1, $2)
+-- name: pause_abandoned
+select hourbell.pause_abandoned($1, $2, $3, $4, $5)
 
 -- name: lock_recurring
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
@@ -125,44 +101,9 @@ from hourbell.ledger as l
 where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would lose that job and id are equal
 order by l.recorded_at desc limit 1
 
--- name: take_one_time
--- Takes a waiting one-time job out of `due`, `parked` or `paused`, so that no other transaction can
--- move it; no row: it is already queued or running.
-with waiting as (
-  select e.* from (select * from hourbell.executions where id = $1 offset 0) as e where e.job is null),
-from_due as (
-  delete from hourbell.due as d using waiting as w
-  where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
-    and d.run_at = w.run_at and d.id = w.id returning d.id),
-from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id)
-select w.*, exists (select from from_paused) as was_paused from waiting as w
-where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
-
--- name: update_one_time
-update hourbell.executions
-set occurrence = $2, run_at = $3, queue = $4, priority = $5, start_by = $6, finish_by = $7, at_most_once = $8, spec = $9,
-    version = version + 1, updated_at = $10, target = $11, key = $12, key_limit = $13,
-    notifies = $14
-where id = $1 returning version
-
--- name: let_go
--- Releases the limits of a changed one-time job, which then waits for its new ones.
-select hourbell.release_limits(array[$1::bigint], true, $2)
-
 -- name: insert_due
 -- Puts an execution back into `due`, by the values of its row.
 select hourbell.requeue(array[$1::bigint])
-
--- name: insert_paused
-insert into hourbell.paused (id) values ($1)
-
--- name: insert_deadlines
-insert into hourbell.deadlines (at, id, kind)
-select at, $1, kind from (values ($2::timestamptz, 0), ($3::timestamptz, 1)) as d(at, kind) where at is not null
-
--- name: discard
-select hourbell.discard(array[$1::bigint], array[$2::smallint], array[$3::text], $4)
 
 -- Lists of jobs, newest first, before the id $1: the first $2 rows that are `wanted`, among the $3
 -- newest, and the last of these if the walk ends there (engine/views/pages.py). $4 the status
@@ -266,10 +207,3 @@ where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 -- name: insert_answer
 insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
 values ($1, $2, $3, 0, $4, $5)
-
--- name: abandoned
--- Jobs whose target is gone, in no order.
-select job, version from hourbell.abandoned_jobs limit $1
-
--- name: forget_abandoned
-delete from hourbell.abandoned_jobs where job = $1 and version = $2

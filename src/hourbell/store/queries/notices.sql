@@ -24,11 +24,6 @@ left join lateral (
   order by l.scheduled_for desc limit 1) as s on true
 order by m.check_at
 
--- name: watch_anew
--- The job was paused, resumed, ended or rescheduled: its next expected run is computed from now on.
-update hourbell.monitors set since = $2, expected_at = null, check_at = $2, version = version + 1
-where job = $1 and deleted_at is null
-
 -- name: monitors_of_job
 select count(*) from hourbell.monitors where job = $1 and deleted_at is null
 

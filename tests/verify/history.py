@@ -1,9 +1,16 @@
-"""What the rig records of a run, and what it reads of the system when the run is over.
+"""What is recorded of a run, and what the database says when it is over: all that the judge gets to see.
 
-Four sources, none of which asks the system how it thinks it is doing: the client writes what it asked for and what it was
-answered, the webhook receiver writes what reached it, the workers over HTTP write what they were handed, the rig writes what it broke and what the operating system says of
-the processes. All of them on one machine and by one clock (seconds since the epoch, as `time.time()` of a process whose
-clock nobody bends), each into its own file of JSON lines, only appended. The database is read once, at the end: the dump.
+Both the chaos rig and the simulation record what the clients asked for and what they were answered (`Call`), and what was
+handed out to be run (`Delivery`); both read the database once, at the end (`Dump`). None of that asks the system how it
+thinks it is doing. All times are seconds since the epoch, by one clock.
+
+The rig adds what it broke and what the operating system says of the processes. Its receiver, its workers over HTTP, its
+clients and the rig itself write by the clock of the machine (`time.time()` of a process whose clock nobody bends), each
+into its own file of JSON lines, only appended.
+
+The simulation adds what only a world of one thread can know: the calls of workers and leaders in their order, by virtual
+time (`Step`), and the ledger as it was in between (`Checkpoint`). A worker whose answer was lost on the way has still been
+given something: such a claim is recorded as any other.
 """
 
 from __future__ import annotations
@@ -96,6 +103,96 @@ class Phase(Event, frozen=True, kw_only=True, tag="phase"):
     name: str
 
 
+# What only a simulation sees, in order.
+
+
+class Step(msgspec.Struct, frozen=True, tag=True):
+    """Something that a worker or a scheduler did, by virtual time."""
+
+    at: Seconds
+
+
+class Claim(Step, frozen=True):
+    session: int
+    number: int
+    execution_id: str
+    job_id: str
+    scheduled_for: Seconds
+    attempt: int
+    fence: int
+
+
+class Settle(Step, frozen=True):
+    """An outcome that a worker reported."""
+
+    session: int
+    execution_id: str
+    fence: int
+    kind: int  # 0 succeeded 1 retry 2 dead 3 cancelled 4 released
+    accepted: bool
+    delay_seconds: float | None = None
+    reason: str | None = None
+
+
+class SessionOpened(Step, frozen=True):
+    session: int
+
+
+class SessionRenewed(Step, frozen=True):
+    """A heartbeat that was answered."""
+
+    session: int
+    running: frozenset[str]  # what the worker said that it holds
+    resolved: int  # every claim up to this number was answered
+    lost: frozenset[str]  # what it was told that it does not hold
+
+
+class SessionClosed(Step, frozen=True):
+    session: int
+
+
+class Silenced(Step, frozen=True):
+    """A worker died or was stopped; it could renew its session no more."""
+
+    session: int
+
+
+class Reaped(Step, frozen=True):
+    """Sessions were ended because their workers had been silent."""
+
+    sessions: frozenset[int]
+
+
+class TermBegun(Step, frozen=True):
+    epoch: int
+
+
+class LeaderVerb(Step, frozen=True):
+    """A verb that a leader's node called under an epoch, and whether the database let it."""
+
+    verb: str
+    epoch: int
+    accepted: bool
+
+
+class Planned(Step, frozen=True):
+    """Somebody planned or joined at this moment, or tried to."""
+
+
+class Gated(Step, frozen=True):
+    """A pass of the gate was tried at this moment."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The fates that were recorded by some moment."""
+
+    at: Seconds
+    fates: dict[str, tuple[str, str | None]]
+
+
+# What the database says in the end.
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One ended attempt, as the ledger tells it."""
 
@@ -123,6 +220,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     started_at: Seconds | None  # of the first attempt
     attempts: list[Attempt]  # the last one included
     counted: int | None = None  # attempts by the ledger's own count; None: it is not known
+    fence: int | None = None  # of the last claim, by the ledger's own word
     missed: int | None  # of a stretch that was missed: how many occurrences …
     missed_through: Seconds | None  # … from scheduled_for up to this
     claimed_at: Seconds | None = (
@@ -183,17 +281,21 @@ class Dump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a run, as the checker gets it."""
+    """All of a run, as the judge gets it."""
 
     seed: int
     calls: list[Call]
     deliveries: list[Delivery]
-    faults: list[Fault]
-    samples: list[Sample]
-    backends: list[Backends]
-    phases: list[Phase]
     dump: Dump
+    phases: list[Phase] = []
+    # Of the rig.
+    faults: list[Fault] = []
+    samples: list[Sample] = []
+    backends: list[Backends] = []
     strays: list[Stray] = []
+    # Of a simulation.
+    steps: list[Step] = []
+    checkpoints: list[Checkpoint] = []
 
 
 AnyEvent = Call | Delivery | Stray | Fault | Sample | Backends | Phase

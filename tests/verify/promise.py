@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from chaos.history import Delivery, Seconds
+from verify.history import Delivery, Seconds
 
 CRITICAL, HIGH, MEDIUM, LOW = range(4)
 PRIORITIES = {"CRITICAL": CRITICAL, "HIGH": HIGH, "MEDIUM": MEDIUM, "LOW": LOW}

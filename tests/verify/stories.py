@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from chaos.checks_promise import FOREVER, PRIORITIES, Document, Micros, Promise, instant, micros
-from chaos.history import Call, Seconds
-from simulation.oracle import occurrences
+from verify.history import Call, Seconds
+from verify.oracle import occurrences
+from verify.promise import FOREVER, PRIORITIES, Document, Micros, Promise, instant, micros
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -109,6 +109,17 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     maybe: frozenset[Micros]  # and what may have been planned before its end was answered
 
 
+class Version(NamedTuple):
+    """A job from one change that was granted and had an effect, or its creation, to the next."""
+
+    operation: str
+    asked_at: Seconds
+    told: Seconds  # from when on it says that it holds
+    answered_at: Seconds
+    document: Document  # the whole job as it was to be
+    reschedules: bool  # whether what is queued is out of date
+
+
 @dataclass
 class Story:
     """A job as its owner knows it."""
@@ -119,8 +130,7 @@ class Story:
     recurring: bool
     create: Intent
     changes: list[Intent]  # update, pause, resume, delete: granted or in doubt
-    documents: list[Document]  # as it was to be, one after the other
-    since: list[Seconds]  # when each of these began
+    versions: list[Version] = field(default_factory=list)
     certain_until: Seconds = FOREVER
     stretches: list[Stretch] = field(default_factory=list)  # of a recurring job
     # Of a one-time job: for when it was asked, now and before it was changed.
@@ -132,11 +142,19 @@ class Story:
 
     @property
     def document(self) -> Document:
-        return self.documents[-1]
+        return self.versions[-1].document
 
-    def change(self, patch: Document, at: Seconds) -> None:
-        self.documents.append(patched(self.document, patch))
-        self.since.append(at)
+    @property
+    def documents(self) -> list[Document]:
+        """As it was to be, one after the other."""
+        return [v.document for v in self.versions if v.operation in ("create", "update")]
+
+    def documents_at(self, at: Seconds) -> list[Document]:
+        """What the job may have looked like at a moment: one, or more while somebody is changing it."""
+        settled = [v.document for v in self.versions if v.answered_at <= at]
+        return settled[-1:] + [
+            v.document for v in self.versions if v.asked_at <= at < v.answered_at
+        ]
 
     @property
     def is_herd(self) -> bool:
@@ -185,12 +203,13 @@ class Story:
         told = told_at(update)
         if told is None or told >= update.asked_at or update.asked_at >= self.certain_until:
             return False
-        ends = [*self.since[1:], FOREVER]
+        ends = [*(version.told for version in self.versions[1:]), FOREVER]
         defaults = {"priority": "MEDIUM"}
         return all(
-            patched(defaults | document, update.document or {}) != defaults | document
-            for document, since, until in zip(self.documents, self.since, ends, strict=True)
-            if since <= (update.answered_at or FOREVER) and until >= update.asked_at
+            patched(defaults | version.document, update.document or {})
+            != defaults | version.document
+            for version, until in zip(self.versions, ends, strict=True)
+            if version.told <= (update.answered_at or FOREVER) and until >= update.asked_at
         )
 
     def requested(self, execution_id: str) -> Intent | None:
@@ -199,14 +218,6 @@ class Story:
             if run.granted and execution_id in (run.answer or {}).get("execution_ids", ()):
                 return run
         return None
-
-
-class _Change(NamedTuple):
-    """A change that was granted and had an effect."""
-
-    intent: Intent
-    told: Seconds  # from when on it says that it holds
-    version: int
 
 
 def told_at(intent: Intent) -> Seconds | None:
@@ -261,8 +272,6 @@ class Teller:
             recurring=create.document["type"] == "RECURRING",
             create=create,
             changes=[change for change in changes if change.possible],
-            documents=[create.document],
-            since=[create.asked_at],
         )
 
     def tell(self) -> Story:
@@ -272,18 +281,20 @@ class Teller:
             if change.doubtful:
                 story.certain_until = min(story.certain_until, change.asked_at)
         for one, other in pairwise(effective):
-            if other.told < one.told:
+            if (told_at(other) or 0.0) < (told_at(one) or 0.0):
                 # They were asked for at once, and what each of them found is not known.
-                asked_at = min(one.intent.asked_at, other.intent.asked_at)
-                story.certain_until = min(story.certain_until, asked_at)
+                story.certain_until = min(story.certain_until, one.asked_at, other.asked_at)
         story.silences = list(self._silences())
+        for intent in (self._create, *effective):
+            self._add_version(intent)
         if story.recurring:
-            self._walk(effective)
+            self._walk()
         else:
             self._collect_instants(effective)
         return story
 
-    def _effective(self) -> list[_Change]:
+    def _effective(self) -> list[Intent]:
+        """The changes that were granted and had an effect, in their order."""
         found = []
         for intent in self._story.changes:
             if not intent.granted:
@@ -293,8 +304,23 @@ class Teller:
                 self._story.certain_until = min(self._story.certain_until, intent.asked_at)
             elif told >= intent.asked_at - self._promise.clock_seconds:
                 # Otherwise it was as wished already, and nothing changed.
-                found.append(_Change(intent, told, intent.answer.get("version", 0)))
-        return sorted(found, key=lambda change: (change.version, change.told))
+                found.append((intent.answer.get("version", 0), told, intent))
+        return [intent for _, _, intent in sorted(found, key=lambda change: change[:2])]
+
+    def _add_version(self, intent: Intent) -> None:
+        story, told = self._story, told_at(intent)
+        if told is None:  # a create whose answer does not say when
+            told, story.certain_until = intent.asked_at, intent.asked_at
+        document, reschedules = intent.document, True
+        if intent.operation != "create":
+            document = story.document
+        if intent.operation == "update":
+            document = patched(story.document, intent.document or {})
+            reschedules = document["schedule"] != story.document["schedule"]
+        answered_at = intent.answered_at or told
+        story.versions.append(
+            Version(intent.operation, intent.asked_at, told, answered_at, document, reschedules)
+        )
 
     def _silences(self) -> Iterator[tuple[Seconds, Seconds]]:
         """When no run may begin: from the answer to a pause or delete, until a resume is asked."""
@@ -312,11 +338,9 @@ class Teller:
             if until > intent.answered_at:
                 yield intent.answered_at, until
 
-    def _collect_instants(self, effective: list[_Change]) -> None:
+    def _collect_instants(self, effective: list[Intent]) -> None:
         story = self._story
-        for intent in (self._create, *(change.intent for change in effective)):
-            if intent.operation == "update":
-                story.change(intent.document or {}, told_at(intent) or intent.asked_at)
+        for intent in (self._create, *effective):
             asked = (intent.document or {}).get("schedule", {})
             if "at" in asked:
                 story.instant = micros(instant(asked["at"]))
@@ -328,55 +352,41 @@ class Teller:
             if intent.doubtful and "at" in (intent.document or {}).get("schedule", {}):
                 story.instants.add(micros(instant(intent.document["schedule"]["at"])))
 
-    def _walk(self, effective: list[_Change]) -> None:
-        """Through the changes of a recurring job, from one stretch to the next."""
-        story, create = self._story, self._create
-        told = told_at(create)
-        if told is None:
-            told, story.certain_until = create.asked_at, create.asked_at
-        anchor = _anchor(create.document["schedule"], told)
-        since, known_at = told, create.answered_at or told
-        for change in effective:
-            told, intent = change.told, change.intent
-            if story.status == "SCHEDULED":
-                gone_at = intent.answered_at or told
-                self._add_stretch(since, known_at, told, gone_at, anchor)
-            before = story.document["schedule"]
-            if intent.operation == "update":
-                story.change(intent.document or {}, told)
-            after = story.document["schedule"]
-            if any(before.get(key) != after.get(key) for key in ("every_seconds", "starts_at")):
-                anchor = _anchor(after, told)
-            if before.get("max_runs") != after.get("max_runs"):
+    def _walk(self) -> None:
+        """Through the versions of a recurring job, from one stretch to the next."""
+        story, before = self._story, Document()
+        anchor: datetime | None = None
+        for version, following in zip(story.versions, [*story.versions[1:], None], strict=True):
+            schedule = version.document["schedule"]
+            if any(before.get(key) != schedule.get(key) for key in ("every_seconds", "starts_at")):
+                anchor = _anchor(schedule, version.told)
+            if before and before.get("max_runs") != schedule.get("max_runs"):
                 # Runs are counted from when the limit is set; nobody outside can count them.
-                story.certain_until = min(story.certain_until, intent.asked_at)
-            story.status = _status_after(intent.operation, story.status)
-            since, known_at = told, intent.answered_at or told
-        if story.status == "SCHEDULED":
-            self._add_stretch(since, known_at, FOREVER, FOREVER, anchor)
+                story.certain_until = min(story.certain_until, version.asked_at)
+            before = schedule
+            story.status = _status_after(version.operation, story.status)
+            if story.status == "SCHEDULED":
+                self._add_stretch(version, following, anchor)
 
     def _add_stretch(
-        self,
-        since: Seconds,
-        known_at: Seconds,
-        until: Seconds,
-        gone_at: Seconds,
-        anchor: datetime | None,
+        self, version: Version, following: Version | None, anchor: datetime | None
     ) -> None:
-        document = self._story.document
+        until = following.told if following else FOREVER
+        gone_at = following.answered_at if following else FOREVER
         # The dump has its time from just before it was read.
         horizon = self._promise.horizon_seconds + self._promise.late_seconds
         planned = min(gone_at, self._ended_at) + horizon
-        found = occurrences(document["schedule"], anchor, _datetime(since), _datetime(planned))
+        schedule = version.document["schedule"]
+        found = occurrences(schedule, anchor, _datetime(version.told), _datetime(planned))
         maybe = [(at - _EPOCH) // _MICROSECOND for at in found]
         last = micros(min(until, self._ended_at))
         self._story.stretches.append(
             Stretch(
-                since=since,
-                known_at=known_at,
+                since=version.told,
+                known_at=version.answered_at,
                 until=until,
                 gone_at=gone_at,
-                document=document,
+                document=version.document,
                 due=tuple(at for at in maybe if at <= last),
                 maybe=frozenset(maybe),
             )

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from chaos.checks_case import Case, Row
-from chaos.checks_promise import (
+from verify.case import Case, Row
+from verify.history import Ended, Seconds
+from verify.promise import (
     BACKFILL,
     FOREVER,
     LOST,
@@ -22,8 +23,7 @@ from chaos.checks_promise import (
     instant,
     micros,
 )
-from chaos.checks_stories import Intent, Story, told_at
-from chaos.history import Ended
+from verify.stories import Intent, Story, told_at
 
 _ECHOED = ("name", "type", "tenant_id", "priority", "overlap_policy", "delivery", "concurrency_key")
 
@@ -102,9 +102,12 @@ def _job_is_there(case: Case, story: Story) -> Iterator[Violation]:
     if row is None:
         yield _lost(f"the job {named} does not exist")
         return
-    if story.certain_until < case.dump.at or row.status == story.status:
+    if story.certain_until < case.dump.at:
         return
-    if not (row.status == "COMPLETED" and story.status != "CANCELLED" and _may_end(case, story)):
+    if row.status == story.status:
+        if row.status in ("SCHEDULED", "PAUSED") and has_ended(case, story, case.planned_by):
+            yield _lost(f"the job {named} is {row.status}, and has come to its end")
+    elif not (row.status == "COMPLETED" and story.status != "CANCELLED" and _may_end(case, story)):
         yield _lost(f"the job {named} is {row.status}; by what was answered it is {story.status}")
 
 
@@ -115,6 +118,13 @@ def _may_end(case: Case, story: Story) -> bool:
     return schedule.get("max_runs") is not None or (
         ends_at is not None and instant(ends_at) <= case.dump.at
     )
+
+
+def has_ended(case: Case, story: Story, at: Seconds) -> bool:
+    """Whether a recurring job must have come to its end by a moment: a paused one does so by its runs only."""
+    ends_at = story.document["schedule"].get("ends_at")
+    over = ends_at is not None and story.status == "SCHEDULED" and instant(ends_at) <= at
+    return over or used_up_at(case, story) <= at
 
 
 def _requests_are_there(case: Case, story: Story) -> Iterator[Violation]:
@@ -147,11 +157,10 @@ def _occurrences_are_there(case: Case, story: Story) -> Iterator[Violation]:
 def required(case: Case, story: Story) -> Iterator[Micros]:
     """The occurrences of which there must be a record; stretches end a little earlier here."""
     edge = case.promise.edge_seconds
-    planned_by = case.dump.at - case.promise.aftermath_seconds
     last_run_at = used_up_at(case, story)
     for stretch in story.stretches:
         first = micros(stretch.since + edge)
-        last = micros(min(stretch.until, planned_by, story.certain_until, last_run_at) - edge)
+        last = micros(min(stretch.until, case.planned_by, story.certain_until, last_run_at) - edge)
         yield from (
             at
             for at in stretch.due
@@ -180,11 +189,44 @@ def covering(case: Case, job_id: str, at: Micros) -> list[Ended]:
     return [
         ended
         for ended in case.missed[job_id]
-        if micros(ended.scheduled_for) <= at <= micros(_through(ended))
+        if _contains(ended, at) and at not in _left_out(case, ended)
     ]
 
 
-def _through(ended: Ended) -> float:
+def _left_out(case: Case, ended: Ended) -> set[Micros]:
+    """What a missed stretch goes over and does not count, because it has a row of its own.
+
+    A change that joins late finds what the version before it has done since. Its count says whether a stretch leaves that
+    out.
+    """
+    story = case.stories.get(ended.job_id)
+    for stretch in story.stretches if story else ():
+        within = [at for at in stretch.maybe if _contains(ended, at)]
+        if micros(ended.scheduled_for) not in within:
+            continue
+        apart = {at for at in within if _has_its_own(case, ended, at)}
+        if len(within) - len(apart) == ended.missed:
+            return apart
+    return set()
+
+
+def _has_its_own(case: Case, ended: Ended, at: Micros) -> bool:
+    if any(not row.superseded for row in case.rows_of_occurrence[ended.job_id, at]):
+        return True
+    others = case.missed[ended.job_id]
+    return any(_contains(other, at) for other in others if _is_inside(other, ended))
+
+
+def _is_inside(one: Ended, other: Ended) -> bool:
+    spans = [(micros(each.scheduled_for), micros(through(each))) for each in (one, other)]
+    return spans[0] != spans[1] and spans[1][0] <= spans[0][0] and spans[0][1] <= spans[1][1]
+
+
+def _contains(ended: Ended, at: Micros) -> bool:
+    return micros(ended.scheduled_for) <= at <= micros(through(ended))
+
+
+def through(ended: Ended) -> float:
     return ended.scheduled_for if ended.missed_through is None else ended.missed_through
 
 
@@ -202,7 +244,10 @@ def _changes_in_time(case: Case, story: Story, row: Row) -> Iterator[float | Non
     assert row.ended is not None
     recorded_at = row.ended.recorded_at
     waits = story.restricted or bool(row.ended.attempts)
+    request = story.requested(row.execution_id)
     for change in superseding(story):
+        if request is not None and (change.answered_at or FOREVER) < request.asked_at:
+            continue
         told = told_at(change) if change.granted else None
         at = recorded_at if told is None else told
         if change.asked_at > recorded_at + case.promise.clock_seconds:
@@ -317,10 +362,18 @@ def _no_overlap(case: Case, story: Story, row: Row, ended: Ended, reason: str) -
     company = (
         _was_live(case, story, other, ended.recorded_at)
         for other in case.rows_of_job[row.job_id]
-        if other.execution_id != row.execution_id
-        and not (other.ended is not None and other.ended.status == "SKIPPED")
+        if other.execution_id != row.execution_id and not _never_had_its_turn(other, ended)
     )
     return None if any(company) else "no other run of its job was live then"
+
+
+def _never_had_its_turn(row: Row, before: Ended) -> bool:
+    """Whether it was skipped for a run that was live; what replaced another may be replaced itself, later."""
+    ended = row.ended
+    if ended is None or ended.status != "SKIPPED":
+        return False
+    replaced_later = ended.reason == "replaced" and ended.recorded_at > before.recorded_at
+    return ended.reason in ("overlap", "replaced") and not replaced_later
 
 
 def _was_live(case: Case, story: Story, row: Row, at: float) -> bool:
@@ -339,7 +392,7 @@ def _was_live(case: Case, story: Story, row: Row, at: float) -> bool:
 
 def _was_too_late_to_run(case: Case, stretch: Ended) -> Iterator[Violation]:
     """Only what is late by more than the grace may be missed, also the last of a stretch."""
-    waited = stretch.recorded_at - _through(stretch)
+    waited = stretch.recorded_at - through(stretch)
     if waited < case.promise.misfire_grace_seconds - case.promise.stamp_seconds:
         yield _lost(
             f"{stretch.execution_id} of {stretch.job_id}: {stretch.missed} occurrences from"
@@ -413,13 +466,23 @@ def occurrences_have_one_row(case: Case) -> Iterator[Violation]:
     for job_id, stretches in case.missed.items():
         ordered = sorted(stretches, key=lambda stretch: stretch.scheduled_for)
         for one, other in pairwise(ordered):
-            if micros(other.scheduled_for) <= micros(_through(one)):
+            apart = _left_out(case, one) | _left_out(case, other)
+            if _contains(one, micros(other.scheduled_for)) and not (
+                apart and _shared(case, one, other) <= apart
+            ):
                 yield Violation(
                     "I2",
                     f"{job_id}: the missed stretches {one.execution_id} and {other.execution_id}"
                     " overlap at"
                     f" {case.when(other.scheduled_for)}",
                 )
+
+
+def _shared(case: Case, one: Ended, other: Ended) -> set[Micros]:
+    """The occurrences that two missed stretches of a job both go over."""
+    story = case.stories.get(one.job_id)
+    due = {at for stretch in story.stretches for at in stretch.maybe} if story else set()
+    return {at for at in due if _contains(one, at) and _contains(other, at)}
 
 
 # I11
@@ -492,6 +555,9 @@ def _row_is_wanted(case: Case, story: Story, row: Row) -> Iterator[Violation]:
     if stretch is None:
         yield _spurious(f"{case.what(row)}: the job was not to run then")
         return
+    last_planned_at = used_up_at(case, story) + (case.dump.at - case.planned_by)
+    if row.scheduled_for > last_planned_at + case.promise.horizon_seconds:
+        yield _spurious(f"{case.what(row)}: the job had begun the last of its runs long before")
     if (
         row.scheduled_for > stretch.gone_at + case.promise.edge_seconds
         and (case.delivered[row.execution_id])
@@ -536,11 +602,11 @@ def _no_more_runs_than_asked(case: Case, story: Story) -> Iterator[Violation]:
 def _stretches_are_whole(case: Case, story: Story, stretches: list[Ended]) -> Iterator[Violation]:
     """A missed stretch has just the occurrences that it says."""
     for ended in stretches:
-        first, last = micros(ended.scheduled_for), micros(_through(ended))
-        if _through(ended) >= story.certain_until:
+        first, last = micros(ended.scheduled_for), micros(through(ended))
+        if through(ended) >= story.certain_until:
             continue
         counts = [
-            sum(first <= at <= last for at in stretch.maybe)
+            sum(first <= at <= last for at in stretch.maybe) - len(_left_out(case, ended))
             for stretch in story.stretches
             if {first, last} <= stretch.maybe
         ]
@@ -549,7 +615,7 @@ def _stretches_are_whole(case: Case, story: Story, stretches: list[Ended]) -> It
                 f"{ended.execution_id} of {story.job_id} ({story.name}) says that {ended.missed}"
                 " occurrences"
                 f" were missed from {case.when(ended.scheduled_for)} to"
-                f" {case.when(_through(ended))};"
+                f" {case.when(through(ended))};"
                 f" there are {' or '.join(map(str, counts)) or 'none'}"
             )
 

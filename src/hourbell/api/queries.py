@@ -1,0 +1,157 @@
+"""The query parameters of the API. They are documents whose values are texts."""
+
+from __future__ import annotations
+
+from hourbell.documents.dead_letters import LetterFilterDocument
+from hourbell.documents.fields import Document, Field
+from hourbell.documents.kinds import (
+    Choice,
+    Instant,
+    JobId,
+    Kind,
+    Label,
+    Schema,
+    String,
+    Whole,
+    choice_of,
+)
+from hourbell.documents.problems import Problems, text_problem
+from hourbell.engine.views.forecast import MOST_HOURS, USUAL_HOURS
+from hourbell.engine.views.pages import MOST_PER_PAGE
+from hourbell.model.executions import ExecutionStatus, Reason
+from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
+
+DEFAULT_PAGE_SIZE = 50
+MOST_NEXT_RUNS = 100
+USUAL_NEXT_RUNS = 10
+MAX_LABEL = 200  # characters of a label in a query
+
+
+class _Short(String):
+    """Any text of limited length."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        text = super().read(value, path, problems)
+        if text is None:
+            return None
+        reason = text_problem(text)
+        if reason:
+            problems.add(path, "bad_format", reason)
+        elif len(text) > self.longest:
+            problems.add(path, "too_long", f"must be at most {self.longest} characters")
+        return text
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": self.longest}
+
+
+class _NameAndValue(_Short):
+    """A label and its value."""
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        label = super().read(value, path, problems)
+        if label is not None and ":" not in label:
+            problems.add(path, "bad_format", "must be name:value, such as team:billing")
+        return label
+
+
+class Statuses(Kind[frozenset[ExecutionStatus]]):
+    """The union of what several words mean; the parameter may be repeated or comma-separated."""
+
+    # No execution stays FAILED: after a failed attempt it is RETRYING or DEAD.
+    words = Choice(
+        {
+            **{status.value: frozenset({status}) for status in ExecutionStatus},
+            ExecutionStatus.FAILED.value: frozenset(
+                {ExecutionStatus.RETRYING, ExecutionStatus.DEAD}
+            ),
+        }
+    )
+
+    def read(
+        self, value: object, path: str, problems: Problems
+    ) -> frozenset[ExecutionStatus] | None:
+        assert isinstance(value, str)
+        found: frozenset[ExecutionStatus] = frozenset()
+        for word in value.split(","):
+            if word not in self.words.choices:
+                message = f"has a value that is not allowed{self.words.hint(word)}"
+                problems.add(path, "not_a_choice", message)
+                return None
+            found |= self.words.choices[word]
+        return found
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "array", "items": self.words.schema}
+
+
+class TenantQuery(Document):
+    tenant_id = Field(Label())
+
+
+class PageQuery(Document):
+    page_size = Field(Whole(1, MOST_PER_PAGE), default=DEFAULT_PAGE_SIZE)
+    page_token = Field(String())
+
+
+class TenantPageQuery(PageQuery, TenantQuery):
+    """A page of a list that can be filtered by tenant."""
+
+
+class JobsQuery(TenantPageQuery):
+    status = Field(choice_of(JobStatus), description="If omitted: every status except CANCELLED.")
+    queue = Field(Label())
+    type = Field(choice_of(JobType))
+    name_prefix = Field(_Short(MAX_NAME))
+    label = Field(
+        _NameAndValue(MAX_LABEL), description="A label as name:value, such as team:billing."
+    )
+
+
+class _AnyExecutions(PageQuery):
+    status = Field(
+        Statuses(),
+        description=(
+            "Any of these statuses; repeat the parameter or separate values by commas. FAILED "
+            "means RETRYING or DEAD: the latest attempt failed."
+        ),
+    )
+    reason = Field(
+        choice_of(Reason),
+        description=(
+            "Why an execution has ended. The failure kind of an attempt is not one of these."
+        ),
+    )
+    queue = JobsQuery.queue
+    created_from = Field(Instant(), name="from")
+    created_to = Field(Instant(), name="to", description="Exclusive.")
+
+
+class ExecutionsQuery(_AnyExecutions, TenantQuery):
+    job_id = Field(JobId())
+    label = JobsQuery.label
+
+
+class JobExecutionsQuery(_AnyExecutions):
+    expand = Field(Choice({"missed": True}))
+
+
+class LettersQuery(LetterFilterDocument, PageQuery):
+    """A page of the dead letters that a filter selects."""
+
+
+class NextRunsQuery(Document):
+    count = Field(Whole(1, MOST_NEXT_RUNS), default=USUAL_NEXT_RUNS)
+
+
+class ForecastQuery(TenantQuery):
+    hours = Field(Whole(1, MOST_HOURS), default=USUAL_HOURS)
+
+
+class DeletionQuery(Document):
+    cancel = Field(Choice({"finish": False, "cancel": True}), default=False, name="running")

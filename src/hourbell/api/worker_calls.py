@@ -1,0 +1,287 @@
+"""The documents of worker calls: claims, heartbeats, outcomes."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import msgspec
+
+from hourbell.dispatch import Session
+from hourbell.dispatch.remote import ClaimRequest, ReportedOutcome
+from hourbell.documents.fields import REQUIRED, Document, Field, Object
+from hourbell.documents.kinds import (
+    ExecutionId,
+    Json,
+    Kind,
+    Label,
+    Line,
+    Schema,
+    Several,
+    String,
+    Text,
+    Whole,
+    one_of,
+)
+from hourbell.documents.problems import Problems
+from hourbell.model.executions import MOST_RESULT_BYTES, Failed, Succeeded
+from hourbell.model.ids import MAX_ID
+from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
+
+MAX_WORKER_ID = 200
+MAX_CAPACITY = 10_000
+MAX_QUEUES = 50
+MAX_TASKS = 100
+MAX_WAIT_SECONDS = 30
+MAX_CLAIM_NUMBER = 2**31 - 1
+MAX_HELD = 20_000  # executions named in one heartbeat
+MAX_OUTCOMES = 1_000  # in one call
+MAX_DURATION_MS = 2**31 - 1
+MAX_ERROR_KIND = 200
+MAX_PROGRESS_BYTES = 4096
+
+
+class SessionToken(Kind[Session]):
+    """A session as its worker knows it."""
+
+    # Never session 0: it owns AWAITING executions and belongs to no worker.
+    text = Text(re.compile(r"ses_[1-9][0-9]{0,17}_[0-9a-f]{32}"), "one that a claim returned")
+
+    def read(self, value: object, path: str, problems: Problems) -> Session | None:
+        text = self.text.read(value, path, problems)
+        if text is None:
+            return None
+        _, number, token = text.split("_")
+        return Session(int(number), UUID(hex=token))
+
+    @property
+    def schema(self) -> Schema:
+        return self.text.schema
+
+    def render(self, value: Session) -> object:
+        return f"ses_{value.id}_{value.token.hex}"
+
+
+class ClaimDocument(Document):
+    worker_id = Field(
+        Line(MAX_WORKER_ID), required=REQUIRED, description="A name chosen by the worker."
+    )
+    capacity = Field(
+        Whole(1, MAX_CAPACITY),
+        required=REQUIRED,
+        description="Most executions to claim; may return fewer.",
+    )
+    queues = Field(
+        Several(
+            Label(),
+            1,
+            MAX_QUEUES,
+            if_empty="must name at least one; omit it for the default",
+        ),
+        description="Queues of the session; `default` if omitted.",
+    )
+    tasks = Field(
+        Several(
+            Text(re.compile("@webhook|[A-Za-z0-9._:-]{1,200}"), "the name of a task, or @webhook"),
+            1,
+            MAX_TASKS,
+            if_empty="must name at least one; omit it for all",
+        ),
+        description="Tasks that the session serves, `@webhook` for webhooks; all if omitted.",
+    )
+    wait_seconds = Field(Whole(0, MAX_WAIT_SECONDS), default=0)
+    session_token = Field(SessionToken())
+    claim_number = Field(
+        Whole(1, MAX_CLAIM_NUMBER),
+        description="Increases by one with each claim of a session; unchanged to repeat a claim.",
+    )
+
+
+class SessionDocument(Document):
+    """A call in a session."""
+
+    session_token = Field(SessionToken(), required="is required: the one that the claim returned")
+
+
+class HeartbeatDocument(SessionDocument):
+    worker_id = Field(
+        Line(MAX_WORKER_ID), description="Optional: the session identifies the worker."
+    )
+    execution_ids = Field(
+        Several(ExecutionId(), 0, MAX_HELD),
+        required="is required; send an empty array if you hold none",
+        description="All executions that the worker holds.",
+    )
+    claim_number = Field(
+        Whole(0, MAX_CLAIM_NUMBER),
+        description="The worker has the responses of all claims up to this.",
+    )
+
+
+class OfWorker(SessionDocument):
+    """A call in a session that may also name the worker."""
+
+    worker_id = Field(
+        Line(MAX_WORKER_ID),
+        description="Optional; must be the worker_id of the claim that opened the session.",
+    )
+
+
+class ReleaseDocument(OfWorker):
+    fence_token = Field(
+        Whole(0, MAX_ID),
+        required="is required: the one that came with the execution",
+        description="The fence token from the claim.",
+    )
+
+
+class ProgressDocument(ReleaseDocument):
+    progress = Field(
+        Json(MAX_PROGRESS_BYTES),
+        required=REQUIRED,
+        description=f"Any JSON value of up to {MAX_PROGRESS_BYTES} bytes.",
+    )
+
+
+class EndedDocument(Document):
+    """The outcome of an execution."""
+
+    fence_token = ReleaseDocument.fence_token
+    status = Field(one_of("SUCCEEDED", "FAILED"), required="is required: SUCCEEDED or FAILED")
+    duration_ms = Field(
+        Whole(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
+    )
+    result = Field(
+        Json(MOST_RESULT_BYTES),
+        description=f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes.",
+    )
+    error = Field(String(), description="On failure: a human-readable message.")
+    error_kind = Field(
+        Line(MAX_ERROR_KIND),
+        default="failed",
+        description="On failure: the kind, matched against the job's `non_retryable`.",
+    )
+    retry_after_seconds = Field(
+        Whole(0, MAX_RETRY_DELAY_SECONDS),
+        description="On failure: the delay that the target requested.",
+    )
+
+
+class OutcomeDocument(EndedDocument, OfWorker):
+    """The outcome of the execution in the path."""
+
+
+class _ListedOutcome(EndedDocument):
+    execution_id = Field(ExecutionId(), required=REQUIRED)
+
+
+class OutcomesDocument(OfWorker):
+    outcomes = Field(Several(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The session of a call."""
+
+    session: Session
+    worker: str | None  # the worker that it should belong to, if given
+
+
+def parse_claim(document: object) -> ClaimRequest:
+    """The claim in a document; raises InvalidInput with every invalid field."""
+    problems = Problems()
+    claim = ClaimDocument.open(document, problems)
+    worker, capacity = claim.worker_id, claim.capacity
+    queues, tasks = claim.queues, claim.tasks
+    wait_seconds, session, number = claim.wait_seconds, claim.session_token, claim.claim_number
+    claim.finish()
+    problems.raise_if_any()
+    assert worker is not None
+    assert capacity is not None
+    return ClaimRequest(
+        worker=worker,
+        capacity=capacity,
+        wait_seconds=wait_seconds,
+        queues=queues,
+        tasks=tasks,
+        session=session,
+        number=number,
+    )
+
+
+def parse_heartbeat(document: object) -> tuple[Session, tuple[int, ...], int | None]:
+    """The session, the executions that its worker holds, and the number of its latest claim."""
+    call = HeartbeatDocument.open(document, Problems())
+    worker, session = call.worker_id, call.session_token
+    held, number = call.execution_ids, call.claim_number
+    call.finish()
+    return _checked(call, session, worker).session, held or (), number
+
+
+def parse_outcome(document: object, execution_id: int) -> tuple[Caller, ReportedOutcome]:
+    """The outcome of an execution."""
+    outcome = OutcomeDocument.open(document, Problems())
+    session, worker = outcome.session_token, outcome.worker_id
+    ended = _read_ended(outcome, execution_id)
+    return _checked(outcome, session, worker), ended
+
+
+def parse_outcomes(document: object) -> tuple[Caller, dict[int, ReportedOutcome]]:
+    """The outcomes of many executions, by their ids."""
+    call = OutcomesDocument.open(document, Problems())
+    session, worker = call.session_token, call.worker_id
+    ended: dict[int, ReportedOutcome] = {}
+    for one in call.outcomes or ():
+        number = one.execution_id or 0
+        if number in ended:
+            one.wrong("execution_id", "conflict", "appears twice")
+        ended[number] = _read_ended(one, number)
+    call.finish()
+    return _checked(call, session, worker), ended
+
+
+def parse_progress(document: object) -> tuple[Caller, int, object]:
+    """The fence of an execution, and its progress."""
+    call = ProgressDocument.open(document, Problems())
+    session, worker, fence = call.session_token, call.worker_id, call.fence_token
+    progress = call.progress
+    call.finish()
+    return _checked(call, session, worker), fence or 0, progress
+
+
+def parse_release(document: object) -> tuple[Caller, int]:
+    """The fence of an execution that was not started."""
+    call = ReleaseDocument.open(document, Problems())
+    session, worker, fence = call.session_token, call.worker_id, call.fence_token
+    call.finish()
+    return _checked(call, session, worker), fence or 0
+
+
+def parse_close(document: object) -> Session:
+    """The session to close."""
+    call = SessionDocument.open(document, Problems())
+    session = call.session_token
+    call.finish()
+    return _checked(call, session, None).session
+
+
+def _checked(document: Document, session: Session | None, worker: str | None) -> Caller:
+    """The caller; raises InvalidInput with every invalid field of the document."""
+    document.problems.raise_if_any()
+    assert session is not None
+    return Caller(session, worker)
+
+
+def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
+    """The outcome in a document; invalid if a problem was recorded."""
+    fence, status, took_ms = document.fence_token, document.status, document.duration_ms
+    outcome: Succeeded | Failed
+    if status == "FAILED":
+        document.forbid("result", "is stored for a success only; use error")
+        after, kind = document.retry_after_seconds, document.error_kind
+        outcome = Failed(document.error or "The worker gave no reason.", kind, after)
+    else:
+        for name in ("error", "error_kind", "retry_after_seconds"):
+            document.forbid(name, "is allowed only with the status FAILED")
+        outcome = Succeeded(document.result)
+    document.finish()
+    return ReportedOutcome(execution_id, fence or 0, outcome, took_ms or 0)

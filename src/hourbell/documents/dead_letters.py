@@ -1,0 +1,87 @@
+"""The documents that select dead letters: to list, replay or purge them."""
+
+from datetime import datetime
+
+import msgspec
+
+from hourbell.documents.fields import Document, Field
+from hourbell.documents.kinds import (
+    Instant,
+    JobId,
+    Label,
+    String,
+    Whole,
+    choice_of,
+)
+from hourbell.documents.problems import Problems
+from hourbell.model.executions import REASONS, ExecutionStatus, Reason
+
+MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
+USUAL_AT_ONCE = 1_000
+MOST_PER_SECOND = 100_000
+
+
+class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters to select; None: no restriction."""
+
+    tenant_id: str | None = None
+    job_id: int | None = None
+    reason: Reason | None = None
+    died_from: datetime | None = None
+    died_to: datetime | None = None  # exclusive
+
+
+class Bulk(msgspec.Struct, frozen=True):
+    """Many dead letters, selected by a filter."""
+
+    wanted: LetterFilter
+    limit: int
+    rate_per_second: int | None
+    token: str | None
+
+
+class LetterFilterDocument(Document):
+    tenant_id = Field(Label())
+    job_id = Field(JobId())
+    reason = Field(choice_of(sorted(REASONS[ExecutionStatus.DEAD])))
+    died_from = Field(Instant(), name="from", description="Lower bound of died_at, inclusive.")
+    died_to = Field(Instant(), name="to", description="Upper bound of died_at, exclusive.")
+
+
+class PurgeDocument(LetterFilterDocument):
+    limit = Field(Whole(1, MOST_AT_ONCE), default=USUAL_AT_ONCE)
+    page_token = Field(String(), description="The next_page_token of the previous call.")
+
+
+class ReplayDocument(PurgeDocument):
+    rate_per_second = Field(Whole(1, MOST_PER_SECOND), description="Executions due per second.")
+
+
+def read_letter_filter(document: LetterFilterDocument) -> LetterFilter:
+    """The filter in a document."""
+    return LetterFilter(
+        tenant_id=document.tenant_id,
+        job_id=document.job_id,
+        reason=document.reason,
+        died_from=document.died_from,
+        died_to=document.died_to,
+    )
+
+
+def parse_replay(document: object) -> Bulk:
+    """The dead letters to replay; raises InvalidInput with every invalid field."""
+    replay = ReplayDocument.open(document, Problems())
+    return _read_bulk(replay, replay.rate_per_second)
+
+
+def parse_purge(document: object) -> Bulk:
+    """The dead letters to purge; raises InvalidInput with every invalid field."""
+    return _read_bulk(PurgeDocument.open(document, Problems()), None)
+
+
+def _read_bulk(document: PurgeDocument, rate_per_second: int | None) -> Bulk:
+    wanted = read_letter_filter(document)
+    bulk = Bulk(wanted, document.limit, rate_per_second, document.page_token)
+    document.finish()
+    document.problems.raise_if_any()
+    return bulk

@@ -1,0 +1,66 @@
+"""The document that sets a secret."""
+
+import msgspec
+
+from hourbell.documents.fields import Document, Field
+from hourbell.documents.kinds import Label, Schema, String, Whole, one_of
+from hourbell.documents.problems import Problems, text_problem
+from hourbell.security.secrets import FEWEST_CHARACTERS
+
+MAX_CHARACTERS = 8_192
+MAX_KEEP_SECONDS = 30 * 86_400
+
+
+class NewSecret(msgspec.Struct, frozen=True):
+    """A checked request to set a value."""
+
+    value: str | None  # None: to be generated, for signing
+    keep_previous_seconds: int
+    tenant_id: str | None
+
+
+class _Value(String):
+    """The value of a secret."""
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        text = super().read(value, path, problems)
+        if text is None:
+            return None
+        problem = text_problem(text)
+        if problem is None and not FEWEST_CHARACTERS <= len(text) <= MAX_CHARACTERS:
+            problem = f"must be {FEWEST_CHARACTERS} to {MAX_CHARACTERS} characters"
+        if problem is not None:
+            problems.add(path, "bad_format", problem)
+        return text
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string", "minLength": FEWEST_CHARACTERS, "maxLength": MAX_CHARACTERS}
+
+
+class SecretDocument(Document):
+    value = Field(_Value())
+    generate = Field(
+        one_of("signing"), description="Instead of a value: generate one for signatures."
+    )
+    keep_previous_seconds = Field(
+        Whole(0, MAX_KEEP_SECONDS),
+        default=0,
+        description="How long requests are also signed with the previous value.",
+    )
+    tenant_id = Field(Label())
+
+
+def parse_new_secret(document: object) -> NewSecret:
+    """The value that a document sets; raises InvalidInput with every invalid field."""
+    problems = Problems()
+    secret = SecretDocument.open(document, problems)
+    value, generate = secret.value, secret.generate
+    if value is None and generate is None:
+        secret.require("value", 'is required, or "generate": "signing" in its place')
+    elif value is not None and generate is not None:
+        secret.wrong("generate", "conflict", "cannot be combined with value; send one of the two")
+    keep, tenant_id = secret.keep_previous_seconds, secret.tenant_id
+    secret.finish()
+    problems.raise_if_any()
+    return NewSecret(value, keep, tenant_id)

@@ -1,0 +1,46 @@
+"""create: insert jobs with their audit rows and their idempotency answers.
+
+A one-time job is its execution and is due at its time. A recurring job is a row of `jobs` and a
+membership that has still to join its timetable; the join follows the commit, and if this process
+dies in between, the leader completes it.
+
+Every create takes the same steps:
+
+    request   read what the documents need (time, ids, queue defaults, quotas), and parse them
+    rows      a checked job as it is stored
+    names     resolve tenants, queues, targets and timetables to ids; unknown names are created
+    store     `hourbell.create_jobs`, bisected when a row fails; joins and notifications follow
+
+There are three variants, which differ in what fails together:
+
+    create_job             one job; concurrent requests share a statement and a commit (`single`)
+    create_batch           many documents in one transaction; a job that fails is reported at its
+                           position, the others are created (`batch`)
+    create_one_time_jobs   many checked jobs in one statement, all or none (`batch`)
+"""
+
+from hourbell.engine.life.create.batch import (
+    MOST_ITEMS,
+    Refused,
+    Result,
+    create_batch,
+    create_one_time_jobs,
+)
+from hourbell.engine.life.create.request import CreateRequest, create_request, read_context
+from hourbell.engine.life.create.single import Created, create_job, try_create
+from hourbell.engine.life.create.store import KeyTaken
+
+__all__ = [
+    "MOST_ITEMS",
+    "CreateRequest",
+    "Created",
+    "KeyTaken",
+    "Refused",
+    "Result",
+    "create_batch",
+    "create_job",
+    "create_one_time_jobs",
+    "create_request",
+    "read_context",
+    "try_create",
+]

@@ -1,0 +1,251 @@
+"""Create many jobs in one transaction, with one idempotency key and one answer.
+
+Checked jobs are created all or none. Documents are created independently: an error of one is
+reported at its position in the answer, and the others are created. The same holds for a unique key
+that is locked by another transaction: the rows are bisected, within the transaction, until the
+blocked one is alone, and that item gets an error that asks the client to retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.names import (
+    Blocked,
+    ResolvedNames,
+    resolve_available,
+    resolve_names,
+)
+from hourbell.engine.life.create.request import (
+    CreateContext,
+    CreateRequest,
+    create_request,
+    read_context,
+)
+from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
+from hourbell.engine.life.create.store import (
+    FAILPOINTS,
+    KeyTaken,
+    LockTimeouts,
+    Problem,
+    Store,
+    after_commit,
+)
+from hourbell.engine.life.named_secrets import NamedSecrets, Required
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.model.errors import (
+    Conflict,
+    DuplicateJob,
+    FieldError,
+    HourbellError,
+    InvalidInput,
+)
+from hourbell.model.ids import job_text
+from hourbell.model.jobs import DEFAULT_TENANT, NewJob, OnDuplicate
+from hourbell.security.secrets import may_name_secrets, required_secrets
+from hourbell.store.database import Connection
+
+T = TypeVar("T")
+
+MOST_ITEMS = 10_000
+
+_WHOLE = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
+_EACH = LockTimeouts(50, 5_000)  # brief for what one item of many needs
+_MOST_PROBLEMS = 16  # problems with names that are reported individually
+_SLICE = 200  # items parsed before the loop may run others; more would not fit in the CPU caches
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why an item was refused."""
+
+    code: str
+    detail: str
+    errors: tuple[FieldError, ...] = ()
+
+
+Result = int | Refused  # the id of the job, or why it was not created
+
+
+async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Write) -> list[int]:
+    """Create many checked one-time jobs, all or none, in one statement; their ids, in order.
+
+    Calls may run concurrently; each is a transaction of its own.
+    """
+    home = jobs[0].tenant_id
+    context = await read_context(engine, len(jobs), tenants={job.tenant_id for job in jobs})
+    stored_with = RequestRow(home, write.actor)
+    rows = [
+        job_row(job_id, job, stored_with) for job_id, job in zip(context.ids, jobs, strict=True)
+    ]
+
+    writing = Idempotent(engine, write, FAILPOINTS, home, context.now, list[int])
+    async for attempt in writing:
+        names = await resolve_names(engine, rows, context.now, home)
+        async with attempt.transaction(names.tenants[home]) as connection:
+            problems = await Store(engine, context, names, _WHOLE, connection).insert(rows)
+            for problem in problems.values():
+                assert isinstance(problem, KeyTaken | HourbellError)
+                raise (
+                    DuplicateJob(job_text(problem.job_id))
+                    if isinstance(problem, KeyTaken)
+                    else problem
+                )
+            attempt.answer = context.ids
+    if writing.executed:
+        await after_commit(engine, rows, names, context.now)
+    return writing.answer
+
+
+async def create_batch(
+    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write
+) -> list[Result]:
+    """Create many jobs; for each item, in order, its id or why it was refused.
+
+    `read` turns an item into a document, or raises what is wrong with it.
+    """
+    home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
+    now = await engine.clock.now()
+    writing = Idempotent(engine, write, FAILPOINTS, home, now, list[Result])
+    async with engine.batches:
+        async for attempt in writing:
+            batch = await _read(engine, items, read, write, home)
+            await batch.resolve_names(engine)
+            async with attempt.transaction(batch.names.tenants[home]) as connection:
+                await batch.store(engine, connection)
+                attempt.answer = batch.results()
+    # Joining timetables may take long, so it happens after the turn is released.
+    if writing.executed:
+        await after_commit(engine, batch.created(), batch.names, batch.context.now)
+    return writing.answer
+
+
+async def _read(
+    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write, home: str
+) -> _Batch:
+    """Parse items in slices, from text to what is stored; other tasks run between slices."""
+    context = await read_context(engine, len(items))
+    batch = _Batch(context, RequestRow(home, write.actor))
+    secrets = NamedSecrets()
+    for first in range(0, len(items), _SLICE):
+        await asyncio.sleep(0)
+        requests = [_request(engine, item, read, write) for item in items[first : first + _SLICE]]
+        await context.extend(engine, [r for r in requests if isinstance(r, CreateRequest)])
+        ids = context.ids[first : first + _SLICE]
+        rows = [batch.parse(request, i) for request, i in zip(requests, ids, strict=True)]
+        missing = await secrets.missing(engine, batch.take_required_secrets())
+        for row in rows:
+            batch.add(missing.get(row.job_id, row) if isinstance(row, JobRow) else row)
+    return batch
+
+
+def _request(
+    engine: Engine, item: T, read: Callable[[T], object], write: Write
+) -> CreateRequest | HourbellError:
+    try:
+        return create_request(engine, read(item), write)
+    except HourbellError as error:
+        return error
+
+
+class _Batch:
+    """Parsed items and their results."""
+
+    names: ResolvedNames  # of the rows that are to be stored
+
+    def __init__(self, context: CreateContext, stored_with: RequestRow) -> None:
+        self.context = context
+        self._stored_with = stored_with
+        self._places: list[JobRow | Refused] = []  # in the order of the items
+        self._rows: list[JobRow] = []  # to be stored
+        self._first: dict[object, JobRow] = {}  # the first row with each unique key
+        self._problems: dict[int, KeyTaken | Refused] = {}  # of rows that were not stored
+        self._secrets: dict[int, tuple[str, Required]] = {}  # of rows that were just parsed
+
+    def parse(self, request: CreateRequest | HourbellError, job_id: int) -> JobRow | HourbellError:
+        if isinstance(request, HourbellError):
+            return request
+        try:
+            job = self.context.parse(request, job_id)
+        except HourbellError as error:
+            return error
+        row = job_row(job_id, job, self._stored_with)
+        if may_name_secrets(row.spec):
+            self._secrets[job_id] = row.tenant, required_secrets(job)
+        return row
+
+    def take_required_secrets(self) -> dict[int, tuple[str, Required]]:
+        required, self._secrets = self._secrets, {}
+        return required
+
+    def add(self, row: JobRow | HourbellError) -> None:
+        """Add the row of the next item, or why there is none.
+
+        An item with the unique key of an earlier item gets the result of that item.
+        """
+        if isinstance(row, JobRow) and row.unique_key not in self._first:
+            try:
+                self.context.require_room(row)
+            except HourbellError as error:
+                row = error
+            else:
+                self._rows.append(row)
+                if row.unique is not None:
+                    self._first[row.unique_key] = row
+        self._places.append(row if isinstance(row, JobRow) else _refusal(row))
+
+    async def resolve_names(self, engine: Engine) -> None:
+        """Resolve what the rows name. Rows whose new names are unavailable are refused."""
+        brief = engine.with_lock_timeout(_EACH.keys_ms)
+        self.names, problems = await resolve_available(
+            brief, self._rows, self.context.now, self._stored_with.tenant, _MOST_PROBLEMS
+        )
+        self._note(problems)
+
+    async def store(self, engine: Engine, connection: Connection) -> None:
+        store = Store(engine, self.context, self.names, _EACH, connection)
+        async for _, problems in store.insert_each(self.created()):
+            self._note(problems)
+
+    def _note(self, problems: Mapping[int, Problem]) -> None:
+        for job_id, problem in problems.items():
+            match problem:
+                case KeyTaken():
+                    self._problems[job_id] = problem
+                case Blocked(by_quota=True):
+                    raise Conflict(IN_USE)
+                case Blocked():
+                    self._problems[job_id] = _refusal(Conflict(IN_USE))
+                case HourbellError():
+                    self._problems[job_id] = _refusal(problem)
+                case Exception():
+                    raise problem
+
+    def created(self) -> list[JobRow]:
+        """The rows without a problem."""
+        return [row for row in self._rows if row.job_id not in self._problems]
+
+    def results(self) -> list[Result]:
+        return [
+            place if isinstance(place, Refused) else self._result(place) for place in self._places
+        ]
+
+    def _result(self, row: JobRow) -> Result:
+        first = row if row.unique is None else self._first[row.unique_key]
+        problem = self._problems.get(first.job_id)
+        if isinstance(problem, Refused):
+            return problem
+        holder = first.job_id if problem is None else problem.job_id
+        if holder == row.job_id or row.on_duplicate is OnDuplicate.KEEP:
+            return holder
+        replacing = first is row and row.on_duplicate is OnDuplicate.REPLACE
+        return _refusal(DuplicateJob(job_text(holder), replacing))
+
+
+def _refusal(error: HourbellError) -> Refused:
+    errors = error.errors if isinstance(error, InvalidInput) else ()
+    return Refused(error.code, error.message, errors)

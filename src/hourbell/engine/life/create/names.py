@@ -1,0 +1,151 @@
+"""Resolve what jobs name to ids: tenants, queues, targets and timetables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from hourbell.documents.schedules import timetable_of
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.rows import JobRow
+from hourbell.engine.operations.idempotency import IN_USE, is_held
+from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
+from hourbell.model.schedules import Once, Schedule, Timetable
+from hourbell.store.queries import queries
+from hourbell.timing.rules import compile_rule
+from hourbell.timing.zones import tz_version
+
+_Q = queries("jobs")
+_TRIES = 16  # each retry means that a name was unavailable and is available again
+_TOO_MANY = (
+    "Too many jobs of the same request name something new that is unavailable, so this one was not "
+    "checked. Nothing was changed; send it again without them."
+)
+
+Names = tuple[str, str, str, Schedule | None]  # tenant, queue, target and schedule of a job
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Another transaction held a needed lock beyond the lock timeout."""
+
+    by_quota: bool = False
+
+
+class ResolvedNames(msgspec.Struct, frozen=True):
+    """The ids of names in the database."""
+
+    tenants: dict[str, int]
+    queues: dict[str, int]
+    targets: dict[str, int]
+    timetables: dict[Timetable, int]
+    timetable_of: dict[int, Timetable]  # by the ids of recurring jobs
+
+
+async def resolve_names(
+    engine: Engine, rows: Collection[JobRow], now: datetime, home: str | None = None
+) -> ResolvedNames:
+    """The ids of everything that jobs name; unknown names are created.
+
+    `home`: a tenant to resolve besides, as the owner of an idempotency key.
+    """
+    timetables = {
+        row.job_id: timetable_of(row.recurring.schedule, row.job_id)
+        for row in rows
+        if row.recurring is not None and not isinstance(row.recurring.schedule, Once)
+    }
+    tenants = {row.tenant for row in rows}
+    if home is not None:
+        tenants.add(home)
+    queue_tenants = {row.settings[0]: row.tenant for row in rows}
+    target_tenants = {row.settings[1]: row.tenant for row in rows}
+    return ResolvedNames(
+        await engine.tenants(tenants, now),
+        await engine.queues(queue_tenants.keys(), now, queue_tenants),
+        await engine.targets(target_tenants.keys(), now, target_tenants),
+        await ensure_timetables(engine, set(timetables.values()), now) if timetables else {},
+        timetables,
+    )
+
+
+async def resolve_available(
+    engine: Engine,
+    rows: Sequence[JobRow],
+    now: datetime,
+    home: str | None = None,
+    most_problems: int | None = None,
+) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
+    """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
+
+    A name is unavailable if it must not be created, or if another transaction is inserting it.
+    `most_problems`: the number of problems reported individually; see `_unavailable`.
+    """
+    problems: dict[int, HourbellError | Blocked] = {}
+    for _ in range(_TRIES):
+        try:
+            return await resolve_names(engine, rows, now, home), problems
+        except (InvalidInput, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and not is_held(error):
+                raise
+        if not rows:
+            break
+        found = await _unavailable(engine, rows, now, most_problems)
+        problems |= {row.job_id: found[_names(row)] for row in rows if _names(row) in found}
+        rows = [row for row in rows if row.job_id not in problems]
+    raise Conflict(IN_USE)
+
+
+async def _unavailable(
+    engine: Engine, rows: Iterable[JobRow], now: datetime, most: int | None
+) -> dict[Names, HourbellError | Blocked]:
+    """The names of some jobs that are unavailable, each with the reason, found by bisection.
+
+    After `most` problems every group with a problem is refused as a whole, so that the search ends
+    soon.
+    """
+    problems: dict[Names, HourbellError | Blocked] = {}
+
+    async def search(those: list[JobRow]) -> None:
+        try:
+            await resolve_names(engine, those, now)
+        except (InvalidInput, StoreUnavailable) as error:
+            if isinstance(error, StoreUnavailable) and not is_held(error):
+                raise
+            if len(those) == 1:
+                problems[_names(those[0])] = Blocked() if is_held(error) else error
+            elif most is not None and len(problems) >= most:
+                problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
+            else:
+                middle = len(those) // 2
+                await search(those[:middle])
+                await search(those[middle:])
+
+    await search(list({_names(row): row for row in rows}.values()))
+    return problems
+
+
+def _names(row: JobRow) -> Names:
+    queue, target, *_ = row.settings
+    return row.tenant, queue, target, None if row.recurring is None else row.recurring.schedule
+
+
+async def ensure_timetables(
+    engine: Engine, timetables: Iterable[Timetable], now: datetime
+) -> dict[Timetable, int]:
+    """The ids of timetables, created if new: in a separate transaction, as others may wait."""
+    wanted = sorted(timetables, key=msgspec.structs.astuple)
+    rows = await engine.database.fetch(_Q["timetables"], *_columns(wanted))
+    found = {wanted[row["k"] - 1]: row["id"] for row in rows}
+    while missing := [each for each in wanted if each not in found]:
+        # At most two rounds: another transaction may be inserting one of them.
+        rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
+        first = [rule.next(now) for rule in rules]
+        statement = _Q["ensure_timetables"]
+        rows = await engine.make(statement, *_columns(missing), now, first, tz_version())
+        found |= {missing[row["k"] - 1]: row["id"] for row in rows}
+    return found
+
+
+def _columns(timetables: Sequence[Timetable]) -> list[list[str]]:
+    return [[*column] for column in zip(*map(msgspec.structs.astuple, timetables), strict=True)]

@@ -1,0 +1,140 @@
+"""Requests to create jobs, and what has to be read before their documents can be parsed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.common_case import PlainJob
+from hourbell.documents.jobs import parse_new_job
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.rows import JobRow
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import queue_settings
+from hourbell.model.errors import IdempotencyKeyReused, QuotaExceeded
+from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob
+from hourbell.model.limits import Limits, QueueSettings
+from hourbell.store.queries import queries
+
+_Q = queries("jobs")
+
+
+class CreateRequest(msgspec.Struct, frozen=True):
+    """A request to create a job."""
+
+    document: object  # a JSON value, or a PlainJob
+    home: str  # the tenant of a document that names none
+    tenant: str  # as named by the document, not yet validated
+    queue: str  # as named by the document
+    write: Write
+    name: str | None = None  # PUT by name: it must be the only job with this name
+
+
+def create_request(
+    engine: Engine, document: object, write: Write, name: str | None = None
+) -> CreateRequest:
+    """A request to create a job, for a tenant that the caller may act for."""
+    home = engine.scope or DEFAULT_TENANT
+    tenant = _label_in(document, "tenant_id", home)
+    engine.require(tenant)
+    queue = _label_in(document, "queue", DEFAULT_QUEUE)
+    return CreateRequest(document, home, tenant, queue, write, name)
+
+
+class CreateContext:
+    """What was read before parsing: time, ids, defaults of queues, quotas, stored answers."""
+
+    def __init__(self, row: asyncpg.Record) -> None:
+        self.now: datetime = row["now"]
+        self.ids: list[int] = row["ids"]
+        self.room: dict[str, int] = {}  # by tenant with a quota: how many more jobs it may have
+        self._taken: Counter[str] = Counter()  # how much of that is already taken
+        self._quotas: dict[str, int] = {}
+        self._queues: dict[str, QueueSettings] = {}
+        self._known: set[tuple[str, str]] = set()  # (tenant, queue)
+        for name, timeout, retries in _zipped(row, "queues", "timeouts", "retry_policies"):
+            self._queues[name] = queue_settings(Limits(), timeout, retries)
+        for name, quota, room in _zipped(row, "limited", "quotas", "rooms"):
+            self._quotas[name], self.room[name] = quota, room
+        answers = _zipped(row, "answered", "fingerprints", "answers")
+        self._answers: dict[int, tuple[bytes, str]] = {
+            position - 1: (fingerprint, answer) for position, fingerprint, answer in answers
+        }
+
+    async def extend(self, engine: Engine, requests: Sequence[CreateRequest]) -> None:
+        """Read what more requests name, unless it is known already."""
+        named = {(each.tenant, each.queue) for each in requests} - self._known
+        if named:
+            tenants, queues = map(set, zip(*named, strict=True))
+            more = await read_context(engine, 0, queues, tenants - self.room.keys())
+            self._known |= named
+            self._queues |= more._queues
+            self._quotas |= more._quotas
+            self.room |= more.room
+
+    def parse(self, request: CreateRequest, job_id: int) -> NewJob:
+        """The requested job; InvalidInput names every wrong field."""
+        document, queue = request.document, self._queues.get(request.queue)
+        if isinstance(document, PlainJob):
+            plain = document.new_job(self.now, queue, request.home)
+            if plain is not None:
+                return plain
+            document = document.document()
+        return parse_new_job(document, self.now, job_id, queue, request.home)
+
+    def require_room(self, row: JobRow) -> None:
+        """Raise QuotaExceeded if there is no room, whatever the outcome of the other requests.
+
+        Done before any name is created for the job. Whether a job with a unique key needs room is
+        only known when keys are assigned, and is decided there.
+        """
+        if row.tenant not in self.room or row.unique is not None:
+            return
+        if self.room[row.tenant] <= self._taken[row.tenant]:
+            raise self.over_quota(row)
+        self._taken[row.tenant] += 1
+
+    def over_quota(self, row: JobRow) -> QuotaExceeded:
+        return QuotaExceeded(row.tenant, self._quotas[row.tenant])
+
+    def stored_answer(self, position: int, write: Write) -> str | None:
+        """The answer to an earlier request with the key of the request at a position."""
+        if position not in self._answers:
+            return None
+        fingerprint, answer = self._answers[position]
+        if not write.is_kept_under(fingerprint):
+            assert write.key is not None
+            raise IdempotencyKeyReused(write.key)
+        return answer
+
+
+async def read_context(
+    engine: Engine,
+    count: int,
+    queues: Collection[str] = (),
+    tenants: Collection[str] = (),
+    keys: Sequence[tuple[str, str | None]] = (),
+) -> CreateContext:
+    """The context of `count` new jobs. `keys`: tenants and idempotency keys of the requests."""
+    columns = [tenant for tenant, _ in keys], [key for _, key in keys]
+    statement = _Q["before_create"]
+    row = await engine.database.row(statement, count, [*queues], [*tenants], *columns)
+    return CreateContext(row)
+
+
+def _zipped(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Zip array columns; an empty one is null."""
+    return zip(*(row[column] or () for column in columns), strict=True)
+
+
+def _label_in(document: object, field: str, default: str) -> str:
+    """What a document names, before validation: selects stored answers and queue defaults."""
+    if isinstance(document, PlainJob):
+        return (document.tenant if field == "tenant_id" else document.queue) or default
+    named = document.get(field) if isinstance(document, dict) else None
+    return named if isinstance(named, str) and named.isprintable() else default

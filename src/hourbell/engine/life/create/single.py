@@ -1,0 +1,289 @@
+"""Create one job, together with concurrent requests (`groups`).
+
+A group shares one read, one statement and one commit. Each request gets its own answer: an invalid
+document, an exhausted quota or a taken key affects no other request. The lock timeout of the
+statement is short. A request that is blocked by another transaction is retried separately with a
+longer timeout, so one stuck row never delays unrelated requests. Jobs of tenants with a quota are
+counted under a lock; if another transaction holds that lock, they are created apart from the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import partial
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.schedules import first_run
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.names import Blocked, resolve_available
+from hourbell.engine.life.create.request import (
+    CreateContext,
+    CreateRequest,
+    create_request,
+    read_context,
+)
+from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
+from hourbell.engine.life.create.store import (
+    FAILPOINTS,
+    KeyTaken,
+    LockTimeouts,
+    Problem,
+    Repeated,
+    Store,
+    after_commit,
+)
+from hourbell.engine.life.groups import Ask
+from hourbell.engine.life.named_secrets import NamedSecrets, Required
+from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.views.jobs import get_job
+from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
+from hourbell.model.ids import created_at, job_text
+from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
+from hourbell.model.schedules import Once
+from hourbell.security.secrets import may_name_secrets, required_secrets
+
+_TRIES = 64  # each retry means that a competitor succeeded: bounds how many may compete for a key
+_BRIEF = LockTimeouts(50, 50)
+_FOR_QUOTAS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
+_ALONE = LockTimeouts(1_500, 1_500)
+
+
+class Created(msgspec.Struct, frozen=True):
+    """The result of a create."""
+
+    job: Job
+    existed: bool = False  # the job existed before and is returned as the answer
+
+
+Outcome = Created | KeyTaken | None  # None: try again
+_Ask = Ask[CreateRequest, Outcome]
+
+
+async def create_job(engine: Engine, document: object, write: Write) -> Created:
+    """Create the job that a document describes. InvalidInput names every wrong field."""
+    request = create_request(engine, document, write)
+    for _ in range(_TRIES):
+        outcome = await try_create(engine, request)
+        if isinstance(outcome, KeyTaken):
+            outcome = await _existing(engine, outcome, request)
+        if outcome is not None:
+            return outcome
+    raise Conflict(IN_USE)
+
+
+async def try_create(engine: Engine, request: CreateRequest) -> Outcome:
+    """Create a job together with concurrent requests."""
+    outcome: Outcome = await engine.creates.ask(request, partial(_create_group, engine, _BRIEF))
+    return outcome
+
+
+async def _existing(engine: Engine, taken: KeyTaken, request: CreateRequest) -> Created | None:
+    """The answer when another job has the unique key; None: that job has just ended."""
+    if taken.on_duplicate is not OnDuplicate.KEEP:
+        replacing = taken.on_duplicate is OnDuplicate.REPLACE
+        raise DuplicateJob(job_text(taken.job_id), replacing)
+    now = await engine.clock.now()
+    tenant = await engine.tenant(request.tenant, now)
+    job = await get_job(engine, taken.job_id)
+    if job.status not in (JobStatus.SCHEDULED, JobStatus.PAUSED):
+        return None
+    writing = Idempotent(engine, request.write, FAILPOINTS, request.tenant, now, Created)
+    async for attempt in writing:
+        async with attempt.transaction(tenant):
+            attempt.answer = Created(job, existed=True)
+    return writing.answer
+
+
+# Groups.
+
+
+class _Pending(msgspec.Struct, frozen=True):
+    """A checked request, with the answer it gets if it is stored."""
+
+    ask: _Ask
+    row: JobRow
+    created: Created
+    secrets: Required  # must exist
+
+    @property
+    def key(self) -> object:
+        key = self.row.request.key
+        return None if key is None else (self.row.tenant, key)
+
+    def repeats(self, other: _Pending) -> bool:
+        """Whether this is a repetition of the same request."""
+        same = self.row.request.fingerprint == other.row.request.fingerprint
+        return same and self.key is not None and self.key == other.key
+
+
+async def _create_group(engine: Engine, timeouts: LockTimeouts, asks: list[_Ask]) -> None:
+    requests = [ask.wanted for ask in asks]
+    context = await read_context(
+        engine,
+        len(requests),
+        {request.queue for request in requests},
+        {request.tenant for request in requests},
+        [(request.tenant, request.write.key) for request in requests],
+    )
+    group: dict[int, _Pending] = {}  # by job id
+    first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
+    later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
+    for pending in await _with_secrets(engine, _parsed(asks, context)):
+        keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
+        earlier = next((first[key] for key in keys if key in first), None)
+        if earlier is not None:
+            later.append((earlier, pending))
+            continue
+        try:
+            context.require_room(pending.row)
+        except QuotaExceeded as error:
+            pending.ask.refuse(error)
+            continue
+        first |= dict.fromkeys(keys, pending)
+        group[pending.row.job_id] = pending
+    try:
+        await _store_group(engine, timeouts, context, group)
+    finally:
+        for earlier, pending in later:
+            _resolve_later(earlier, pending)
+
+
+def _parsed(asks: list[_Ask], context: CreateContext) -> list[_Pending]:
+    """Parse the documents of a group. Repeated and invalid requests are answered here."""
+    group = []
+    for position, ask in enumerate(asks):
+        try:
+            answer = context.stored_answer(position, ask.wanted.write)
+            if answer is not None:
+                ask.answer(msgspec.json.decode(answer, type=Created))
+            else:
+                group.append(_pending(ask, context, context.ids[position]))
+        except Exception as error:  # any failure affects this request only
+            ask.refuse(error)
+    return group
+
+
+def _pending(ask: _Ask, context: CreateContext, job_id: int) -> _Pending:
+    request, write = ask.wanted, ask.wanted.write
+    new = context.parse(request, job_id)
+    created = Created(_as_created(new, job_id, context.now))
+    answer = None if write.key is None else msgspec.json.encode(created).decode()
+    stored_with = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
+    row = job_row(job_id, new, stored_with, request.name)
+    secrets = required_secrets(new) if may_name_secrets(row.spec) else {}
+    return _Pending(ask, row, created, secrets)
+
+
+async def _with_secrets(engine: Engine, group: list[_Pending]) -> list[_Pending]:
+    """The requests of a group whose secrets exist; the others are refused."""
+    missing = await NamedSecrets().missing(
+        engine, {each.row.job_id: (each.row.tenant, each.secrets) for each in group if each.secrets}
+    )
+    for pending in group:
+        if pending.row.job_id in missing:
+            pending.ask.refuse(missing[pending.row.job_id])
+    return [pending for pending in group if pending.row.job_id not in missing]
+
+
+async def _store_group(
+    engine: Engine, timeouts: LockTimeouts, context: CreateContext, group: dict[int, _Pending]
+) -> None:
+    if not group:
+        return
+    brief = engine.with_lock_timeout(timeouts.keys_ms)
+    rows = [pending.row for pending in group.values()]
+    names, unavailable = await resolve_available(brief, rows, context.now)
+    _answer_problems(engine, timeouts, group.values(), unavailable)
+    store = Store(engine, context, names, timeouts)
+    available = [row for row in rows if row.job_id not in unavailable]
+    async for inserted, problems in store.insert_each(available):
+        those = [group[row.job_id] for row in inserted]
+        _answer_problems(engine, timeouts, those, problems)
+        stored = [each for each in those if each.row.job_id not in problems]
+        for pending in stored:
+            if pending.row.recurring is None:
+                pending.ask.answer(pending.created)
+        await after_commit(engine, [pending.row for pending in stored], names, context.now)
+        for pending in stored:
+            pending.ask.answer(pending.created)
+
+
+def _answer_problems(
+    engine: Engine,
+    timeouts: LockTimeouts,
+    group: Iterable[_Pending],
+    problems: Mapping[int, Problem],
+) -> None:
+    """Answer the requests whose jobs were not stored, or retry them separately."""
+    waiting_for_quota = []
+    for pending in group:
+        ask = pending.ask
+        match problems.get(pending.row.job_id):
+            case None:
+                pass
+            case KeyTaken() as taken:
+                ask.answer(taken)
+            case Repeated() | asyncpg.ForeignKeyViolationError():
+                # The answer of the first request is stored now; or an unused timetable was deleted
+                # since it was resolved.
+                ask.answer(None)
+            case Blocked(by_quota=True):
+                waiting_for_quota.append(ask)
+            case Blocked():
+                _retry(engine, [ask], timeouts, _ALONE)
+            case error:
+                ask.refuse(error)
+    if waiting_for_quota:
+        _retry(engine, waiting_for_quota, timeouts, _FOR_QUOTAS)
+
+
+def _retry(engine: Engine, asks: list[_Ask], before: LockTimeouts, timeouts: LockTimeouts) -> None:
+    """Retry blocked requests apart from the others, if the lock timeout is now longer."""
+    if before.keys_ms < timeouts.keys_ms or before.quotas_ms < timeouts.quotas_ms:
+        engine.creates.set_aside(asks, partial(_create_group, engine, timeouts))
+    else:
+        for ask in asks:
+            ask.refuse(Conflict(IN_USE))
+
+
+def _resolve_later(first: _Pending, later: _Pending) -> None:
+    """Resolve a request that lost its key to an earlier request in the same group."""
+    future, ask = first.ask.future, later.ask
+    if not future.done() or future.cancelled():
+        ask.answer(None)
+        return
+    error = future.exception()
+    outcome = future.result() if error is None else None
+    repeats = later.repeats(first)
+    if later.key is not None and later.key == first.key and not repeats:
+        ask.answer(None)  # a different request under the same key
+    elif isinstance(error, QuotaExceeded):
+        ask.refuse(error)  # the unique key is still free, so this job would need room as well
+    elif outcome is None or repeats:
+        ask.answer(outcome)
+    elif later.row.on_duplicate is OnDuplicate.REPLACE:
+        ask.answer(None)
+    else:
+        holder = outcome.job_id if isinstance(outcome, KeyTaken) else outcome.job.job_id
+        ask.answer(KeyTaken(holder, later.row.on_duplicate))
+
+
+def _as_created(new: NewJob, job_id: int, now: datetime) -> Job:
+    created, next_run_at = now, None
+    if isinstance(new.schedule, Once):
+        created, next_run_at = created_at(job_id), new.schedule.at
+    else:
+        next_run_at = first_run(new.schedule, new.window, job_id, now)
+    return Job(
+        **{field: getattr(new, field) for field in NewJob.__struct_fields__},
+        job_id=job_id,
+        status=JobStatus.SCHEDULED,
+        version=1,
+        next_run_at=next_run_at,
+        created_at=created,
+        updated_at=created,
+    )

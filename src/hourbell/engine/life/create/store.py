@@ -1,0 +1,286 @@
+"""Store checked jobs with `hourbell.create_jobs`, and do what follows the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import msgspec
+
+from hourbell.engine.codes import MISFIRES, OVERLAPS
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.names import Blocked, ResolvedNames
+from hourbell.engine.life.create.request import CreateContext
+from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
+from hourbell.engine.life.join import join_timetable
+from hourbell.engine.operations.idempotency import Points, is_held, waits_for_quota
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.jobs import NewJob, OnDuplicate
+from hourbell.model.policies import Delivery
+from hourbell.model.schedules import Timetable
+from hourbell.store.database import Connection, committing, translated
+from hourbell.store.queries import queries
+
+FAILPOINTS = Points("create.before_commit", "create.after_commit")
+
+_Q = queries("jobs")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MOST_JOINS = 4  # at once
+
+
+class LockTimeouts(msgspec.Struct, frozen=True):
+    """How long a statement waits for locks of other transactions."""
+
+    keys_ms: int  # for a unique key or an idempotency key
+    quotas_ms: int  # for the quota of a tenant
+
+
+class KeyTaken(msgspec.Struct, frozen=True):
+    """Another job has the unique key of the one that was requested."""
+
+    job_id: int
+    on_duplicate: OnDuplicate
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """Another request was first under the idempotency key; its answer is stored now."""
+
+
+# Why a row was not stored. An exception: its tenant has no room, or the row failed alone.
+Problem = KeyTaken | Repeated | Blocked | Exception
+Problems = dict[int, Problem]  # by job id; rows without one are stored
+
+
+class Store:
+    """Stores rows: each statement in its own transaction, or all in that of `connection`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        context: CreateContext,
+        names: ResolvedNames,
+        timeouts: LockTimeouts,
+        connection: Connection | None = None,
+    ) -> None:
+        self._engine = engine
+        self._context = context
+        self._names = names
+        self._timeouts = timeouts
+        self._connection = connection
+
+    async def insert(self, rows: Sequence[JobRow]) -> Problems:
+        """Insert rows with one statement; the problems of those that were left out."""
+        requests = {row.request: 0 for row in rows}
+        for number, request in enumerate(requests, start=1):
+            requests[request] = number
+        result = await self._execute(self._arguments(rows, requests))
+        repeated, refused, excessive = result["repeated"], result["refused"], result["excessive"]
+        if not (repeated or refused or excessive):
+            return {}
+        by_id = {row.job_id: row for row in rows}
+        problems: Problems = {
+            row.job_id: Repeated() for row in rows if requests[row.request] in repeated
+        }
+        for job_id, holder in zip(refused, result["holders"], strict=True):
+            problems[job_id] = KeyTaken(holder, by_id[job_id].on_duplicate)
+        for job_id in excessive:
+            problems[job_id] = self._context.over_quota(by_id[job_id])
+        return problems
+
+    async def insert_each(
+        self, rows: Sequence[JobRow]
+    ) -> AsyncIterator[tuple[Sequence[JobRow], Problems]]:
+        """Insert rows; if a statement fails, bisect them until the failing row is alone.
+
+        Yields the rows of each statement, and the problems of those that were left out.
+        """
+        if not rows:
+            return
+        try:
+            async with self._savepoint():
+                problems = await self.insert(rows)
+        except (StoreUnavailable, asyncpg.PostgresError) as error:
+            if isinstance(error, StoreUnavailable) and not is_held(error):
+                raise
+            problem: Problem = Blocked() if is_held(error) else error
+            by_quota = waits_for_quota(error.__cause__)
+        else:
+            yield rows, problems
+            return
+        if by_quota:
+            limited = [row for row in rows if row.tenant in self._context.room]
+            yield limited, dict.fromkeys((row.job_id for row in limited), Blocked(by_quota=True))
+            parts: list[Sequence[JobRow]] = [
+                [row for row in rows if row.tenant not in self._context.room]
+            ]
+        elif len(rows) == 1:
+            yield rows, {rows[0].job_id: problem}
+            return
+        else:
+            middle = len(rows) // 2
+            parts = [rows[:middle], rows[middle:]]
+        for part in parts:
+            async for inserted in self.insert_each(part):
+                yield inserted
+
+    async def _execute(self, args: Sequence[object]) -> asyncpg.Record:
+        if self._connection is None:
+            async with committing(FAILPOINTS.before, FAILPOINTS.after):
+                return await self._engine.database.row(_Q["create_jobs"], *args)
+        with translated():
+            row = await self._connection.fetchrow(_Q["create_jobs"], *args)
+        assert row is not None
+        return row
+
+    @asynccontextmanager
+    async def _savepoint(self) -> AsyncIterator[None]:
+        """In a transaction, a failed statement is rolled back alone."""
+        if self._connection is None:
+            yield
+        else:
+            with translated():
+                async with self._connection.transaction():
+                    yield
+
+    def _limited(self, rows: Sequence[JobRow]) -> list[int]:
+        """The tenants whose quotas the statement locks.
+
+        A transaction of several statements locks those of all its rows at once, in one order: it
+        must not wait for a quota after it has locked others.
+        """
+        limited, known = set(self._context.room), self._names.tenants
+        if limited and self._connection is None:
+            limited &= {row.tenant for row in rows}
+        return [known[tenant] for tenant in limited if tenant in known]
+
+    def _arguments(
+        self, rows: Sequence[JobRow], requests: Mapping[RequestRow, int]
+    ) -> list[object]:
+        """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
+        names, crowds = self._names, self._engine.crowds
+        ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
+        settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
+        recurring, unique = [], []
+        last_at, instant = None, 0
+        for row in rows:
+            tenant = names.tenants[row.tenant]
+            if row.at is not None:
+                if row.at is not last_at:  # jobs of a batch often share one instant
+                    last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
+                kind = row.settings, crowds.level(tenant, instant // 1_000_000)
+                ids.append(row.job_id)
+                of_requests.append(requests[row.request])
+                instants.append(instant)
+                tenants.append(tenant)
+                of_settings.append(settings.setdefault(kind, len(settings) + 1))
+                specs.append(row.spec)
+            elif row.recurring is not None:
+                number, now = requests[row.request], self._context.now
+                recurring.append(_recurring(number, row, row.recurring, names, now))
+            if row.unique is not None:
+                unique.append(_unique(requests[row.request], tenant, row))
+        return [
+            self._context.now,
+            self._timeouts.keys_ms,
+            self._timeouts.quotas_ms,
+            self._limited(rows),
+            [names.tenants[request.tenant] for request in requests],
+            [request.actor for request in requests],
+            [request.key for request in requests],
+            [request.fingerprint for request in requests],
+            [request.answer for request in requests],
+            *map(_array, (ids, of_requests, instants, tenants, of_settings)),
+            specs,
+            _json(
+                [
+                    {"k": number, "level": level} | _run_settings(each, names)
+                    for (each, level), number in settings.items()
+                ]
+            ),
+            _json(recurring),
+            _json(unique),
+        ]
+
+
+async def after_commit(
+    engine: Engine, rows: Sequence[JobRow], names: ResolvedNames, now: datetime
+) -> None:
+    """Announce due jobs, and join each timetable once for all its new jobs."""
+    if any(row.at is not None and row.at <= now for row in rows):
+        engine.announce()
+    joined = {names.timetable_of[row.job_id] for row in rows if row.recurring is not None}
+    if not joined:
+        return
+    present = await engine.clock.now()
+    few = asyncio.Semaphore(_MOST_JOINS)
+
+    async def join(timetable: Timetable) -> None:
+        async with few:
+            await join_timetable(engine, names.timetables[timetable], timetable, now, present)
+
+    await asyncio.gather(*map(join, joined))
+
+
+def _array(numbers: list[int]) -> str:
+    """Numbers as the text of an array. asyncpg takes four times as long for a list."""
+    return f"{{{msgspec.json.encode(numbers)[1:-1].decode()}}}"
+
+
+def _json(rows: Sequence[object]) -> str | None:
+    return msgspec.json.encode(rows).decode() if rows else None
+
+
+# What `hourbell.create_jobs` takes as JSON; the fields are columns.
+
+
+def _run_settings(settings: RunSettings, names: ResolvedNames) -> dict[str, object]:
+    queue, target, priority, delivery, start, finish, key, key_limit, events = settings
+    return {
+        "queue": names.queues[queue],
+        "target": names.targets[target],
+        "priority": priority.value,
+        "at_most_once": delivery is Delivery.AT_MOST_ONCE,
+        "start_seconds": start,
+        "finish_seconds": finish,
+        "key": key,
+        "key_limit": key_limit,
+        "notifies": events,
+    }
+
+
+def _unique(request: int, tenant: int, row: JobRow) -> dict[str, object]:
+    assert row.unique is not None
+    return {
+        "job": row.job_id,
+        "request": request,
+        "tenant": tenant,
+        "space": row.unique[0],
+        "key": row.unique[1],
+        "replaces": row.on_duplicate is OnDuplicate.REPLACE,
+    }
+
+
+def _recurring(
+    request: int, row: JobRow, job: NewJob, names: ResolvedNames, now: datetime
+) -> dict[str, object]:
+    """A recurring job with its first membership."""
+    return _run_settings(row.settings, names) | {
+        "id": row.job_id,
+        "request": request,
+        "tenant": names.tenants[job.tenant_id],
+        "timetable": names.timetables[names.timetable_of[row.job_id]],
+        "max_runs": job.window.max_runs,
+        "starts_at": job.window.starts_at,
+        "ends_at": job.window.ends_at,
+        "name": job.name,
+        "spec": row.spec,
+        "since": active_since(job, now),
+        "misfire": MISFIRES[job.misfire_policy],
+        "catch_up_seconds": job.catch_up_window_seconds,
+        "catch_up_limit": job.catch_up_limit,
+        "overlap": OVERLAPS[job.overlap_policy],
+    }
