@@ -61,5 +61,4 @@ def test_the_names_of_constants_are_those_of_the_enums() -> None:
         codes.COMPLETED,
         codes.CANCELLED,
     ]
-    assert codes.FATES[codes.FATE_CANCELLED].name == "CANCELLED"
     assert [codes.ORIGIN_SCHEDULE, codes.ORIGIN_RUN_NOW, codes.ORIGIN_BACKFILL] == [0, 1, 2]
