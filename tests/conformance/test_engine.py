@@ -39,6 +39,7 @@ from hourbell.model.errors import (
     NotFound,
     NotLeader,
     StoreUnavailable,
+    UnreleasedDatabase,
     UnsafeDatabase,
 )
 from hourbell.model.executions import Claimed, ExecutionStatus, Reason
@@ -793,6 +794,23 @@ async def test_a_database_of_the_first_migration_gets_the_others_and_keeps_its_r
     with pytest.MonkeyPatch.context() as patch:  # and the older program still works with it
         patch.setattr(migrations, "sql_files", lambda folder: [first])
         assert await is_migrated(engine_dsn)
+    await connection.close()
+
+
+async def test_a_database_of_a_development_version_is_refused_and_left_alone(
+    engine_dsn: str,
+) -> None:
+    connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
+    await connection.execute(
+        "insert into hourbell.migrations (name, digest) values ('0001_core.sql', 'x')"
+    )
+    try:
+        for look in (migrate, is_migrated):
+            with pytest.raises(UnreleasedDatabase, match="Use an empty database"):
+                await look(engine_dsn)
+    finally:
+        await connection.execute("delete from hourbell.migrations where name = '0001_core.sql'")
+    assert await is_migrated(engine_dsn)
     await connection.close()
 
 

@@ -24,7 +24,8 @@
     └── ConfigurationError         configuration_error        a setting is missing or wrong
         ├── DataFolderBusy         data_folder_busy           another process uses the data folder
         ├── UnsafeDatabase         unsafe_database            too old, or could lose confirmed data
-        └── IncompatibleDatabase   incompatible_database      migrated by an incompatible version
+        ├── IncompatibleDatabase   incompatible_database      migrated by an incompatible version
+        └── UnreleasedDatabase     unreleased_database        created by a development version
 
 A `code` is for programs: stable, the same in the API's problems, the CLI and the docs. A `title`
 names the kind of error. The message is for people: what happened, why, and what to do about it.
@@ -363,6 +364,20 @@ class IncompatibleDatabase(ConfigurationError):
             f"The database has the migration {migration} of a newer Hourbell, which requires a "
             f"version that knows {required}; this version knows migrations up to {newest}. "
             f"Run the newer version."
+        )
+
+
+class UnreleasedDatabase(ConfigurationError):
+    """The tables come from a development version before the first release."""
+
+    code = "unreleased_database"
+    title = "The database comes from a development version"
+
+    def __init__(self, migration: str) -> None:
+        super().__init__(
+            f"The database has the migration {migration} of a development version of Hourbell, "
+            f"which this version cannot migrate. Use an empty database or another "
+            f"HOURBELL_DATA_DIR, or run the version that created it."
         )
 
 

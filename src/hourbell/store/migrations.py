@@ -25,7 +25,7 @@ from datetime import timedelta
 import asyncpg
 
 from hourbell import __version__
-from hourbell.model.errors import IncompatibleDatabase
+from hourbell.model.errors import IncompatibleDatabase, UnreleasedDatabase
 from hourbell.store.database import Database, translated
 from hourbell.store.function_set import SqlFile, for_this_build, function_set, sql_files
 from hourbell.store.queries import queries
@@ -66,7 +66,7 @@ def is_complete(
 ) -> bool:
     """Whether a database with these migrations has all that this build needs; it may have more.
 
-    Raises IncompatibleDatabase if this build cannot work with them. `requires[k]` is the newest
+    Raises IncompatibleDatabase or UnreleasedDatabase if this build cannot work with them. `requires[k]` is the newest
     migration that a program must know because of `applied[k]`.
     """
     _check_compatible(applied, requires)
@@ -74,8 +74,11 @@ def is_complete(
 
 
 def _check_compatible(applied: Sequence[str], requires: Sequence[str | None]) -> None:
-    newest = max(file.name for file in sql_files("migrations"))
+    known = {file.name for file in sql_files("migrations")}
+    newest = max(known)
     for name, required in zip(applied, requires, strict=True):
+        if name not in known and name < newest:
+            raise UnreleasedDatabase(name)
         if required is not None and required > newest:
             raise IncompatibleDatabase(name, required, newest)
 

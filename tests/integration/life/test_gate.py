@@ -8,6 +8,7 @@ import pytest
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import Pass, admit
 from hourbell.engine.life.reap import reap
+from hourbell.engine.operations.change import update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution, run_now
 from hourbell.engine.views.executions import list_executions
@@ -326,4 +327,16 @@ async def test_cancelling_the_live_run_lets_the_waiting_one_go(still: Engine) ->
     await hand.fail(first, 3600)  # it waits for its retry
     assert await hand.run_all() == []
     await cancel_execution(still, first[0].execution_id, Write())
+    assert len(await hand.run_all()) == 1
+
+
+@pytest.mark.parametrize("policy", ["queue_one", "replace"])
+async def test_what_waits_for_a_run_of_a_version_that_allowed_overlaps_runs_when_that_has_ended(
+    still: Engine, policy: str
+) -> None:
+    job, hand, first = await first_run_live(still, "allow")
+    await update_job(still, job.job_id, {"overlap_policy": policy}, Write())
+    await minute_passes(still, "10:02:01")
+    assert (await places(still))["parked"] == 1
+    await hand.succeed(first)
     assert len(await hand.run_all()) == 1

@@ -30,6 +30,7 @@ EXAMPLES = [
     errors.DataFolderBusy("data"),
     errors.UnsafeDatabase("The database runs with fsync = off: set fsync = on."),
     errors.IncompatibleDatabase("0009_newer.sql", "0008_needed.sql", "0007_known.sql"),
+    errors.UnreleasedDatabase("0001_core.sql"),
 ]
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import asyncpg
 
 from hourbell.engine.core import Engine
-from hourbell.model.errors import IncompatibleDatabase, StoreUnavailable
+from hourbell.model.errors import IncompatibleDatabase, StoreUnavailable, UnreleasedDatabase
 from hourbell.store.function_set import function_set
 from hourbell.store.migrations import is_complete
 from hourbell.store.queries import queries
@@ -32,7 +32,7 @@ async def check_database(engine: Engine) -> dict[str, bool]:
         return {"database": True, "migrated": False}
     try:
         migrated = is_complete(state["migrations"], state["requires"], state["has_functions"])
-    except IncompatibleDatabase:
+    except (IncompatibleDatabase, UnreleasedDatabase):
         migrated = False
     vacant_since = state["led_until"]
     patience = timedelta(seconds=engine.times.leader_lease_seconds)

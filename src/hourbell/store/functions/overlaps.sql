@@ -59,6 +59,8 @@ declare
   taken bigint[];
   replaced bigint[];
   retrying bigint[];
+  unmarked bigint[];  -- blocking runs whose end would wake nothing
+  marked int;
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
@@ -114,6 +116,22 @@ begin
     insert into hourbell.parked (kind, key, priority, rank, id)
     select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
     from hourbell.executions where id = any (to_park);
+    -- The end of a run wakes its job only if that run restricts overlap, so a blocking run of a version that allowed it
+    -- becomes restricted now. One that another transaction has locked may be ending: the job is checked again soon.
+    unmarked := array(
+      select distinct e.id from hourbell.executions as w
+      cross join lateral hourbell.blocking_runs(w.job, p_ids) as e
+      where w.id = any (to_park) and e.overlap = hourbell.overlap_allow());
+    if unmarked <> '{}' then
+      update hourbell.executions set overlap = hourbell.overlap_queue_one() where id = any (array(
+        select id from hourbell.executions where id = any (unmarked) for no key update skip locked));
+      get diagnostics marked = row_count;
+      if marked < cardinality(unmarked) then
+        insert into hourbell.gate_wakeups (at, kind, key)
+        select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), job
+        from hourbell.executions where id = any (to_park);
+      end if;
+    end if;
   end if;
   return coalesce(skipped, '{}') || coalesce(to_park, '{}');
 end $$;
