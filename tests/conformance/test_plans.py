@@ -875,7 +875,7 @@ def _(s: Scene) -> Case:
 @case("wishes among those that wait for their targets")
 def _(s: Scene) -> Case:
     # It looks at what is wished, never at all that waits.
-    return Case(W["cancel_wished"], [NODE, 1, s.now], rows=7_000, buffers=25_000)
+    return Case(W["cancel_requested"], [NODE, 1, s.now], rows=7_000, buffers=25_000)
 
 
 # Notices and monitors.

@@ -121,7 +121,7 @@ class Dispatch(Protocol):
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """Record outcomes; returns the executions whose outcome was refused."""
 
-    async def brought_before(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+    async def already_settled(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """The refused outcomes that this session already settled under the same fence.
 
         Their answer was lost.

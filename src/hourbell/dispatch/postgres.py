@@ -26,7 +26,7 @@ _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _HELD = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
-_BROUGHT_BEFORE = "select hourbell.already_settled($1, $2, $3, $4, $5)"
+_ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _MOST_NAMES = 100_000
@@ -151,9 +151,9 @@ class PostgresDispatch:
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         return await settle(self._engine, session.id, session.token, batch)
 
-    async def brought_before(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
+    async def already_settled(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         before: list[int] = await self._engine.database.value(
-            _BROUGHT_BEFORE,
+            _ALREADY_SETTLED,
             session.id,
             session.token,
             [s.execution_id for s in batch],

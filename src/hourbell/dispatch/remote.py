@@ -300,7 +300,7 @@ class RemoteWorkers:
             refused += [one for one in decided if one.execution_id in not_held]
         if not refused:
             return frozenset()
-        before = await self._dispatch.brought_before(session, refused)
+        before = await self._dispatch.already_settled(session, refused)
         return {one.execution_id for one in refused}.difference(before)
 
 

@@ -596,7 +596,7 @@ class DispatchConformance:
         assert (await stage.read(number)).progress is None
 
     @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED])
-    async def test_an_outcome_that_was_brought_before_is_known(
+    async def test_an_outcome_that_was_already_settled_is_known(
         self, stage: Stage, kind: int
     ) -> None:
         await stage.enqueue(2)
@@ -606,7 +606,7 @@ class DispatchConformance:
             Settlement(one.execution_id, one.fence, kind, None, 5, 60.0, "non_retryable", "Boom.")
             for one in (first, second)
         ]
-        known = stage.dispatch.brought_before
+        known = stage.dispatch.already_settled
         assert list(await known(session, outcomes)) == []
         await settle(stage, session, outcomes[0])
         assert list(await stage.dispatch.settle(session, outcomes[:1])) == [first.execution_id]
@@ -634,7 +634,7 @@ class DispatchConformance:
         await stage.wait(stage.lease_seconds * 1.1)
         for kind in (SUCCEEDED, RETRY, DEAD):
             outcome = Settlement(claimed.execution_id, claimed.fence, kind)
-            assert list(await stage.dispatch.brought_before(session, [outcome])) == []
+            assert list(await stage.dispatch.already_settled(session, [outcome])) == []
 
     async def test_an_outcome_that_has_just_ended_began_when_it_says_and_not_before_its_claim(
         self, stage: Stage

@@ -617,7 +617,7 @@ async def test_a_first_attempt_is_put_off_by_a_broken_endpoint_for_30_seconds_at
 
     async def called(late_seconds: float, attempt: int) -> Outcome:
         due = datetime.fromtimestamp(NOW - late_seconds, UTC)
-        claimed = msgspec.structs.replace(CLAIMED, scheduled_for=due, attempt=attempt)
+        claimed = msgspec.structs.replace(CLAIMED, scheduled_epoch=due.timestamp(), attempt=attempt)
         return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0))
 
     target.answer = {"status": 500}

@@ -265,7 +265,7 @@ async def test_an_attempt_that_the_total_deadline_ends_is_among_the_attempts(
     assert (stored["fence"], stored["taken_from"]) == (claimed.fence, hand.session.id)
     # The worker did not settle it: an outcome that it brings later is refused, also as a repetition.
     late = [Settlement(job.job_id, claimed.fence, RETRY, 0, 1, 5, "Bad", "bad")]
-    assert list(await hand.dispatch.brought_before(hand.session, late)) == []
+    assert list(await hand.dispatch.already_settled(hand.session, late)) == []
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
         return (
             None
             if job.status is JobStatus.PAUSED
-            else DesiredJob(said_of(job), JobStatus.PAUSED, Reason.PAUSED)
+            else DesiredJob(definition_of(job), JobStatus.PAUSED, Reason.PAUSED)
         )
 
     return await _change(engine, job_id, write, _PAUSE, decide)
@@ -131,7 +131,7 @@ async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
         require_active(job)
         # Nothing of the schedule is queued; runs requested meanwhile continue.
         scheduled = JobStatus.SCHEDULED
-        return None if job.status is scheduled else DesiredJob(said_of(job), scheduled, None)
+        return None if job.status is scheduled else DesiredJob(definition_of(job), scheduled, None)
 
     return await _change(engine, job_id, write, _RESUME, decide)
 
@@ -149,7 +149,7 @@ async def delete_job(
         cancelled = JobStatus.CANCELLED
         if job.status is cancelled and not cancel_running:
             return None
-        return DesiredJob(said_of(job), cancelled, Reason.DELETED, cancel_running)
+        return DesiredJob(definition_of(job), cancelled, Reason.DELETED, cancel_running)
 
     return await _change(engine, job_id, write, _DELETE, decide)
 
@@ -184,15 +184,19 @@ async def decided(
     if new.action != seen.action or new.notifications != seen.notifications:
         await require_secrets_of(engine, new)
     if isinstance(new.schedule, Once):
-        definition = await _one_time_row(engine, seen, new, now) if new != said_of(seen) else None
+        definition = (
+            await _one_time_row(engine, seen, new, now) if new != definition_of(seen) else None
+        )
         return Change(engine, now, seen, desired, write, operation, definition)
-    ride = None  # a paused or deleted job needs no timetable, and its zone may be unknown here
+    timetable_ref = (
+        None  # a paused or deleted job needs no timetable, and its zone may be unknown here
+    )
     if desired.status is JobStatus.SCHEDULED:
-        ride = await _ride(engine, seen.job_id, new, now)
+        timetable_ref = await _timetable_ref(engine, seen.job_id, new, now)
     row = None
-    if ride is not None or new != said_of(seen):
-        row = await _recurring_row(engine, new, ride, now)
-    return Change(engine, now, seen, desired, write, operation, row, ride)
+    if timetable_ref is not None or new != definition_of(seen):
+        row = await _recurring_row(engine, new, timetable_ref, now)
+    return Change(engine, now, seen, desired, write, operation, row, timetable_ref)
 
 
 class Change:
@@ -207,7 +211,7 @@ class Change:
         write: Write,
         operation: Operation,
         definition: _RecurringRow | _OneTimeRow | None = None,
-        ride: _Ride | None = None,
+        timetable_ref: _TimetableRef | None = None,
     ) -> None:
         self._engine = engine
         self._now = now
@@ -216,7 +220,7 @@ class Change:
         self._write = write
         self._operation = operation
         self._definition = definition
-        self._ride = ride
+        self._timetable_ref = timetable_ref
 
     async def commit(self, answer: Callable[[Job], T]) -> T:
         """Change the job and store the answer; ChangedMeanwhile: it is not as it was read."""
@@ -234,7 +238,7 @@ class Change:
             outdated=desired.outdates,
             cancels=desired.cancels,
             definition=self._definition,
-            membership=None if self._ride is None else _membership(desired.job, self._now),
+            membership=None if self._timetable_ref is None else _membership(desired.job, self._now),
         )
         write = write_row(self._write, tenant, self._operation.name, changed, unchanged)
         row = await self._engine.database.row(
@@ -258,13 +262,13 @@ class Change:
 
     async def join(self) -> None:
         """After the commit: join the timetable. If this process dies before, the leader joins."""
-        if self._ride is not None:
+        if self._timetable_ref is not None:
             joining = await self._engine.clock.now()
             with suppress(TimingError):  # its zone is unknown here: the leader completes the join
                 await join_timetable(
                     self._engine,
-                    self._ride.timetable_id,
-                    self._ride.timetable,
+                    self._timetable_ref.timetable_id,
+                    self._timetable_ref.timetable,
                     self._now,
                     joining,
                 )
@@ -285,21 +289,21 @@ def _changed(seen: Job, desired: DesiredJob, now: datetime) -> Job:
     )
 
 
-class _Ride(msgspec.Struct, frozen=True):
+class _TimetableRef(msgspec.Struct, frozen=True):
     """The timetable of a job."""
 
     timetable: Timetable
     timetable_id: int
 
 
-async def _ride(engine: Engine, job_id: int, job: NewJob, now: datetime) -> _Ride:
+async def _timetable_ref(engine: Engine, job_id: int, job: NewJob, now: datetime) -> _TimetableRef:
     assert not isinstance(job.schedule, Once)
     try:
         timetable = timetable_of(job.schedule, job_id)
         numbers = await ensure_timetables(engine, [timetable], now)
     except TimingError as error:
         raise unusable(job_id, error) from error
-    return _Ride(timetable, numbers[timetable])
+    return _TimetableRef(timetable, numbers[timetable])
 
 
 # The arguments of `hourbell.change_job`; the fields are explained there, or are columns.
@@ -320,7 +324,7 @@ class _RecurringRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _recurring_row(
-    engine: Engine, job: NewJob, ride: _Ride | None, now: datetime
+    engine: Engine, job: NewJob, timetable_ref: _TimetableRef | None, now: datetime
 ) -> _RecurringRow:
     return _RecurringRow(
         queue=await engine.queue(job.queue, now, job.tenant_id),
@@ -333,7 +337,7 @@ async def _recurring_row(
         ends_at=job.window.ends_at,
         name=job.name,
         spec=encode_job(job).decode(),
-        timetable=msgspec.UNSET if ride is None else ride.timetable_id,
+        timetable=msgspec.UNSET if timetable_ref is None else timetable_ref.timetable_id,
     )
 
 
@@ -411,7 +415,7 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
     membership: _Membership | None
 
 
-def said_of(job: Job) -> NewJob:
+def definition_of(job: Job) -> NewJob:
     """The part of a job that its owner wrote."""
     return NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
 

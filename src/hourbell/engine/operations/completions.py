@@ -161,7 +161,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
     True if there may be more.
     """
     with leading():
-        await engine.database.value(_Q["cancel_wished"], *authority(term), now)
+        await engine.database.value(_Q["cancel_requested"], *authority(term), now)
         rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
         if not rows:
             return False

@@ -100,7 +100,8 @@ begin
     if crowded <> '{}' then
       tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t);
     end if;
-    -- Limited rows take three times as long, and no pass should wait for the gate's lock for over 100 ms.
+    -- Rows under limits cost three times as much: halve the budget, so that a pass holds the gate's lock for less
+    -- than 100 ms.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
     n := 0; oldest := null;
@@ -166,7 +167,7 @@ begin
     select queue, hourbell.task(target) as task, bit_or(checks) & hourbell.checks_overlap() > 0 as restricted,
       count(key) > 0 as keyed
     from unnest(p_rows) group by 1, 2) as r;
-  -- Overlap is decided once. An execution that has been parked for something else since then is the earlier run.
+  -- Overlap is decided once: rows that were parked for a limit passed this check before, and count as earlier runs.
   if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
     perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);

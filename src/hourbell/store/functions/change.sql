@@ -273,7 +273,7 @@ begin
     elsif job.id is null and exists (select from hourbell.jobs where id = abandoned.job) then
       continue;
     end if;
-    delete from hourbell.abandoned_jobs where gone.job = abandoned.job and gone.version = abandoned.version;
+    delete from hourbell.abandoned_jobs as a where a.job = abandoned.job and a.version = abandoned.version;
   end loop;
   return seen;
 end $$;

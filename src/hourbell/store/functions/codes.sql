@@ -40,8 +40,8 @@ create or replace function hourbell.outcome_accepted() returns smallint  -- the 
 language sql immutable parallel safe return 5::smallint;
 create or replace function hourbell.outcome_gone() returns smallint  -- dead, and its job is to be paused
 language sql immutable parallel safe return 6::smallint;
--- Those that end the execution, those of them that make it dead, those that do not end it, and those of these that
--- return it to the gate.
+-- Sets of outcomes: ended (the execution ends), dead (it ends as a dead letter), unfinished (it does not end),
+-- returned (it goes back to the gate).
 create or replace function hourbell.outcomes_ended() returns smallint[]
 language sql immutable parallel safe
 return array[

@@ -1,4 +1,4 @@
--- Changed limits: what happens to executions that were ready or running when a limit was set or made stricter.
+-- Changed limits: what happens to executions that are ready or running when a limit is set or changed.
 -- Setting a limit adds a generation and a row of `limit_recounts`. The gate counts what runs (`recount_running`), and
 -- the limit admits nothing until that is done (`is_recount_pending`). Each ready slab has the generation in which it
 -- was admitted: a claim that takes an older one checks its executions again (`may_start`, by `readmit`).

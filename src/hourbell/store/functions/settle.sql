@@ -6,8 +6,7 @@
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
 -- p_kinds: hourbell.outcome_… in codes.sql.
--- p_delays: the seconds until a retry, or for which one that was given back waits; for one that its target has
--- accepted,
+-- p_delays: the seconds until a retry, or until a released execution may start; for one that its target has accepted,
 --   the seconds that the target has to report how it ended.
 -- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was given back waits for.
 -- p_failures: the kind of failure of one that is dead.

@@ -1,7 +1,7 @@
 -- The tables of Hourbell.
 --
--- What an execution is stands once in `executions`; where it is stands in one narrow table (`due`, `parked`, `paused`,
--- `ready`, `suspects`, `leased`), and it moves by `delete … returning` into `insert`, in one statement.
+-- The data of an execution is stored once, in `executions`; its place is a row of one other, narrow table (`due`,
+-- `parked`, `paused`, `ready`, `suspects`, `leased`). It moves by `delete … returning` and `insert`, in one transaction.
 -- Clocks: no statement calls now(); every verb is given the time, read once from hourbell.clock().
 -- Codes: functions/codes.sql names the numbers that columns such as `status`, `kind` and `origin` hold.
 -- Tables that churn are vacuumed early and without delay.
@@ -73,9 +73,9 @@ create table hourbell.tasks (
 create index tasks_by_maker on hourbell.tasks (made_by) where made_by is not null;
 
 
--- Jobs and their rhythms
+-- Jobs and timetables
 
--- One row per rhythm: a million jobs with one rule in one zone are one row.
+-- One row per distinct rule, zone and DST policy: a million jobs with one rule in one zone are one row.
 create table hourbell.timetables (
   id              bigint generated always as identity primary key,
   rule            text not null,
@@ -302,7 +302,7 @@ create table hourbell.suspects (
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index suspects_in_order on hourbell.suspects (queue, priority, tag);
 
--- With a worker, in slabs: the executions of a row were claimed together, under one fence. A slab is written once: an
+-- With a worker, in slabs: the executions of a row were claimed together, under one fence. Its ids rarely change: an
 -- execution has left it as soon as its row in `executions` is deleted, or has this fence or a higher one.
 create table hourbell.leased (
   session    bigint not null,
@@ -426,7 +426,7 @@ create table hourbell.limits (
   check ((rate is null) = (burst is null))
 );
 
--- One row for each time that a limit was set or made stricter. Executions that were made ready before that are checked
+-- One row for each time that a limit was set or changed. Executions that were made ready before that are checked
 -- again by their claim.
 create table hourbell.limit_generations (
   id int generated always as identity primary key

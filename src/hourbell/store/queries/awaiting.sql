@@ -33,7 +33,7 @@ left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0)
 -- $3 is the outcome; no row: another transaction was first.
 update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourbell.is_awaiting(awaiting) returning id
 
--- name: cancel_wished
+-- name: cancel_requested
 -- Ends executions whose cancellation was requested and that no worker will ever report.
 select hourbell.cancel_requested($1, $2, $3)
 
