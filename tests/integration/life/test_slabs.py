@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from hourbell.dispatch import Claimed
+from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import AWAITING, Settlement
 from hourbell.engine.life.reap import expire, reap
@@ -27,6 +28,7 @@ from integration.life.support import (
     in_transaction,
     one_time,
     places,
+    somebody_waits,
     travel,
 )
 
@@ -198,16 +200,40 @@ async def test_what_was_given_back_is_not_lost_with_the_worker(engine: Engine) -
 
 async def test_what_its_target_has_accepted_leaves_its_slab(engine: Engine) -> None:
     hand, runs = await claimed(engine, 4)
-    accepted = [
-        Settlement(run.execution_id, run.fence, AWAITING, 0, 0, 60.0, result=f'"{DIGEST}"')
-        for run in runs[1:3]
-    ]
-    assert not await hand.dispatch.settle(hand.session, accepted)
+    assert not await hand.dispatch.settle(hand.session, accepted(runs[1:3]))
     assert await slabs(engine, "leased") == [1, 1, 2]
     assert set((await hand.beat(runs)).lost) == {run.execution_id for run in runs[1:3]}
     await expire_session(engine, hand.session)
     assert (await reap(engine, None, await engine.clock.now())).returned == 2
     assert await places(engine) == {"due": 2, "leased": 2}
+    await check_sound(engine)
+
+
+def accepted(runs: list[Claimed]) -> list[Settlement]:
+    return [
+        Settlement(run.execution_id, run.fence, AWAITING, 0, 0, 60.0, result=f'"{DIGEST}"')
+        for run in runs
+    ]
+
+
+async def test_two_reports_of_accepted_executions_of_one_slab_lose_and_double_none(
+    engine: Engine,
+) -> None:
+    """The second report waits for the first, which rewrites the slab."""
+    hand, runs = await claimed(engine, 5)
+    # Once before: the first report of all creates the session that has what targets accepted.
+    assert not await hand.dispatch.settle(hand.session, accepted(runs[:1]))
+    async with in_transaction(engine) as first:
+        assert not await PostgresDispatch(first).settle(hand.session, accepted(runs[1:2]))
+        second = asyncio.create_task(hand.dispatch.settle(hand.session, accepted(runs[2:3])))
+        await somebody_waits(engine, "settle")
+    assert not await second
+    leases = await engine.database.fetch("select id, session from hourbell.leases")
+    assert sorted((row["id"], row["session"] == 0) for row in leases) == sorted(
+        (run.execution_id, position < 3) for position, run in enumerate(runs)
+    )
+    await hand.beat(runs[3:])
+    assert await places(engine) == {"leased": 5}
     await check_sound(engine)
 
 

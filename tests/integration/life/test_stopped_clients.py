@@ -38,6 +38,7 @@ from hourbell.store.queries import queries
 from integration.life.children import child
 from integration.life.limits import SECOND, in_time, limit_tenant, queued
 from integration.life.support import (
+    PATIENCE_SECONDS,
     START,
     Fate,
     Hand,
@@ -511,3 +512,21 @@ async def test_a_process_stopped_inside_create_holds_up_neither_planning_nor_oth
 
     await eventually(ran)
     await check_sound(engine)
+
+
+async def test_a_change_with_nothing_to_do_waits_briefly_for_a_key_that_a_stopped_client_holds(
+    still: Engine,
+) -> None:
+    job = await create(still, recurring())
+    now = await still.clock.now()
+    tenant = await still.tenant(job.tenant_id, now)
+    async with in_transaction(still) as stopped:
+        await stopped.database.fetch(
+            "insert into hourbell.idempotency (tenant, key, fingerprint, status, created_at)"
+            " values ($1, 'same', '', 0, $2)",
+            tenant,
+            now,
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(Conflict):
+                await resume_job(still, job.job_id, Write(key="same"))

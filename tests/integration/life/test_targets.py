@@ -23,6 +23,7 @@ from hourbell.engine.life.retain import keep_house
 from hourbell.engine.operations.change import pause_abandoned, resume_job, update_job
 from hourbell.engine.operations.completions import complete, end_overdue
 from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.monitors import create_monitor
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import explain_execution
@@ -37,12 +38,14 @@ from hourbell.model.executions import (
     Released,
     Succeeded,
 )
+from hourbell.model.ids import job_text
 from hourbell.model.jobs import JobStatus, WebhookAction, decode_spec
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
 from hourbell.worker.runtime import Worker, WorkerSettings
 from integration.actions.test_webhook import Secrets
 from integration.life.support import (
+    PATIENCE_SECONDS,
     START,
     Hand,
     admit_all,
@@ -51,6 +54,7 @@ from integration.life.support import (
     eventually,
     expire_session,
     fates,
+    in_transaction,
     one_time,
     places,
     plan_all,
@@ -332,6 +336,23 @@ async def test_a_job_whose_target_is_gone_is_paused_and_the_audit_says_why(still
     await resume_job(still, job_id, Write())
     await pause_abandoned(still, None)
     assert (await get_job(still, job_id)).status is JobStatus.SCHEDULED
+
+
+async def test_a_locked_monitor_delays_the_pause_of_its_own_job_only(still: Engine) -> None:
+    locked, other = await create(still, recurring()), await create(still, recurring())
+    document = {"job_id": job_text(locked.job_id), "grace_seconds": 60, "url": "https://x.example"}
+    await create_monitor(still, document, Write())
+    await still.database.fetch(
+        "insert into hourbell.abandoned_jobs values ($1, 1), ($2, 1)", locked.job_id, other.job_id
+    )
+    async with in_transaction(still) as stopped:
+        await stopped.database.fetch("select from hourbell.monitors for update")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await pause_abandoned(still, None)
+        assert (await get_job(still, locked.job_id)).status is JobStatus.SCHEDULED
+        assert (await get_job(still, other.job_id)).status is JobStatus.PAUSED
+    await pause_abandoned(still, None)
+    assert (await get_job(still, locked.job_id)).status is JobStatus.PAUSED
 
 
 async def test_a_job_that_was_mended_meanwhile_goes_on(still: Engine) -> None:

@@ -104,9 +104,11 @@ async def store_answer(
     """Store the answer of a write that has nothing to do."""
     if write.key is not None:
         stored = msgspec.json.encode(answer).decode()
-        await engine.database.fetch(
-            _Q["insert_answer"], tenant, write.key, write.fingerprint, stored, now
-        )
+        async with engine.database.transaction() as connection:
+            await connection.execute(_Q["be_brief"])
+            await connection.execute(
+                _Q["insert_answer"], tenant, write.key, write.fingerprint, stored, now
+            )
 
 
 class Idempotent(Generic[T]):
@@ -214,8 +216,10 @@ class Idempotent(Generic[T]):
 
 
 def is_held(error: Exception) -> bool:
-    """Whether another transaction held a needed lock beyond the lock timeout."""
-    return isinstance(error.__cause__, asyncpg.LockNotAvailableError)
+    """Whether another transaction held a needed lock: beyond the lock timeout, or in a deadlock."""
+    return isinstance(
+        error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError
+    )
 
 
 def waits_for_quota(error: BaseException | None) -> bool:

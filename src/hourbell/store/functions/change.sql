@@ -249,11 +249,12 @@ begin
 end $$;
 
 -- Pauses jobs whose target has answered that it is gone, unless they have changed since. Those that another
--- transaction is changing are left to the next call. Returns how many it has looked at.
+-- transaction is changing, and those that raise an error, are left to the next call and stop no others. Returns how
+-- many it has looked at.
 create or replace function hourbell.pause_abandoned(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_actor text, p_limit int
 ) returns int
-language plpgsql set plan = lookups as $$
+language plpgsql set plan = lookups set lock_timeout = '200ms' as $$
 #variable_conflict use_column
 declare
   abandoned record;
@@ -263,17 +264,21 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   for abandoned in select * from hourbell.abandoned_jobs limit p_limit loop
     seen := seen + 1;
-    select * into job from hourbell.jobs where id = abandoned.job for no key update skip locked;
-    if found and job.version = abandoned.version and job.status = hourbell.job_scheduled() then
-      job.status := hourbell.job_paused();
-      perform hourbell.new_version(p_now, job, 'paused');
-      perform hourbell.note_change(
-        p_now, job.tenant, job.id, p_actor, 'pause', hourbell.with_status(job.spec, hourbell.job_scheduled()),
-        hourbell.with_status(job.spec, hourbell.job_paused()));
-    elsif job.id is null and exists (select from hourbell.jobs where id = abandoned.job) then
-      continue;
-    end if;
-    delete from hourbell.abandoned_jobs as a where a.job = abandoned.job and a.version = abandoned.version;
+    begin
+      select * into job from hourbell.jobs where id = abandoned.job for no key update skip locked;
+      if found and job.version = abandoned.version and job.status = hourbell.job_scheduled() then
+        job.status := hourbell.job_paused();
+        perform hourbell.new_version(p_now, job, 'paused');
+        perform hourbell.note_change(
+          p_now, job.tenant, job.id, p_actor, 'pause', hourbell.with_status(job.spec, hourbell.job_scheduled()),
+          hourbell.with_status(job.spec, hourbell.job_paused()));
+      elsif job.id is null and exists (select from hourbell.jobs where id = abandoned.job) then
+        continue;
+      end if;
+      delete from hourbell.abandoned_jobs as a where a.job = abandoned.job and a.version = abandoned.version;
+    exception when lock_not_available or data_exception or integrity_constraint_violation then
+      raise warning 'job % is not paused yet: %', abandoned.job, sqlerrm;
+    end;
   end loop;
   return seen;
 end $$;

@@ -187,6 +187,8 @@ begin
   on conflict do nothing;
   -- Their rows are locked first, so that what the gate counts of them is seen (`recount_running`).
   perform from hourbell.executions where id = any (p_ids) for no key update;
+  -- And their slabs, which are rewritten: another report may have just rewritten one, and the next statement sees that.
+  perform from hourbell.leased where session = p_session and fence = any (p_fences) order by fence for update;
   with outcomes as materialized (
     select o.*, x.delay, x.result
     from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
