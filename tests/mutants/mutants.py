@@ -164,6 +164,28 @@ MUTANTS = [
         "What was counted under a limit while it ran frees its place when it ends.",
     ),
     Mutant(
+        "accepted_without_a_lock_of_the_slab",
+        SETTLE,
+        "  perform from hourbell.leased where session = p_session and fence = any (p_fences) order by fence for update;\n",
+        "",
+        (
+            "tests/integration/life/test_slabs.py"
+            "::test_two_reports_of_accepted_executions_of_one_slab_lose_and_double_none",
+        ),
+        "Two reports that rewrite one slab do not read it at the same time.",
+    ),
+    Mutant(
+        "run_that_allowed_overlaps_wakes_nothing",
+        "src/hourbell/store/functions/overlaps.sql",
+        "    if unmarked <> '{}' then\n",
+        "    if false then\n",
+        (
+            "tests/integration/life/test_gate.py"
+            "::test_what_waits_for_a_run_of_a_version_that_allowed_overlaps_runs_when_that_has_ended",
+        ),
+        "What waits for an earlier run proceeds when that has ended, whatever its version allowed.",
+    ),
+    Mutant(
         "handed_over_and_still_held",
         SETTLE,
         "    set ids = array(\n"
