@@ -77,7 +77,7 @@ async def read(connection: asyncpg.Connection, at: Seconds, noted: Noted) -> Dum
                 lease_until=leases.get(row["id"]),
                 claimed_at=noted.claimed_at.get(row["id"]),
             )
-            for row in await connection.fetch("select * from hourbell.executions order by id")
+            for row in await connection.fetch("select * from hourbell.live order by id")
         ],
         dead_letters=[
             execution_text(row["id"])

@@ -21,6 +21,7 @@ from hourbell.dispatch import CANCELLED, DEAD, RETRY, SUCCEEDED, Session, Settle
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.leader.term import Leadership, Term
+from hourbell.engine.life import retain
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
 from hourbell.engine.life.join import join_left_over
@@ -110,6 +111,11 @@ class World:
                 running = list(self.running)
                 await self.dispatch.heartbeat(self._session, running, self.claims)
 
+    async def jump(self, until: datetime) -> None:
+        """Time passes at once, and the worker is lost."""
+        await self.clock.set(until)
+        self._session = None
+
     async def schedule(self) -> None:
         """One round of every loop of the scheduler."""
         now = await self.now()
@@ -197,7 +203,7 @@ async def test_runs_are_planned_ahead_and_by_however_many_planners_once(world: W
     now = await world.now()
     await asyncio.gather(*(plan(world.engine, None, now) for _ in range(5)))
     await world.schedule()
-    occurrences = await world.engine.database.fetch("select occurrence from hourbell.executions")
+    occurrences = await world.engine.database.fetch("select occurrence from hourbell.live")
     assert [row["occurrence"] for row in occurrences] == [minute(1)]
 
 
@@ -492,7 +498,7 @@ async def test_nobody_commits_under_an_epoch_that_is_over(world: World) -> None:
         await reap(world.engine, zombie, now)
     with pytest.raises(NotLeader):
         await expire(world.engine, Term(zombie.node, zombie.epoch + 1), now)
-    assert await world.engine.database.value("select count(*) from hourbell.executions") == 0
+    assert await world.engine.database.value("select count(*) from hourbell.live") == 0
 
 
 # Idempotent writes.
@@ -655,35 +661,91 @@ async def test_explain_names_the_earlier_run_that_is_in_the_way(world: World) ->
 # Retention.
 
 
-async def test_days_of_the_ledger_are_made_ahead_and_dropped_whole(world: World) -> None:
+async def test_partitions_are_made_ahead_and_dropped_whole(world: World) -> None:
     old = await world.one_time()
     await world.schedule()
     await world.work()
     assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
-    days = await partitions(world)
-    assert f"ledger_{START:%Y%m%d}" in days
-    assert f"ledger_{START + timedelta(days=7):%Y%m%d}" in days
+    made = await partitions(world)
+    first, *_, last = made[:-1]  # the last is that of the rest
+    days = [START + timedelta(days=number) for number in (0, 3, 6, 9)]
+    assert first == f"executions_{days[0]:%Y%m%d}_{days[1]:%Y%m%d}"
+    assert last == f"executions_{days[2]:%Y%m%d}_{days[3]:%Y%m%d}"
+    assert [name.replace("executions", "outcomes") for name in made] == await partitions(
+        world, "outcomes"
+    )
 
-    await world.clock.set(START + timedelta(days=29))
+    await world.clock.set(START + timedelta(days=32))
     await keep_house(world.engine, None, await world.now())
     assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
-    await world.clock.set(START + timedelta(days=31))
+    await world.clock.set(START + timedelta(days=33))
     await keep_house(world.engine, None, await world.now())
-    assert f"ledger_{START:%Y%m%d}" not in await partitions(world)
+    assert first not in await partitions(world)
+    assert len(await partitions(world)) == len(await partitions(world, "outcomes"))
     with pytest.raises(NotFound):
         await get_execution(world.engine, old.job_id)
 
 
-async def test_several_who_drop_the_same_days_do_not_stumble_over_each_other(world: World) -> None:
+async def test_what_lives_or_has_ended_lately_outlives_its_partition(world: World) -> None:
+    far = await world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
+    late = await world.one_time(schedule={"at": (START + timedelta(days=20)).isoformat()})
+    done = await world.one_time()
+    await world.schedule()
+    await world.work()
+    await world.jump(START + timedelta(days=20, minutes=1))
+    await world.schedule()
+    await world.work()
+    assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
+    await world.jump(START + timedelta(days=34))
+    await keep_house(world.engine, None, await world.now())
+    assert not any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
+    assert (await get_execution(world.engine, far.job_id)).status is E.SCHEDULED
+    assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
+    with pytest.raises(NotFound):
+        await get_execution(world.engine, done.job_id)
+
+    await world.jump(START + timedelta(days=52))
+    await keep_house(world.engine, None, await world.now())
+    with pytest.raises(NotFound):
+        await get_execution(world.engine, late.job_id)
+    await world.jump(START + timedelta(days=60, minutes=1))
+    await world.schedule()
+    await world.work()
+    assert (await get_execution(world.engine, far.job_id)).status is E.SUCCEEDED
+
+
+async def test_a_partition_of_which_much_lives_waits_and_loses_what_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retain, "_MOST", 2)
+    living = [
+        await world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
+        for _ in range(3)
+    ]
+    done = await world.one_time()
+    await world.schedule()
+    await world.work()
+    await world.clock.set(START + timedelta(days=34))
+    await keep_house(world.engine, None, await world.now())
+    assert any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
+    for job in living:
+        assert (await get_execution(world.engine, job.job_id)).status is E.SCHEDULED
+    with pytest.raises(NotFound):
+        await get_execution(world.engine, done.job_id)
+
+
+async def test_several_who_drop_the_same_partitions_do_not_stumble_over_each_other(
+    world: World,
+) -> None:
     database = world.engine.database
-    await database.value("select hourbell.make_partitions($1, 60)", START)
+    await database.value("select hourbell.make_partitions($1, 60, 3)", START)
     later = START + timedelta(days=200)
     await asyncio.gather(*(keep_house(world.engine, None, later) for _ in range(4)))
     await keep_house(world.engine, None, later)  # who came too late for a lock left some
     assert not [
         name
         for name in await partitions(world)
-        if f"{START:%Y}" in name and name < f"ledger_{later:%Y%m%d}"
+        if f"{START:%Y}" in name and name < f"executions_{later:%Y%m%d}"
     ]
 
 
@@ -715,10 +777,11 @@ async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(worl
     assert await database.value("select count(*) from hourbell.timetables") == 1
 
 
-async def partitions(world: World) -> list[str]:
+async def partitions(world: World, table: str = "executions") -> list[str]:
     rows = await world.engine.database.fetch(
         "select c.relname from pg_inherits as i join pg_class as c on c.oid = i.inhrelid"
-        " where i.inhparent = 'hourbell.ledger'::regclass"
+        " where i.inhparent = ('hourbell.' || $1)::regclass order by c.relname",
+        table,
     )
     return [row["relname"] for row in rows]
 
@@ -754,7 +817,7 @@ async def test_any_number_of_processes_may_migrate_an_empty_database(engine_dsn:
     ]
     assert [await process.wait() for process in processes] == [0, 0, 0, 0]
     names = await connection.fetch("select name from hourbell.migrations order by name")
-    assert [row["name"] for row in names] == ["0001_schema.sql", "0002_progress.sql"]
+    assert [row["name"] for row in names] == ["0001_tables.sql", "0002_progress.sql"]
     assert await connection.fetchval("select hourbell.clock()") is not None
     await connection.close()
 
@@ -868,7 +931,7 @@ async def test_a_running_process_keeps_its_functions(engine_dsn: str) -> None:
 async def test_an_older_program_works_on_a_newer_schema(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
     await connection.execute(
-        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_schema.sql')"
+        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_tables.sql')"
     )
     assert await is_migrated(engine_dsn)
     await migrate(engine_dsn)

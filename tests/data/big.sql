@@ -6,7 +6,7 @@
 do $$
 declare name regclass;
 begin
-  perform hourbell.make_partitions($now - interval '30 days', 32);
+  perform hourbell.make_partitions($now - interval '30 days', 32, 3);
   for name in select c.oid from pg_class as c where c.relnamespace = 'hourbell'::regnamespace and c.relkind = 'r' loop
     execute format('alter table %s set (autovacuum_enabled = off)', name);
   end loop;
@@ -76,6 +76,9 @@ select id, job, run_at, run_at, tenant, 1, (place = 'retrying')::int, (place = '
 from (select *, case when place in ('ahead', 'retrying') then $now + n * interval '300 us'
                      else $now - n * interval '1 ms' end as run_at from hourbell.big_live) as l;
 
+insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
+select job, occurrence, origin, overlap > 0, id from hourbell.executions where job is not null;
+
 insert into hourbell.due (run_at, id, tenant, queue, priority, checks)
 select e.run_at, l.id, l.tenant, l.queue, l.priority, (l.overlap > 0)::int
 from hourbell.big_live as l join hourbell.executions as e using (id) where place in ('overdue', 'ahead', 'retrying');
@@ -94,17 +97,20 @@ select nextval('hourbell.session_ids'), gen_random_uuid(), 'worker-' || n, '{1,2
   $now - interval '1 hour', $now - interval '5 s', $now + interval '10 s'
 from generate_series(1, 50) as n;
 
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-select 1 + n / 10 % 50, min(n), $now - interval '10 s', 1 + n / 5000, false, false, array_agg(id order by n), array_agg(1)
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
+select 1 + n / 10 % 50, min(n), $now - interval '10 s', 1 + n / 5000, false, false, false, array_agg(id order by n), array_agg(1)
 from hourbell.big_live where place = 'leased' group by 1 + n / 10 % 50, n / 5000;
 
 -- What is parked waits for a run on request of the same job.
 with under_way as (
   insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, overlap)
   select id + 1000000, job, $now, $now, tenant, 1, queue, priority, 1, 3 from hourbell.big_live where place = 'parked'
-  returning id)
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-select 1 + row_number() over () % 50, 1, $now - interval '10 s', 1, false, false, array[id], array[1] from under_way;
+  returning *),
+opened as (
+  insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
+  select job, occurrence, origin, true, id from under_way)
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
+select 1 + row_number() over () % 50, 1, $now - interval '10 s', 1, false, false, false, array[id], array[1] from under_way;
 
 insert into hourbell.deadlines (at, id, kind)
 select d.at, e.id, d.kind from hourbell.executions as e
@@ -124,34 +130,31 @@ insert into hourbell.due_marks (priority, due_from, swept_at, pass)
 select p, min(run_at), $now - interval '500 ms', nextval('hourbell.passes')
 from generate_series(0, 3) as p join hourbell.due on priority = p group by p;
 
--- The ledger: one job has run every minute, 20,000 jobs daily; of the rest some ran once, and some were one-time.
-insert into hourbell.ledger
-  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-   queue, priority, origin, status)
-select hourbell.id_base(at) | fence, j.id, fence, at, at, at, at, j.tenant, 1, 1, 5, 1, 1, 2, 0, 0
+-- What has ended: one job has run every minute, 20,000 jobs daily; of the rest some ran once, and some were one-time.
+create unlogged table hourbell.big_ended as
+select hourbell.id_base(at) | fence as id, j.id as job, fence, at, j.tenant, 0 as status
 from generate_series(1, 43200) as g(minute)
 cross join lateral (select g.minute as fence, $now - g.minute * interval '1 minute' as at) as t
-join hourbell.big_jobs as j on j.n = 1000000;
-
-insert into hourbell.ledger
-  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-   queue, priority, origin, status)
-select hourbell.id_base(at) | (j.n + 43200), j.id, fence, at, at, at, at, j.tenant, 1, 1, 5, 1, 1, 2, 0, 0
+join hourbell.big_jobs as j on j.n = 1000000
+union all
+select hourbell.id_base(at) | (j.n + 43200), j.id, fence, at, j.tenant, 0
 from generate_series(1, 30) as d
 join hourbell.big_jobs as j on j.n <= 20000
-cross join lateral (select d * 20000 + j.n as fence, $now - d * interval '1 day' + j.n * interval '1 ms' as at) as t;
-
-insert into hourbell.ledger
-  (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms, session,
-   queue, priority, origin, status, spec)
-select id, case when n % 3 = 0 then id else 1 + n % 1000 end, n, at, at, at, at, case when n % 10 = 0 then 1 else 2 + n % 9999 end,
-  1, 1, 5, 1, 1, 2, 0, case when n % 50 = 0 then 1 else 0 end,
-  case when n % 3 = 0 then
-    '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'::json
-  end
+cross join lateral (select d * 20000 + j.n as fence, $now - d * interval '1 day' + j.n * interval '1 ms' as at) as t
+union all
+select hourbell.id_base(at) | (n + 100000), case when n % 3 <> 0 then 1 + n % 1000 end, n, at,
+  case when n % 10 = 0 then 1 else 2 + n % 9999 end, (n % 50 = 0)::int
 from generate_series(1, 600000) as n
-cross join lateral (select $now - n * interval '4.3 s' as at) as t
-cross join lateral (select hourbell.id_base(at) | (n + 100000) as id) as i;
+cross join lateral (select $now - n * interval '4.3 s' as at) as t;
+
+insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, spec)
+select id, job, at, at, tenant, 1, 1, 2, 0, case when job is null then
+  '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'
+  end
+from hourbell.big_ended order by id;
+
+insert into hourbell.outcomes (id, fence, started_at, finished_at, recorded_at, session, version, status)
+select id, fence, at, at, at, 1, case when job is not null then 1 end, status from hourbell.big_ended order by id;
 
 insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
 select n, n, 1 + n % 10000, $now - n * interval '1 minute', 'retries_exhausted', '{}' from generate_series(1, 10000) as n;
@@ -174,8 +177,8 @@ select id, $now - interval '2 hours', $now - interval '2 hours', 1 + n % 10000, 
   '{"name":"job","action":{"type":"TASK","name":"noop"},"type":"ONE_TIME","schedule":{"kind":"once","at":"2026-01-01T00:00:00Z"}}'
 from hourbell.big_awaiting;
 
-insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids)
-select 0, n, $now - interval '2 hours', 1, false, false, array[id] from hourbell.big_awaiting;
+insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids)
+select 0, n, $now - interval '2 hours', 1, false, false, false, array[id] from hourbell.big_awaiting;
 
 insert into hourbell.awaiting (id, fence, until, begun_ms, token, outcome)
 select id, n, $now + (n - 500) * interval '1 s', 1, sha256(n::text::bytea), null from hourbell.big_awaiting

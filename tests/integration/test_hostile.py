@@ -99,7 +99,7 @@ async def test_what_was_acknowledged_runs_once_while_everybody_is_killed(
             connection = await asyncpg.connect(dsn)
 
             async def all_have_run() -> bool:
-                left = await connection.fetchval("select count(*) from hourbell.executions")
+                left = await connection.fetchval("select count(*) from hourbell.live")
                 return bool(left == 0)
 
             await eventually(all_have_run, PATIENCE_SECONDS)

@@ -473,7 +473,7 @@ class Worker(Node):
         """The answer is lost; what was claimed is claimed."""
         rows = await self._world.database.fetch(
             "select e.id, coalesce(e.job, e.id) as job, e.occurrence, e.attempt + 1 as attempt, l.fence"
-            " from hourbell.leases as l join hourbell.executions as e using (id)"
+            " from hourbell.leases as l join hourbell.live as e using (id)"
             " where l.session = $1 and l.claim = $2 order by e.id",
             session.id,
             number,

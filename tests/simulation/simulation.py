@@ -81,7 +81,7 @@ select
     (select min(expires_at) from hourbell.sessions where expires_at > $1::timestamptz)) as next
 """
 
-_LIVE = "select id, coalesce(job, id) as job from hourbell.executions order by id"
+_LIVE = "select id, coalesce(job, id) as job from hourbell.live order by id"
 
 
 @dataclass

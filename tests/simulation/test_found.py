@@ -77,7 +77,7 @@ class Life:
 
     async def live(self) -> list[datetime]:
         rows = await self.engine.database.fetch(
-            "select occurrence from hourbell.executions order by occurrence"
+            "select occurrence from hourbell.live order by occurrence"
         )
         return [row["occurrence"] for row in rows]
 
@@ -118,7 +118,7 @@ async def test_a_run_that_was_cancelled_ahead_does_not_come_back_by_an_update(
     await life.clock.set(NOON + 1.5 * MINUTE)
     job = await life.create()
     await life.plan()
-    row = await life.engine.database.row("select id, occurrence from hourbell.executions")
+    row = await life.engine.database.row("select id, occurrence from hourbell.live")
     assert row["occurrence"] == NOON + 2 * MINUTE
     await cancel_execution(life.engine, row["id"], Write())
     await life.clock.advance(timedelta(seconds=5))

@@ -204,7 +204,7 @@ class Story:
         if told is None or told >= update.asked_at or update.asked_at >= self.certain_until:
             return False
         ends = [*(version.told for version in self.versions[1:]), FOREVER]
-        defaults = {"priority": "MEDIUM"}
+        defaults = {"priority": "MEDIUM", "misfire_policy": "latest", "overlap_policy": "allow"}
         return all(
             patched(defaults | version.document, update.document or {})
             != defaults | version.document

@@ -31,7 +31,7 @@ async def snapshot(engine: Engine) -> Any:
     rows = await engine.database.fetch(
         "select 'ledger' as place, id, fence, status::text as what from hourbell.ledger"
         " union all select 'leased', id, fence, session::text from hourbell.leases"
-        " union all select 'executions', id, fence, attempt::text from hourbell.executions order by 1, 2"
+        " union all select 'executions', id, fence, attempt::text from hourbell.live order by 1, 2"
     )
     return [tuple(row) for row in rows]
 
@@ -69,7 +69,7 @@ async def test_a_failure_is_retried_as_the_job_wishes(api: Client, engine: Engin
     shown = await worker.status(execution)
     assert (shown["status"], shown["error"]) == ("RETRYING", "Boom.")
     assert shown["attempts"][0]["kind"] == "Bang"
-    wait = await engine.database.value("select run_at - hourbell.clock() from hourbell.executions")
+    wait = await engine.database.value("select run_at - hourbell.clock() from hourbell.live")
     assert 110 < wait.total_seconds() <= 120
 
 
@@ -100,7 +100,7 @@ async def test_what_the_target_asked_for_is_waited_for(api: Client, engine: Engi
     worker = RemoteWorker(api)
     [execution] = await worker.claim()
     await worker.complete(execution, "FAILED", retry_after_seconds=500)
-    wait = await engine.database.value("select run_at - hourbell.clock() from hourbell.executions")
+    wait = await engine.database.value("select run_at - hourbell.clock() from hourbell.live")
     assert 490 < wait.total_seconds() <= 500
 
 

@@ -4,7 +4,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.plan import plan
 from integration.api.client import Client, one_time, recurring
 
-PLANNED = "select count(*) from hourbell.executions"
+PLANNED = "select count(*) from hourbell.live"
 
 
 async def test_a_paused_job_has_no_next_run(api: Client):

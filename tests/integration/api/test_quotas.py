@@ -32,7 +32,7 @@ from ports import free_port
 JOBS, BATCH = "/api/v1/jobs", "/api/v1/jobs/batch"
 _LIVING = """
 select (select count(*) from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where t.name = $1 and j.status in (0, 1))
-  + (select count(*) from hourbell.executions as e join hourbell.tenants as t on t.id = e.tenant
+  + (select count(*) from hourbell.live as e join hourbell.tenants as t on t.id = e.tenant
      where t.name = $1 and e.job is null and e.origin = 0)
 """
 

@@ -405,7 +405,7 @@ class Fate(NamedTuple):
 
 _HISTORY = """
 select occurrence, -1 as status, null::text as reason, null::int as missed
-from hourbell.executions where coalesce(job, id) = $1 and occurrence <= $2
+from hourbell.live where coalesce(job, id) = $1 and occurrence <= $2
 union all
 select scheduled_for, status, reason, missed from hourbell.ledger where job = $1
 order by occurrence
@@ -458,15 +458,14 @@ async def place_of(engine: Engine, execution_id: int) -> list[str]:
 
 _DOUBLED = """
 select job, occurrence, origin, count(*) from (
-  select coalesce(job, id) as job, occurrence, origin from hourbell.executions
+  select coalesce(job, id) as job, occurrence, origin from hourbell.live
   union all
-  select job, scheduled_for, origin from hourbell.ledger as l where not exists (  -- a death that was undone
-    select from hourbell.replays as r where r.id = l.id and r.died_at = l.recorded_at)) as known
+  select job, scheduled_for, origin from hourbell.ledger) as known
 where origin in (0, 2)
 group by job, occurrence, origin having count(*) > 1
 """
 _LOST = """
-select e.id from hourbell.executions as e
+select e.id from hourbell.live as e
 where not exists (select from hourbell.due as p where p.id = e.id)
   and not exists (select from hourbell.parked as p where p.id = e.id)
   and not exists (select from hourbell.paused as p where p.id = e.id)
@@ -479,11 +478,24 @@ _TWICE = (
 )
 _ORPHANS = f"""
 select p.id, p.name from ({_PLACES}) as p
-where not exists (select from hourbell.executions as e where e.id = p.id)
+where not exists (select from hourbell.live as e where e.id = p.id)
 """  # noqa: S608
 _UNHELD = """
 select ids from hourbell.leased as l where not exists (select from hourbell.sessions as s where s.id = l.session)
 """
+
+_OPEN = """
+(select job, occurrence, origin, id from hourbell.open_runs
+ except all select job, occurrence, origin, id from hourbell.live where job is not null)
+union all
+(select job, occurrence, origin, id from hourbell.live where job is not null
+ except all select job, occurrence, origin, id from hourbell.open_runs)
+"""
+_HOLLOW = """
+select ids from hourbell.leased as l where not exists (
+  select from unnest(l.ids) as i(id) join hourbell.live as e on e.id = i.id)
+"""
+_WIDOWED = "select id from hourbell.outcomes except all select id from hourbell.executions"
 
 
 async def check_sound(engine: Engine) -> None:
@@ -496,6 +508,9 @@ async def check_sound(engine: Engine) -> None:
             ("an execution is in two places", _TWICE),
             ("a place holds what is no execution", _ORPHANS),
             ("a lease belongs to no session", _UNHELD),
+            ("open runs are not the live runs", _OPEN),
+            ("an outcome is of no execution", _WIDOWED),
+            ("nothing of a lease is left", _HOLLOW),
         ):
             rows = await connection.fetch(query)
             assert not rows, f"{problem}: {rows[:5]}"

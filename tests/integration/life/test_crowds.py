@@ -81,7 +81,7 @@ async def passes_until(engine: Engine, now: datetime, job: Job) -> int:
     """How many passes of the gate it takes until a job is ready."""
     for passes in range(1, CROWD):
         await admit(engine, now, PASS)
-        waits = "select exists (select from hourbell.executions as e join hourbell.ready as r on e.id = any (r.ids) where $1 in (e.id, e.job))"
+        waits = "select exists (select from hourbell.live as e join hourbell.ready as r on e.id = any (r.ids) where $1 in (e.id, e.job))"
         if await engine.database.value(waits, job.job_id):
             return passes
     raise AssertionError("the job is not admitted")

@@ -165,7 +165,7 @@ async def test_what_is_low_goes_on_while_there_is_always_something_more_urgent(
 ) -> None:
     urgent = await enqueue(engine, ["a"] * 20_000, priority=Priority.HIGH)
     low = await enqueue(engine, ["a"] * 50, priority=Priority.LOW)
-    left = "select count(*) from hourbell.executions where id = any ($1::bigint[])"
+    left = "select count(*) from hourbell.live where id = any ($1::bigint[])"
 
     async def all_low_have_run() -> bool:
         return await engine.database.value(left, low) == 0
@@ -375,13 +375,13 @@ async def test_what_is_blocked_slows_nothing_else(engine: Engine, blocker: str) 
 # Concurrency.
 
 _OVER = """
-select 'tenant', e.tenant::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
+select 'tenant', e.tenant::text, count(*) from hourbell.leases as l join hourbell.live as e on e.id = l.id
 join hourbell.tenants as t on t.id = e.tenant where t.name = 'limited' group by e.tenant having count(*) > 3
 union all
-select 'queue', e.queue::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
+select 'queue', e.queue::text, count(*) from hourbell.leases as l join hourbell.live as e on e.id = l.id
 group by e.queue having count(*) > 8
 union all
-select 'key', e.key::text, count(*) from hourbell.leases as l join hourbell.executions as e on e.id = l.id
+select 'key', e.key::text, count(*) from hourbell.leases as l join hourbell.live as e on e.id = l.id
 where e.key is not null group by e.key having count(*) > 1
 """
 

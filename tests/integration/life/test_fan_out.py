@@ -321,7 +321,7 @@ async def test_two_planners_share_the_chunks_of_one_fire(still: Engine, jobs: li
     async with half_fanned_out(still):
         # The first planner stands between two chunks; a second one ends its fire.
         await plan_all(still)
-        assert await still.database.value("select count(*) from hourbell.executions") == 6
+        assert await still.database.value("select count(*) from hourbell.live") == 6
     await run_through(still, "10:01:01")
     for job in jobs:
         assert await history(still, job.job_id) == SUCCEEDED_ONCE

@@ -36,7 +36,7 @@ VERBS = sorted({name.replace("before", "*").replace("after", "*") for name in NA
 JOBS = 400
 DEADLINES = (1, 2)
 LEFT_BEHIND = """
-select (select count(*) from hourbell.executions) as executions,
+select (select count(*) from hourbell.live) as executions,
   (select count(*) from hourbell.fires) as fires,
   (select count(*) from hourbell.notices) as notices,
   (select count(*) from hourbell.memberships where joined_through is null) as joining

@@ -143,12 +143,14 @@ async def to_tell(engine: Engine) -> None:
 
 
 async def to_keep_house(engine: Engine) -> None:
-    await create(engine, one_time(), key="forgotten")
     await make_partitions(engine, LATER)  # by every process that starts
+    await create(engine, one_time(), key="forgotten")
     async with engine.database.connection() as connection:
         await connection.execute(
-            "create table hourbell.ledger_20200101 partition of hourbell.ledger"
-            " for values from ('2020-01-01') to ('2020-01-02')"
+            "create table hourbell.executions_20240101_20240102 partition of hourbell.executions"
+            " for values from (1) to (2);"
+            "create table hourbell.outcomes_20240101_20240102 partition of hourbell.outcomes"
+            " for values from (1) to (2)"
         )
 
 

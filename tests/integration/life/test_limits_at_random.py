@@ -34,7 +34,7 @@ from integration.life.support import (
 
 LIMITED = "(select unnest(ids) as id, limited from hourbell.ready union all select id, limited from hourbell.suspects)"
 INVARIANTS = {
-    "a hold of nothing": "select h.* from hourbell.limit_holds as h where not exists (select from hourbell.executions as e where e.id = h.id)",
+    "a hold of nothing": "select h.* from hourbell.limit_holds as h where not exists (select from hourbell.live as e where e.id = h.id)",
     "an offer of what is not ready": f"select o.* from hourbell.rate_reservations as o where not exists (select from {LIMITED} as r where r.id = o.id)",  # noqa: S608
     "a hold twice": "select kind, key, id from hourbell.limit_holds group by 1, 2, 3 having count(*) > 1",
     "a hold of what waits": f"""
@@ -42,7 +42,7 @@ INVARIANTS = {
           and not exists (select from {LIMITED} as r where r.id = h.id)
           and not exists (select from hourbell.leases as l where l.id = h.id)""",  # noqa: S608
     "a key twice": """
-        select e.key from hourbell.leases as l join hourbell.executions as e on e.id = l.id
+        select e.key from hourbell.leases as l join hourbell.live as e on e.id = l.id
         where e.key is not null group by e.key having count(*) > max(e.key_limit)""",
 }
 TENANTS, QUEUES, HOSTS = ("a", "b"), ("default", "other"), ("h1", "h2")
@@ -158,7 +158,7 @@ class Walk:
             await hand.dispatch.settle(hand.session, [outcome])
 
     async def _cancel(self) -> None:
-        rows = await self._engine.database.fetch("select id from hourbell.executions order by id")
+        rows = await self._engine.database.fetch("select id from hourbell.live order by id")
         if rows:
             await cancel_execution(self._engine, self._chosen.choice(rows)["id"], Write())
 

@@ -89,7 +89,7 @@ async def test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims(
     assert await places(engine) == {"leased": 4, "ready": 2}
     assert not (await hand.beat(known, resolved=2)).lost
     assert await places(engine) == {"leased": 2, "due": 2, "ready": 2}
-    rows = await engine.database.fetch("select attempt, crashes, history from hourbell.executions")
+    rows = await engine.database.fetch("select attempt, crashes, history from hourbell.live")
     assert {tuple(row.values()) for row in rows} == {(0, 0, None)}  # no attempt is burnt
     await hand.run_all()
     assert not await hand.succeed(known)
@@ -123,7 +123,7 @@ async def test_a_failure_whose_answer_was_lost_is_one_attempt(engine: Engine) ->
     with pytest.raises(StoreUnavailable):
         await hand.fail(claimed, 3600)
     assert await hand.fail(claimed, 3600) == [claimed[0].execution_id]
-    assert await engine.database.value("select attempt from hourbell.executions") == 1
+    assert await engine.database.value("select attempt from hourbell.live") == 1
     assert await places(engine) == {"due": 1}
 
 
@@ -174,7 +174,7 @@ async def test_a_create_whose_answer_was_lost_gives_the_same_job_again(
     assert await still.database.value("select count(*) from hourbell.audit") == 1
     counts = await still.database.row(
         "select (select count(*) from hourbell.jobs) as jobs,"
-        " (select count(*) from hourbell.executions) as executions,"
+        " (select count(*) from hourbell.live) as executions,"
         " (select count(*) from hourbell.idempotency) as answers"
     )
     recurs = document["type"] == "RECURRING"
@@ -190,7 +190,7 @@ async def test_one_key_for_two_different_requests_is_refused(engine: Engine) -> 
     await create_job(engine, one_time(), Write("key", b"one"))
     with pytest.raises(IdempotencyKeyReused):
         await create_job(engine, one_time(), Write("key", b"other"))
-    assert await engine.database.value("select count(*) from hourbell.executions") == 1
+    assert await engine.database.value("select count(*) from hourbell.live") == 1
 
 
 async def test_the_same_create_many_times_at_once_makes_one_job(engine: Engine) -> None:
@@ -236,7 +236,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(still: Engine, operat
     assert (await get_job(still, job.job_id)).version == version
     await join_left_over(still, await still.clock.now())
     await check_sound(still)
-    made = await still.database.value("select count(*) from hourbell.executions where origin > 0")
+    made = await still.database.value("select count(*) from hourbell.live where origin > 0")
     assert made == {"run": 1, "backfill": 30}.get(operation, 0)
 
 
@@ -300,7 +300,7 @@ async def test_a_reap_whose_answer_was_lost_counts_one_crash(engine: Engine) -> 
     with pytest.raises(StoreUnavailable):
         await reap(engine, None, await engine.clock.now())
     assert (await reap(engine, None, await engine.clock.now())).sessions == 0
-    row = await engine.database.row("select attempt, crashes from hourbell.executions")
+    row = await engine.database.row("select attempt, crashes from hourbell.live")
     assert tuple(row.values()) == (1, 1)
 
 

@@ -192,7 +192,7 @@ async def test_a_newer_occurrence_that_has_run_counts_as_newer(still: Engine) ->
     await travel(still, at("10:02:30"))
     await still.database.value(  # its transaction commits late
         "insert into hourbell.due (run_at, id, tenant, queue, priority)"
-        " select run_at, id, tenant, queue, priority from hourbell.executions where occurrence = $1",
+        " select run_at, id, tenant, queue, priority from hourbell.live where occurrence = $1",
         at("10:01"),
     )
     await (await Hand.opened(still)).run_all()

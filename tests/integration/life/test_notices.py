@@ -260,7 +260,7 @@ async def test_a_notification_notifies_nobody_and_is_low_in_a_queue_of_its_own(
     await hand.succeed([one])
     await send_notices(still, None, START)
     (row,) = await still.database.fetch(
-        "select e.*, q.name as queue_name from hourbell.executions as e"
+        "select e.*, q.name as queue_name from hourbell.live as e"
         " join hourbell.queues as q on q.id = e.queue"
     )
     assert (row["origin"], row["priority"], row["queue_name"]) == (3, 3, "notifications")
@@ -302,7 +302,7 @@ async def test_notifications_are_no_jobs_to_be_listed_or_counted(still: Engine) 
     hand, both = await claimed(still)
     await hand.succeed(both)
     await send_notices(still, None, START)
-    assert await still.database.value("select count(*) from hourbell.executions") == 2
+    assert await still.database.value("select count(*) from hourbell.live") == 2
     third, fourth = await create(still, one_time()), await create(still, one_time())
     with pytest.raises(QuotaExceeded):
         await create(still, one_time())

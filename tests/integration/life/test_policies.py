@@ -303,7 +303,7 @@ async def test_a_job_with_three_runs_has_three_and_is_completed(still: Engine) -
         await passes(still, moment)
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 3
     assert (await get_job(still, job.job_id)).status is JobStatus.COMPLETED
-    assert await still.database.value("select count(*) from hourbell.executions") == 0
+    assert await still.database.value("select count(*) from hourbell.live") == 0
     assert await still.database.value("select count(*) from hourbell.memberships") == 0
 
 
@@ -433,9 +433,7 @@ async def cancelled_ahead(still: Engine) -> tuple[Job, datetime]:
     job = await create(still, recurring("*/10 * * * * *"))
     await plan_all(still)
     ahead = START + timedelta(seconds=30)
-    number = await still.database.value(
-        "select id from hourbell.executions where occurrence = $1", ahead
-    )
+    number = await still.database.value("select id from hourbell.live where occurrence = $1", ahead)
     await cancel_execution(still, number, Write())
     return job, ahead
 

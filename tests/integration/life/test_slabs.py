@@ -169,17 +169,36 @@ async def test_a_slab_is_there_as_long_as_one_of_it_runs(engine: Engine) -> None
     await check_sound(engine)
 
 
-async def test_a_slab_of_which_two_reports_took_the_last_at_once_goes_with_a_heartbeat(
+async def test_a_slab_of_which_two_reports_take_the_last_at_once_goes_with_the_second(
     engine: Engine,
 ) -> None:
     hand, runs = await claimed(engine, 2)
     async with in_transaction(engine) as own:
         assert not await Hand(own, hand.session).succeed(runs[:1])
-        assert not await hand.succeed(runs[1:])
-    assert await slabs(engine, "leased") == [2]
-    assert await places(engine) == {}
-    await hand.beat([])
+        second = asyncio.create_task(hand.succeed(runs[1:]))
+        await somebody_waits(engine, "settle")
+    assert not await second
     assert await slabs(engine, "leased") == []
+    assert await fates(engine) == {"SUCCEEDED": 2}
+
+
+async def test_of_a_success_and_a_retry_at_once_one_counts(engine: Engine) -> None:
+    """Both ways round: the second report waits for the first, and is refused."""
+    hand, runs = await claimed(engine, 3)
+    ids = [run.execution_id for run in runs]
+    async with in_transaction(engine) as own:
+        assert not await Hand(own, hand.session).succeed(runs[:1])
+        second = asyncio.create_task(hand.fail(runs[:1], 60))
+        await somebody_waits(engine, "settle")
+    assert await second == ids[:1]
+    async with in_transaction(engine) as own:
+        assert not await Hand(own, hand.session).fail(runs[1:2], 60)
+        second = asyncio.create_task(hand.succeed(runs[1:2]))
+        await somebody_waits(engine, "settle")
+    assert await second == ids[1:2]
+    assert await fates(engine) == {"SUCCEEDED": 1}
+    assert await places(engine) == {"due": 1, "leased": 1}
+    await check_sound(engine)
 
 
 async def test_what_was_given_back_is_not_lost_with_the_worker(engine: Engine) -> None:
@@ -193,7 +212,7 @@ async def test_what_was_given_back_is_not_lost_with_the_worker(engine: Engine) -
     assert (reaped.sessions, reaped.returned) == (1, 3)
     assert await slabs(engine, "leased") == []
     assert await places(engine) == {"due": 7}
-    attempts = await engine.database.fetch("select attempt from hourbell.executions")
+    attempts = await engine.database.fetch("select attempt from hourbell.live")
     assert sorted(row["attempt"] for row in attempts) == [0, 0, 1, 1, 1, 1, 1]
     await check_sound(engine)
 

@@ -332,7 +332,7 @@ async def test_a_cancel_that_stands_does_not_hold_up_the_claim_of_the_last_run(
     await create(still, recurring(window={"max_runs": 1}))
     await one_round(still, at("10:01"))
     ahead = await still.database.value(
-        "select id from hourbell.executions where occurrence > $1 order by occurrence limit 1",
+        "select id from hourbell.live where occurrence > $1 order by occurrence limit 1",
         at("10:01"),
     )
     hand = await Hand.opened(still)

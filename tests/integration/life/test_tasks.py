@@ -331,7 +331,7 @@ async def test_priorities_hold_in_a_mixed_queue(engine: Engine) -> None:
         await made(engine, "greet", 3, priority=priority)
     await admit_all(engine)
     order = [(await greeter.claim(3)) for _ in range(4)]
-    named = await engine.database.fetch("select id, priority from hourbell.executions")
+    named = await engine.database.fetch("select id, priority from hourbell.live")
     priorities = {row["id"]: row["priority"] for row in named}
     assert [{priorities[one.execution_id] for one in batch} for batch in order] == [
         {0},

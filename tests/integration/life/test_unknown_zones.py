@@ -113,6 +113,7 @@ async def test_the_joins_of_the_others_are_completed(still: Engine) -> None:
     await still.database.value("update hourbell.memberships set joined_through = null")
     await still.database.value("delete from hourbell.due")
     await still.database.value("delete from hourbell.executions")
+    await still.database.value("delete from hourbell.open_runs")
     await join_left_over(still, START)
     assert await history(still, good.job_id, at("10:02"))
     assert not await history(still, bad.job_id, at("10:02"))
@@ -150,6 +151,7 @@ async def explain(engine: Engine, job: Job) -> Any:
     """Of a job of which nothing is live any more."""
     await engine.database.value("delete from hourbell.due")
     await engine.database.value("delete from hourbell.executions where job = $1", job.job_id)
+    await engine.database.value("delete from hourbell.open_runs where job = $1", job.job_id)
     return await explain_job(engine, job.job_id)
 
 

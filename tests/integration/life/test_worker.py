@@ -261,9 +261,9 @@ async def test_a_lost_lease_cancels_that_handler_and_no_other(engine: Engine) ->
     await admit_all(engine)
     async with working(engine, {"work": work.run}):
         await work.has_started(2)
-        taken = await engine.database.value(
-            "update hourbell.executions set fence = 2^62 where id = ("
-            "select min(id) from hourbell.executions) returning id"
+        taken = await engine.database.value("select min(id) from hourbell.live")
+        await engine.database.value(
+            "update hourbell.leased set ids = array_remove(ids, $1) where $1 = any (ids)", taken
         )
         await work.was_cancelled()
         work.let_go.set()
@@ -271,7 +271,7 @@ async def test_a_lost_lease_cancels_that_handler_and_no_other(engine: Engine) ->
     assert len(work.cancelled) == 1
     assert len(work.finished) == 1
     assert await fates(engine) == {"SUCCEEDED": 1}
-    assert await engine.database.value("select id from hourbell.executions") == taken
+    assert await engine.database.value("select id from hourbell.live") == taken
 
 
 async def test_an_execution_lost_and_claimed_again_by_the_same_worker_runs_again(
@@ -438,7 +438,7 @@ async def test_a_drain_finishes_what_runs_and_gives_back_what_is_not_started(
     assert len(begun) < 25
     assert await fates(engine) == {"SUCCEEDED": len(begun)}
     assert await places(engine) == {"due": 50 - len(begun)}
-    rows = await engine.database.fetch("select attempt, crashes, history from hourbell.executions")
+    rows = await engine.database.fetch("select attempt, crashes, history from hourbell.live")
     assert {tuple(row.values()) for row in rows} == {(0, 0, None)}
     assert await engine.database.value("select count(*) from hourbell.sessions where id > 0") == 0
     await check_sound(engine)
@@ -454,7 +454,7 @@ async def test_a_drain_gives_back_what_waits_for_its_turn_under_a_rate(engine: E
         await work.has_started()
     # One was started and stopped, the other has not been touched.
     assert await fates(engine) == {"DEAD(retries_exhausted)": 1}
-    assert await engine.database.value("select attempt from hourbell.executions") == 0
+    assert await engine.database.value("select attempt from hourbell.live") == 0
     assert await places(engine) == {"due": 1}
 
 
@@ -467,7 +467,7 @@ async def test_a_drain_that_takes_too_long_stops_what_runs_and_it_is_tried_again
     async with working(engine, {"work": work.run}, drain_seconds=0.1):
         await work.has_started()
     assert len(work.cancelled) == 1
-    row = await engine.database.row("select attempt, history from hourbell.executions")
+    row = await engine.database.row("select attempt, history from hourbell.live")
     assert row["attempt"] == 1
     assert "shut down" in row["history"]
     assert await places(engine) == {"due": 1}
@@ -529,7 +529,7 @@ async def refusing(engine: Engine, fates: str) -> AsyncIterator[None]:
 
     async def alter(change: str) -> None:
         async with engine.database.connection() as connection:
-            await connection.execute(f"alter table hourbell.ledger {change}")
+            await connection.execute(f"alter table hourbell.outcomes {change}")
 
     await alter(f"add constraint refusing check (status not in ({fates}))")
     try:

@@ -70,7 +70,7 @@ select e.id, e.occurrence, case
       or exists (select from hourbell.suspects as s where s.id = e.id) then 'QUEUED'
     when e.attempt > 0 then 'RETRYING'
     else 'SCHEDULED' end as status
-from hourbell.executions as e
+from hourbell.live as e
 union all
 select id, scheduled_for, (array['SUCCEEDED', 'DEAD', 'CANCELLED', 'SUPERSEDED', 'SKIPPED'])[status + 1]
 from hourbell.ledger
@@ -273,7 +273,7 @@ class Interleaving:
 
     async def _do_cancel(self, one: int, other: int) -> None:
         owned = {owned.job for owned in self._jobs if not owned.changing}
-        rows = await self._database.fetch("select id, job from hourbell.executions order by id")
+        rows = await self._database.fetch("select id, job from hourbell.live order by id")
         rows = [row for row in rows if row["job"] in owned]
         if not rows:
             return
@@ -470,7 +470,7 @@ class Interleaving:
         fence = self._running.pop(number)
         kind = _KINDS[other % len(_KINDS)]
         attempt = await self._database.value(
-            "select attempt + 1 from hourbell.executions where id = $1", number
+            "select attempt + 1 from hourbell.live where id = $1", number
         )
         delay = None
         if kind == RETRY:

@@ -227,7 +227,7 @@ def test_the_more_urgent_is_served_first(in_database: Runs, priorities: list[int
         queue = await Queue.open(database)
         for number, priority in enumerate(priorities):
             await queue.arrive(Arrive(number % len(WEIGHTS), 1, priority))
-        rows = await database.fetch("select id, priority from hourbell.executions")
+        rows = await database.fetch("select id, priority from hourbell.live")
         urgency = {row["id"]: row["priority"] for row in rows}
         claimed = await queue._dispatch.claim(queue._session, 1, 100)
         order = [urgency[one.execution_id] for one in claimed]

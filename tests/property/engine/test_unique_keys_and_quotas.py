@@ -48,7 +48,7 @@ select t.name, l.id, l.recurs, k.key
 from (
   select id, tenant, true as recurs from hourbell.jobs where status in (0, 1)
   union all
-  select id, tenant, false from hourbell.executions where job is null) as l
+  select id, tenant, false from hourbell.live where job is null) as l
 join hourbell.tenants as t on t.id = l.tenant
 left join hourbell.unique_keys as k on k.job = l.id and k.tenant = l.tenant and k.space = 0
 """

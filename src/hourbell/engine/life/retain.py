@@ -1,9 +1,9 @@
-"""retain: create the ledger's daily partitions ahead of time, and delete what has expired.
+"""retain: create partitions of executions ahead of time, and delete what has expired.
 
-Ledger days are dropped whole; dead letters, audit entries and other rows with an age are deleted.
-Retention is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A tenant can keep
-less of the ledger than the cell, not more, because days are dropped whole; its rows are then
-deleted in batches.
+Executions and their outcomes are partitioned by the time of creation, and partitions are dropped
+whole; what has not ended is carried over. Dead letters, audit entries and other rows with an age
+are deleted. Retention is a setting of the cell (`Times`), and of a tenant (`TenantSettings`). A
+tenant can keep less of its executions than the cell, not more; they are then deleted in batches.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, authority, leading
 
 _DAYS_AHEAD = 7
+_PARTITIONS = (
+    10  # that the retention of the cell is divided into: each costs every statement a little
+)
 _MOST = 10_000
 _TENANTS = 1_000  # checked in one round
 
 
 async def make_partitions(engine: Engine, now: datetime) -> None:
-    """Create the ledger's partitions for today and some days ahead; any process may call it."""
-    await engine.database.value("select hourbell.make_partitions($1, $2)", now, _DAYS_AHEAD)
+    """Create the partitions for today and some days ahead; any process may call it."""
+    span = max(engine.times.ledger_days // _PARTITIONS, 1)
+    await engine.database.value(
+        "select hourbell.make_partitions($1, $2, $3)", now, _DAYS_AHEAD, span
+    )
 
 
 async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
@@ -29,11 +35,13 @@ async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
     await make_partitions(engine, now)
     with leading():
         await engine.database.value(
-            "select hourbell.drop_partitions($1, $2, $3, $4)",
+            "select hourbell.drop_partitions($1, $2, $3, $4, $5)",
             *authority(term),
             now,
             timedelta(days=times.ledger_days),
+            _MOST,
         )
+        await engine.database.value("select hourbell.track_quotas($1, $2)", *authority(term))
         forgotten = await engine.database.value(
             "select hourbell.delete_expired($1, $2, $3, $4, $5)",
             *authority(term),

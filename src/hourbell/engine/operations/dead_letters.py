@@ -28,7 +28,7 @@ from hourbell.engine.operations.idempotency import (
     Write,
     note,
 )
-from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
+from hourbell.engine.views.executions import attempts_of, execution_of, get_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import (
     MOST_LOOKED_AT,
@@ -242,9 +242,9 @@ async def _try_now(
 
 
 async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Execution:
-    live = await connection.fetchrow(_E["live"], number, now)
+    live = await connection.fetchrow(_E["execution"], number, now)
     assert live is not None
-    return live_execution(live, with_attempts=True)
+    return execution_of(live, with_attempts=True)
 
 
 async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:

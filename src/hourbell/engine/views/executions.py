@@ -65,11 +65,8 @@ async def get_execution(engine: Engine, execution_id: int) -> Execution:
 
 async def _find_execution(engine: Engine, execution_id: int) -> Execution | None:
     now = await engine.clock.now()
-    row = await engine.database.row_or_none(_E["live"], execution_id, now)
-    if row is not None:
-        return live_execution(row, with_attempts=True)
-    row = await engine.database.row_or_none(_E["recorded"], execution_id)
-    return None if row is None else _recorded(row, with_attempts=True)
+    row = await engine.database.row_or_none(_E["execution"], execution_id, now)
+    return None if row is None else execution_of(row, with_attempts=True)
 
 
 async def list_executions(
@@ -110,27 +107,22 @@ async def search_executions(
     size = min(page_size, MOST_PER_PAGE)
     sources = []
 
-    async def look(statement: str, statuses: Sequence[object] | None, *rest: object) -> None:
+    async def look(statement: str, statuses: Sequence[str] | None, *rest: object) -> None:
         args = (before, size + 1, MOST_LOOKED_AT, first, tenant, statuses, queue, wanted.label)
         rows = await walk(engine, _E[statement], *args, *rest)
-        recorded = statement.startswith("list_recorded")
-        sources.append(seen(rows, size + 1, by_id, _recorded if recorded else live_execution))
+        sources.append(seen(rows, size + 1, by_id, execution_of))
 
-    # Live ones first: one that ends between the reads is listed once, in its earlier state.
     live, fates = _split(wanted)
-    if live is not None and live <= _LEASED:
-        if live:
-            await look("list_running", sorted(live))
-    else:
-        now = await engine.clock.now()
-        statuses = None if live is None else sorted(live)
-        await look("list_live", statuses, tenant is not None, now)
-        if tenant is not None:
-            await look("list_live_one_time", statuses, now)
-    if fates is None or fates:
+    if live and live <= _LEASED:
+        # Found first: one that ends between the reads is listed once, in its earlier state.
+        await look("list_running", sorted(live))
+        live = frozenset()
+    if live is None or live or fates is None or fates:
+        statuses = sorted(live) if live else None
         codes = None if fates is None else sorted(FATES.index(fate) for fate in fates)
-        name = "list_recorded" if tenant is None else "list_recorded_of_tenant"
-        await look(name, codes, wanted.reason)
+        rest = (codes, await engine.clock.now(), wanted.reason, live is None or bool(live))
+        for name in ("list_all",) if tenant is None else ("list_one_time", "list_recurring"):
+            await look(name, statuses, *rest)
     return page_of(sources, size)
 
 
@@ -168,23 +160,15 @@ async def _list_of_job(
     most = size + 1 if wanted == plain else _MOST_OF_A_JOB
     args = (wanted.job_id, before, before_id, most)
     # Without pinned plans: runs of the same time are sorted by id.
-    live = [
-        live_execution(row) for row in await engine.database.fetch(_E["live_of_job"], *args, now)
-    ]
-    ended = [_recorded(row) for row in await engine.database.fetch(_E["recorded_of_job"], *args)]
-
-    def source(executions: list[Execution]) -> Seen[Any]:
-        found = {_time(each): each for each in executions if _is_wanted(each, wanted)}
-        return Seen(found, _time(executions[-1]) if len(executions) == most else None)
-
-    recorded = source(ended)
+    rows = await engine.database.fetch(_E["list_of_job"], *args, now)
+    runs = [execution_of(row) for row in rows]
+    floor = _time(runs[-1]) if len(runs) == most else None
+    runs = [each for each in runs if _is_wanted(each, wanted)]
     if expand_missed:
-        asked = [each for each in ended if _is_wanted(each, wanted)]
         position = (before, before_id)
-        entries, cut = await asyncio.to_thread(expanded, job, asked, position, size + 1)
-        floors = [floor for floor in (recorded.floor, cut) if floor is not None]
-        recorded = Seen({_time(each): each for each in entries}, max(floors, default=None))
-    return page_of([source(live), recorded], size)
+        runs, cut = await asyncio.to_thread(expanded, job, runs, position, size + 1)
+        floor = max((each for each in (floor, cut) if each is not None), default=None)
+    return page_of([Seen({_time(each): each for each in runs}, floor)], size)
 
 
 def _has_label(job: Job, label: str) -> bool:
@@ -207,8 +191,12 @@ def _time(execution: Execution) -> tuple[datetime, int]:
     return execution.scheduled_for, execution.execution_id
 
 
-def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
-    """A row of `executions`, with its location, as an execution."""
+def execution_of(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
+    """A row of `executions`, with its outcome or its location, as an execution."""
+    return (_live if row["recorded_at"] is None else _ended)(row, with_attempts)
+
+
+def _live(row: asyncpg.Record, with_attempts: bool) -> Execution:
     status = ExecutionStatus(row["status"])
     running = row["claimed_at"] is not None
     attempts = attempts_of(row["history"], row["workers"])
@@ -224,9 +212,7 @@ def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Executio
         )
     return Execution(
         **_common(row, attempts),
-        job_id=row["job"] or row["id"],
         status=status,
-        scheduled_for=row["occurrence"],
         attempt=row["attempt"] + running,
         fence=(row["lease_fence"] if running else row["fence"]) or None,
         error=attempts[-1].error if attempts else None,
@@ -235,31 +221,31 @@ def live_execution(row: asyncpg.Record, with_attempts: bool = False) -> Executio
     )
 
 
-def _recorded(row: asyncpg.Record, with_attempts: bool = False) -> Execution:
-    status = FATES[row["status"]]
+def _ended(row: asyncpg.Record, with_attempts: bool) -> Execution:
+    status = FATES[row["fate"]]
     attempts = attempts_of(row["history"], row["workers"])
-    if row["session"] is not None:
+    attempt = row["attempt"]
+    if row["end_session"] is not None:
+        attempt += 1
         attempts += (
             Attempt(
-                attempt=row["attempt"],
+                attempt=attempt,
                 status=ExecutionStatus.FAILED if status is ExecutionStatus.DEAD else status,
                 started_at=row["started_at"],
                 finished_at=row["finished_at"],
                 error=row["error"],
                 kind=row["failure_kind"] or row["reason"],
-                fence=row["fence"],
-                worker=_workers(row["workers"]).get(str(row["session"])),
+                fence=row["end_fence"],
+                worker=_workers(row["workers"]).get(str(row["end_session"])),
             ),
         )
     return Execution(
         **_common(row, attempts),
-        job_id=row["job"],
         status=status,
         reason=None if row["reason"] is None else Reason(row["reason"]),
-        scheduled_for=row["scheduled_for"],
         finished_at=row["finished_at"],
-        attempt=row["attempt"],
-        fence=row["fence"] or None,
+        attempt=attempt,
+        fence=row["end_fence"] or None,
         error=row["error"],
         result=None if row["result"] is None else msgspec.json.decode(row["result"]),
         missed=row["missed"],
@@ -276,6 +262,8 @@ def _common(row: asyncpg.Record, attempts: tuple[Attempt, ...]) -> dict[str, Any
         duration = _milliseconds(last.finished_at - last.started_at)
     return {
         "execution_id": row["id"],
+        "job_id": row["job"] or row["id"],
+        "scheduled_for": row["occurrence"],
         "tenant_id": row["tenant_name"],
         "job_name": row["job_name"],
         "queue": row["queue_name"],

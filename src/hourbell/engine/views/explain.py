@@ -15,13 +15,12 @@ from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.operations.limits import JOB, KEY, QUEUE, TARGET, TASK, TENANT
-from hourbell.engine.views.executions import get_execution, live_execution
+from hourbell.engine.views.executions import execution_of, get_execution
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import walk
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
-    FATES,
     NO_SECRET_KEYS,
     Execution,
     ExecutionStatus,
@@ -74,12 +73,11 @@ _NO_WORKER_FOR_TASK = Explanation(
 async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     """What an execution waits for."""
     now = await engine.clock.now()
-    row = await engine.database.row_or_none(_E["live"], execution_id, now)
+    row = await engine.database.row_or_none(_E["execution"], execution_id, now)
     if row is None or not engine.may_see(row["tenant_name"]):
-        ended = await get_execution(engine, execution_id)
-        if ended.status not in FATES:  # it was replayed between the two reads
-            raise NotFound("execution", execution_text(execution_id))
-        explained = await _ended(engine, ended)
+        raise NotFound("execution", execution_text(execution_id))
+    if row["recorded_at"] is not None:
+        explained = await _ended(engine, execution_of(row, with_attempts=True))
     else:
         explained = await _live(engine, row, now)
         if row["claimed_at"] is None:
@@ -157,7 +155,7 @@ async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
         )
     stored = await engine.database.value(_E["job_spec"], row["id"])
     most = _most_attempts(stored)
-    last = live_execution(row, with_attempts=True).attempts[-1]
+    last = execution_of(row, with_attempts=True).attempts[-1]
     of_most = "" if most is None else f" of {most}"
     return Explanation(
         code="retrying",

@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from hourbell.documents.schedules import first_run, timetable_of
-from hourbell.engine.codes import COMPLETED, FATES, JOB_STATUSES, PAUSED, SCHEDULED
+from hourbell.engine.codes import COMPLETED, JOB_STATUSES, PAUSED, SCHEDULED
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import (
     MOST_LOOKED_AT,
@@ -25,7 +25,6 @@ from hourbell.engine.views.pages import (
     walk,
 )
 from hourbell.model.errors import NotFound
-from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
 from hourbell.model.schedules import Once
@@ -64,11 +63,8 @@ async def _find_job(engine: Engine, job_id: int) -> Job | None:
     row = await engine.database.row_or_none(_J["recurring"], job_id)
     if row is not None:
         return recurring_job(row, now)
-    row = await engine.database.row_or_none(_J["one_time_live"], job_id)
-    if row is not None:
-        return _one_time_live(row)
-    row = await engine.database.row_or_none(_J["one_time_ended"], job_id)
-    return None if row is None else _one_time_ended(row)
+    row = await engine.database.row_or_none(_J["one_time"], job_id)
+    return None if row is None else _one_time(row)
 
 
 async def list_jobs(
@@ -90,7 +86,7 @@ async def list_jobs(
     rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
 
     async def look(
-        of_all: str, of_tenant: str, which: int | bool | None
+        of_all: str, of_tenant: str, which: int | Sequence[int] | None
     ) -> Sequence[asyncpg.Record]:
         statement = _J[of_all if tenant is None else of_tenant]
         args = (before, size + 1, MOST_LOOKED_AT, which, *rest)
@@ -105,15 +101,9 @@ async def list_jobs(
             rows = await look("list_recurring", "list_recurring_of_tenant", each)
             sources.append(seen(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
     if wanted.type is not JobType.RECURRING:
-        # Live ones first: one that ends between the reads is listed once, in its earlier state.
-        if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
-            held = None if status is None else status is JobStatus.PAUSED
-            rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
-            sources.append(seen(rows, size + 1, by_id, _one_time_live))
-        if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
-            completed = status is not JobStatus.CANCELLED
-            rows = await look("list_one_time_ended", "list_one_time_ended_of_tenant", completed)
-            sources.append(seen(rows, size + 1, by_id, _one_time_ended))
+        statuses = _LISTED if status is None else (JOB_STATUSES.index(status),)
+        rows = await look("list_one_time", "list_one_time_of_tenant", statuses)
+        sources.append(seen(rows, size + 1, by_id, _one_time))
     return page_of(sources, size)
 
 
@@ -184,27 +174,16 @@ def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
         return None
 
 
-def _one_time_live(row: asyncpg.Record) -> Job:
+def _one_time(row: asyncpg.Record) -> Job:
     created = created_at(row["id"])
+    status = JOB_STATUSES[row["status"]]
     return _job(
         decode_job(row["spec"]),
         row,
-        status=JobStatus.PAUSED if row["paused"] else JobStatus.SCHEDULED,
-        next_run_at=None if row["paused"] else row["run_at"],
+        status=status,
+        next_run_at=row["run_at"] if status is JobStatus.SCHEDULED else None,
         created_at=created,
-        updated_at=row["updated_at"] or created,
-    )
-
-
-def _one_time_ended(row: asyncpg.Record) -> Job:
-    cancelled = FATES[row["status"]] in (ExecutionStatus.CANCELLED, ExecutionStatus.SUPERSEDED)
-    return _job(
-        decode_job(row["spec"]),
-        row,
-        status=JobStatus.CANCELLED if cancelled else JobStatus.COMPLETED,
-        next_run_at=None,
-        created_at=created_at(row["id"]),
-        updated_at=row["recorded_at"],
+        updated_at=row["recorded_at"] or row["updated_at"] or created,
     )
 
 

@@ -126,7 +126,7 @@ def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
     counts: dict[str, int] = dict(row)
     looked_at = {
         each: counts.pop(f"{each}_looked_at")
-        for each in ("running", "not_planned")
+        for each in ("jobs", "running", "not_planned")
         if each in counts
     }
     seen = counts | looked_at

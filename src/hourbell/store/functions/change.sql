@@ -101,7 +101,7 @@ declare
 begin
   taken := hourbell.take_waiting(p_job, p_change.seen_version, false);
   if taken.id is null then
-    select * into stays from (select * from hourbell.executions where id = p_job offset 0) as e
+    select * into stays from (select * from hourbell.live where id = p_job offset 0) as e
     where e.job is null and e.version = p_change.seen_version;
     if stays.id is null or hourbell.is_waiting(p_job) then return 'moved'; end if;
     if p_change.status <> hourbell.job_cancelled() then return 'underway'; end if;
@@ -166,7 +166,7 @@ begin
     perform hourbell.requeue(array[p_job]);
     outcome := 'changed';
   elsif hourbell.is_waiting(p_job)
-      or not exists (select from (select version from hourbell.executions where id = p_job offset 0) as e
+      or not exists (select from (select version from hourbell.live where id = p_job offset 0) as e
         where e.version = p_version) then
     outcome := 'moved';
   else
@@ -205,7 +205,8 @@ begin
   elsif p_awaits then
     outcome := case when hourbell.cancel_awaiting(array[p_id], p_now) = '{}' then 'moved' else 'changed' end;
   else
-    insert into hourbell.cancellations (id, requested_at) select id, p_now from hourbell.executions where id = p_id;
+    insert into hourbell.cancellations (id, requested_at)
+    select id, p_now from hourbell.live where id = p_id;
     outcome := case when found then 'unchanged' else 'moved' end;
   end if;
   if outcome <> 'moved' then
@@ -336,9 +337,11 @@ declare
   queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
   taken := hourbell.remove_waiting(array(
-    select id from hourbell.executions
-    where job = p_job and origin = hourbell.origin_schedule() and occurrence > p_now and attempt = 0));
+    select e.id from hourbell.open_runs as r
+    cross join lateral (select id, attempt from hourbell.executions as e where e.id = r.id offset 0) as e
+    where r.job = p_job and r.origin = hourbell.origin_schedule() and r.occurrence > p_now and e.attempt = 0));
   if taken = '{}' then return; end if;
+  perform hourbell.close_runs(taken, p_now);
   -- The time of an execution may have come since the caller read the clock, so it may hold its key or have been parked.
   with gone as (delete from hourbell.executions where id = any (taken) returning queue, tenant, target, key)
   select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key)
@@ -384,8 +387,8 @@ begin
     delete from hourbell.due as d using waiting as w
     where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
       and d.run_at = w.run_at and d.id = w.id returning d.id),
-  from_parked as (delete from hourbell.parked as p using waiting as w where p.id = w.id returning p.id),
-  from_paused as (delete from hourbell.paused as h using waiting as w where h.id = w.id returning h.id),
+  from_parked as (delete from hourbell.parked as p where p.id = (select id from waiting) returning p.id),
+  from_paused as (delete from hourbell.paused as h where h.id = (select id from waiting) returning h.id),
   from_suspects as (
     delete from hourbell.suspects as s using waiting as w
     where p_suspected and s.queue = w.queue and s.priority = w.priority and s.id = w.id returning s.id)
@@ -413,8 +416,8 @@ create or replace function hourbell.is_leased(p_id bigint) returns boolean
 language plpgsql as $$
 begin
   return exists (
-    select from (select id, fence from hourbell.executions where id = p_id offset 0) as e
-    join hourbell.leased as l on l.fence > e.fence and e.id = any (l.ids));
+    select from hourbell.leased as l where p_id = any (l.ids)
+      and not exists (select from hourbell.outcomes as o where o.id = p_id offset 0));
 end $$;
 
 -- The argument p_write of a change.

@@ -50,6 +50,7 @@ declare
   late bigint[];
   versions int[];
   last_fence bigint;  -- the highest that any of them had before
+  noting boolean;  -- some of them have notifications
   least_fence constant bigint := (extract(epoch from p_now)::float8 * 1000000)::bigint;
 begin
   select * into session from hourbell.sessions where id = p_session and token = p_token for key share;
@@ -206,10 +207,10 @@ begin
     case when count(f.finish_by) > 0 then array_agg(f.finish_by) filter (where f.plain) end,
     array_agg(f.spec) filter (where f.plain),
     case when count(f.job) > 0 then array_agg(f.version) filter (where f.plain) end,
-    max(f.fence), array_agg(f.taken) filter (where not f.plain)
-  into ids, jobs, tenants, attempts, scheduled_for, finish_by, specs, versions, last_fence, more
+    max(f.fence), bool_or(f.notifies <> 0), array_agg(f.taken) filter (where not f.plain)
+  into ids, jobs, tenants, attempts, scheduled_for, finish_by, specs, versions, last_fence, noting, more
   from (
-    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, e.fence, r.id as taken,
+    select e.id, e.job, e.tenant, e.attempt, e.occurrence, e.finish_by, e.fence, e.notifies, r.id as taken,
       hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec, coalesce(j.version, e.version) as version,
       e.id is not null and (e.job is null or (e.version >= j.valid_from and j.max_runs is null))
         and (e.start_by is null or e.attempt > 0 or e.start_by >= p_now)
@@ -220,8 +221,8 @@ begin
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job) as f;
   if ids is not null then
-    fences := hourbell.lease(p_session, p_claim, ids, versions, limited, greatest(least_fence, last_fence + 1), at,
-      solo);
+    fences := hourbell.lease(p_session, p_claim, ids, versions, limited, noting,
+      greatest(least_fence, last_fence + 1), at, solo);
   end if;
 
   if more is not null then
@@ -246,18 +247,18 @@ end $$;
 
 -- Leases executions to a session, in slabs of up to a hundred in the given order; what counts against a limit
 -- (p_limited) is leased one by one. Each slab has a fence of its own, from p_fence on. p_versions: null: all are
--- one-time jobs. Returns the fence of each execution.
+-- one-time jobs. p_notifies: whether some of them have notifications. Returns the fence of each execution.
 create or replace function hourbell.lease(
-  p_session bigint, p_claim int, p_ids bigint[], p_versions int[], p_limited bigint[], p_fence bigint, p_at timestamptz,
-  p_alone boolean
+  p_session bigint, p_claim int, p_ids bigint[], p_versions int[], p_limited bigint[], p_notifies boolean,
+  p_fence bigint, p_at timestamptz, p_alone boolean
 ) returns bigint[]
 language plpgsql as $$
 #variable_conflict use_column
 declare fences bigint[];
 begin
   if p_limited = '{}' then
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-    select p_session, p_fence + k, p_at, p_claim, p_alone, false, p_ids[100 * k + 1:100 * k + 100],
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
+    select p_session, p_fence + k, p_at, p_claim, p_alone, false, p_notifies, p_ids[100 * k + 1:100 * k + 100],
       p_versions[100 * k + 1:100 * k + 100]
     from generate_series(0, (cardinality(p_ids) - 1) / 100) as k;
     return array(select p_fence + k / 100 from generate_series(0, cardinality(p_ids) - 1) as k);
@@ -272,8 +273,8 @@ begin
         select id, version, pos, id = any (p_limited) as limited
         from unnest(p_ids, p_versions) with ordinality as i(id, version, pos)) as i) as i),
   slabs as (
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-    select p_session, fence, p_at, p_claim, p_alone, limited, array_agg(id order by pos),
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
+    select p_session, fence, p_at, p_claim, p_alone, limited, p_notifies, array_agg(id order by pos),
       case when p_versions is not null then array_agg(version order by pos) end
     from numbered group by fence, limited)
   select array_agg(fence order by pos) into fences from numbered;
@@ -402,9 +403,9 @@ begin
         end if;
       end if;
       if fate is null then
-        insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
+        insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
         values (p_session, greatest(e.fence + 1, p_least_fence), greatest(p_now, hourbell.clock()), p_claim, p_solo,
-          e.id = any (p_limited), array[e.id], array[coalesce(j.version, e.version)]);
+          e.id = any (p_limited), e.notifies <> 0, array[e.id], array[coalesce(j.version, e.version)]);
       else
         insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
         perform hourbell.discard(array[e.id], array[fate], array[why], p_now);

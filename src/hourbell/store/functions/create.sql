@@ -21,9 +21,9 @@ begin
   ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
-  select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t.id, t.max_jobs))
+  select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t))
   into limited, quotas, rooms
-  from (select * from hourbell.tenants where name = any (p_tenants) and max_jobs is not null offset 0) as t;
+  from (select * from hourbell.tenants where name = any (p_tenants) offset 0) as t where t.max_jobs is not null;
   if p_keys <> '{}' then
     select array_agg(asked.k), array_agg(i.fingerprint), array_agg(i.response::text)
     into answered, fingerprints, answers
@@ -34,20 +34,57 @@ begin
   end if;
 end $$;
 
--- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running.
-create or replace function hourbell.room_in_quota(p_tenant int, p_quota int) returns int
+-- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running. Until
+-- `track_quotas` has listed the one-time jobs that were there before the quota, they are looked for in all that the
+-- tenant ever had.
+create or replace function hourbell.room_in_quota(t hourbell.tenants) returns int
 language sql stable
 set plan = lookups_one_by_one as $$
-  select p_quota - (
+  select t.max_jobs - (
       select count(*) from (
-        select from unnest(array[0, 1]::smallint[]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = p_tenant and j.status = s.status
-            limit p_quota) as j) as recurring)::int
+        select from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status) cross join lateral (
+          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status
+            limit t.max_jobs) as j) as recurring)::int
     - (
       select count(*) from (
-        select from hourbell.executions as e where e.tenant = p_tenant and e.job is null and e.origin = 0
-          limit p_quota) as one_time)::int
+        select from (
+          select id from hourbell.quota_jobs as q where q.tenant = t.id and t.quota_set_in is null
+          union all
+          select id from hourbell.executions as e
+          where e.tenant = t.id and e.job is null and e.origin = hourbell.origin_schedule()
+            and t.quota_set_in is not null) as j
+        where not exists (select from hourbell.outcomes as o where o.id = j.id offset 0)
+        limit t.max_jobs) as one_time)::int
 $$;
+
+-- Lists the one-time jobs of tenants that got a quota, once every transaction that may not have seen the quota has
+-- ended; deletes the lists of tenants that have none any more. Returns how many tenants it has looked at.
+create or replace function hourbell.track_quotas(p_node uuid, p_epoch bigint) returns int
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare
+  this int;
+  n int := 0;
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  for this in
+    select id from hourbell.tenants
+    where max_jobs is not null and quota_set_in < pg_snapshot_xmin(pg_current_snapshot()) limit 100
+    for no key update skip locked
+  loop
+    insert into hourbell.quota_jobs (tenant, id)
+    select e.tenant, e.id from hourbell.live as e
+    where e.tenant = this and e.job is null and e.origin = hourbell.origin_schedule()
+    on conflict do nothing;
+    update hourbell.tenants set quota_set_in = null where id = this;
+    n := n + 1;
+  end loop;
+  delete from hourbell.quota_jobs where ctid = any (array(
+    select q.ctid from hourbell.quota_jobs as q cross join lateral (
+      select from hourbell.tenants as t where t.id = q.tenant and t.max_jobs is null offset 0) as t
+    limit 10000));
+  return n;
+end $$;
 
 -- Locks quotas until the end of the transaction: one transaction at a time counts the jobs of a tenant and adds to
 -- them. Transactions lock quotas before they wait for keys, in the order of their tenants, so they cannot deadlock.
@@ -110,7 +147,7 @@ begin
   return array(
     select id from hourbell.jobs where id = any (p_jobs) and status in (0, 1)
     union all
-    select id from (select id, job from hourbell.executions where id = any (p_jobs) offset 0) as e where job is null);
+    select id from (select id, job from hourbell.live where id = any (p_jobs) offset 0) as e where job is null);
 end $$;
 
 -- Gives unique keys to new jobs, to all or to those that can have theirs. Returns the jobs that replaced a waiting job
@@ -198,10 +235,11 @@ begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_limited <> '{}' then
     perform hourbell.lock_quotas(p_limited, p_quotas_ms);
+    delete from hourbell.quota_jobs as q where q.tenant = any (p_limited) and exists (
+      select from hourbell.outcomes as o where o.id = q.id offset 0);
     -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
-      select (select hourbell.room_in_quota(t.id, t.max_jobs) from hourbell.tenants as t where t.id = l.id
-        and t.max_jobs is not null)
+      select (select hourbell.room_in_quota(t) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
       from unnest(p_limited) with ordinality as l(id, pos) order by pos);
   end if;
   perform set_config('lock_timeout', p_keys_ms::text, true);
@@ -278,6 +316,11 @@ begin
       select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
         notifies
       from new),
+    -- All tenants that have a quota now, not only those of p_limited: `track_quotas` relies on it.
+    counted as (
+      insert into hourbell.quota_jobs (tenant, id)
+      select tenant, id from new where tenant = any (array(
+        select id from hourbell.tenants where max_jobs is not null))),
     timed as (
       insert into hourbell.deadlines (at, id, kind)
       select start_by, id, 0 from new where start_by is not null

@@ -5,7 +5,7 @@
 -- Example: a timetable fires every minute and is planned through 12:05. A job that joins it at 12:03:30 gets executions
 -- for 12:04 and 12:05 here, and the one for 12:06 with the next fire.
 
--- The occurrences of a job after a moment that the ledger has, as ranges. Superseded ones are not included: the next
+-- The occurrences of a job after a moment that have ended, as ranges. Superseded ones are not included: the next
 -- version runs them. A missed stretch may begin before that moment; only the last one that does can reach beyond it.
 -- Occurrences planned ahead may have been cancelled before their time, but by less than a day.
 create or replace function hourbell.recorded_since(
@@ -13,9 +13,11 @@ create or replace function hourbell.recorded_since(
 ) returns setof record
 language sql stable as $$
   with origins as not materialized (
-    select scheduled_for as first, coalesce(missed_through, scheduled_for) as last from hourbell.ledger
-    where job = p_job and job <> id and origin = hourbell.origin_schedule() and status <> hourbell.fate_superseded()
-      and recorded_at >= p_since - interval '1 day')
+    select e.occurrence as first, coalesce(o.missed_through, e.occurrence) as last
+    from hourbell.executions as e cross join lateral (
+      select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
+    where e.job = p_job and e.origin = hourbell.origin_schedule() and o.status <> hourbell.fate_superseded()
+      and o.recorded_at >= p_since - interval '1 day')
   select * from origins where first > p_since
   union all
   (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest
@@ -72,11 +74,11 @@ begin
 
   -- A change of a job states from when on it is valid, and commits later. Until then the previous membership stays
   -- active, maybe on another timetable. Occurrences that the job has had since are not produced again: live executions
-  -- are locked, and belong to this version from now on; ended ones are in the ledger; those that another transaction is
-  -- just ending will be there soon, and are not waited for. Such a member joins as far as its job has come, if that is
+  -- are locked, and belong to this version from now on; ended ones have an outcome; those that another transaction is
+  -- just ending will have one soon, and are not waited for. Such a member joins as far as its job has come, if that is
   -- further than its timetable.
   living := array(
-    select id from hourbell.executions
+    select id from hourbell.open_runs
     where job = any (array(select job from unnest(joiners) where version > 1)) and origin = hourbell.origin_schedule()
     for key share skip locked);
   select array_agg(m), array_agg(had), array_agg(reached) into apart, hads, reaches
@@ -86,7 +88,7 @@ begin
     from (
       select first, last from hourbell.recorded_since(m.job, m.active_since)
       union all
-      select occurrence, occurrence from hourbell.executions
+      select occurrence, occurrence from hourbell.open_runs
       where job = m.job and origin = hourbell.origin_schedule()
         and occurrence > m.active_since) as each_of_them) as since
   where m.version > 1 and not isempty(had);

@@ -28,6 +28,7 @@ declare
   these hourbell.limit_recounts[];
   found_some hourbell.limit_recounts[];
   over bigint[];
+  slabs tid[];
 begin
   these := array(
     select c from hourbell.limit_recounts as c
@@ -35,15 +36,16 @@ begin
     where looked_at is null or not looked_at between p_now - least(looks, 50) * interval '100 milliseconds' and p_now
     order by looked_at nulls first, id limit 1000 for update skip locked);
   if these = '{}' then return; end if;
+  -- A transaction that ends one of them waits until this commits, and then sees `limited`.
+  slabs := array(select ctid from hourbell.leased order by session, fence for update skip locked);
   with running as materialized (
-    select l.session, l.fence, e.id, s.kind, s.key
-    from (select * from hourbell.leases offset 0) as l
-    -- A transaction that ends one of them waits until this commits, and then sees `limited`.
-    cross join lateral (select * from hourbell.executions as e where e.id = l.id for no key update skip locked) as e
+    select l.slab, e.id, s.kind, s.key
+    from (select ctid as slab, unnest(ids) as id from hourbell.leased where ctid = any (slabs) offset 0) as l
+    cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
     cross join lateral (values
       (hourbell.blocker_queue(), e.queue::bigint), (hourbell.blocker_tenant(), e.tenant),
       (hourbell.blocker_target(), e.target)) as s(kind, key)
-    where e.fence < l.fence),
+    where not exists (select from hourbell.outcomes as o where o.id = l.id offset 0)),
   limited as materialized (
     select distinct c.kind, c.key from unnest(these) as c cross join lateral (
       select from hourbell.limits as m where m.kind = c.kind and m.key = c.key
@@ -52,8 +54,7 @@ begin
     select r.* from limited as l join running as r on r.kind = l.kind and r.key = l.key
     where not exists (select from hourbell.limit_holds as h where h.id = r.id and h.kind + 0 = r.kind offset 0)),
   counted as (
-    update hourbell.leased as l set limited = true from (select distinct session, fence from uncounted) as u
-    where l.session = u.session and l.fence = u.fence),
+    update hourbell.leased as l set limited = true where l.ctid = any (array(select slab from uncounted))),
   noted as (insert into hourbell.limit_holds (kind, key, id) select kind, key, id from uncounted)
   select array_agg(c) into found_some from unnest(these) as c
   where exists (select from uncounted as u where u.kind = c.kind and u.key = c.key);

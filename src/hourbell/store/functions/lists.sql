@@ -8,13 +8,6 @@ return (p_prefix is null or starts_with(p_spec::json ->> 'name', p_prefix))
   and (p_label is null or exists (
     select from json_each_text(p_spec::json -> 'labels') as l where l.key || ':' || l.value = p_label));
 
--- Whether a row of the ledger is a death undone by a replay: the execution is live again, or has ended again later.
-create or replace function hourbell.was_replayed(p_id bigint, p_status smallint, p_recorded_at timestamptz)
-returns boolean
-language sql stable
-return p_status = hourbell.fate_dead()
-  and exists (select from hourbell.replays as r where r.id = p_id and r.died_at = p_recorded_at);
-
 -- The status of an execution that has not ended, derived from where it is; the only place that decides it.
 --   SCHEDULED  its time has not come, or its job is paused
 --   QUEUED     its time has come: it waits for the gate, a limit, its target or a worker
@@ -32,6 +25,27 @@ return case
     then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
+-- The status of a one-time job, as in `jobs.status`; p_fate: how it ended, null: it has not.
+create or replace function hourbell.one_time_status(p_paused boolean, p_fate smallint) returns smallint
+language sql immutable
+return case
+  when p_fate in (hourbell.fate_cancelled(), hourbell.fate_superseded()) then hourbell.job_cancelled()
+  when p_fate is not null then hourbell.job_completed()
+  when p_paused then hourbell.job_paused()
+  else hourbell.job_scheduled() end;
+
+-- How an execution ended; no row: it has not.
+create or replace function hourbell.end_of(
+  p_id bigint, out end_fence bigint, out started_at timestamptz, out finished_at timestamptz,
+  out recorded_at timestamptz, out end_session bigint, out end_version int, out fate smallint, out reason text,
+  out error text, out result json, out failure_kind text, out missed int, out missed_through timestamptz
+) returns setof record
+language sql stable as $$
+  select fence, started_at, finished_at, recorded_at, session, version, status, reason, error, result, failure_kind,
+    missed, missed_through
+  from hourbell.outcomes where id = p_id offset 0
+$$;
+
 -- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
 -- searched for each of its rows. p_only: this one only, or null. Null unless p_asked.
 create or replace function hourbell.slab_index(p_only bigint, p_asked boolean, out ids bigint[], out slabs tid[])
@@ -43,7 +57,7 @@ language sql stable set plan = lookups set enable_sort = on as $$
   cross join lateral unnest(l.ids) as i(id) where p_only is null or i.id = p_only
 $$;
 
--- Where an execution that has not ended is, and its status at p_now; no row unless p_asked. p_ids and p_slabs: see
+-- Where an execution that has not ended is, and its status at p_now; no row unless p_asked: it has not ended. p_ids and p_slabs: see
 -- slab_index; slabs of one are looked up.
 create or replace function hourbell.location_of(
   e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean,

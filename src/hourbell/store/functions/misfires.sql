@@ -25,9 +25,9 @@ begin
       when 'all' then occurrence <= p_now - make_interval(secs => catch_up_seconds)
       -- `latest`: whether the job has an occurrence after this one and up to now: one that is planned,
       else exists (
-          select from hourbell.executions as e
-          where e.job = late.job and e.origin = hourbell.origin_schedule() and e.occurrence > late.occurrence
-            and e.occurrence <= p_now offset 0)
+          select from hourbell.open_runs as r
+          where r.job = late.job and r.origin = hourbell.origin_schedule() and r.occurrence > late.occurrence
+            and r.occurrence <= p_now offset 0)
         -- or the next one of its timetable, or one in a fire that is being fanned out,
         or exists (
           select from hourbell.timetables as t
@@ -45,10 +45,11 @@ begin
           offset 0)
         -- or one that has ended. (Occurrences planned ahead may have been cancelled before their time.)
         or exists (
-          select from hourbell.ledger as l
-          where l.job = late.job and l.job <> l.id and l.scheduled_for > late.occurrence and l.scheduled_for <= p_now
-            and l.recorded_at >= late.occurrence - interval '1 day' and l.origin = hourbell.origin_schedule()
-            and l.status <> hourbell.fate_superseded() offset 0)
+          select from hourbell.executions as e cross join lateral (
+            select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
+          where e.job = late.job and e.occurrence > late.occurrence and e.occurrence <= p_now
+            and e.origin = hourbell.origin_schedule() and o.recorded_at >= late.occurrence - interval '1 day'
+            and o.status <> hourbell.fate_superseded() offset 0)
       end);
   if missed = '{}' then return p_rows; end if;
   perform hourbell.discard(missed, array_fill(hourbell.fate_skipped(), array[cardinality(missed)]),

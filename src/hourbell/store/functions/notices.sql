@@ -1,23 +1,18 @@
 -- Notices: each event that has notifications leaves a row in the outbox, in the transaction that decides it. The leader
 -- turns these rows into executions of their own, which cause no notices themselves.
 
--- Writes notices of executions that have just been recorded, if their end has notifications. p_notifies[k] belongs to
--- p_ids[k].
-create or replace function hourbell.note_ends(p_ids bigint[], p_notifies smallint[], p_now timestamptz) returns void
-language plpgsql set plan = lookups_one_by_one as $$
+-- Writes notices of executions that have just been recorded, if their end has notifications.
+create or replace function hourbell.note_ends(p_ids bigint[]) returns void
+language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   insert into hourbell.notices (event, at, scheduled_for, execution, job, tenant, attempt, reason, error, spec)
-  select case l.status
+  select case o.status
       when hourbell.fate_succeeded() then hourbell.event_success() else hourbell.event_dead_letter() end,
-    l.finished_at, l.scheduled_for, l.id, l.job, l.tenant, l.attempt, l.reason, l.error, l.spec
-  from unnest(p_ids, p_notifies) as n(id, notifies)
-  cross join lateral (
-    select * from hourbell.ledger where id = n.id and job <> id and recorded_at = p_now
-    union all
-    -- with `=` the planner would lose the condition job = id, and the index that has it
-    select * from hourbell.ledger where id = any (array[n.id]) and job = id and recorded_at = p_now) as l
-  where n.notifies & case l.status
+    o.finished_at, e.occurrence, e.id, coalesce(e.job, e.id), e.tenant, e.attempt + (o.session is not null)::int,
+    o.reason, o.error, e.spec
+  from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id
+  where e.id = any (p_ids) and o.id = any (p_ids) and e.notifies & case o.status
     when hourbell.fate_succeeded() then hourbell.event_success()
     when hourbell.fate_dead() then hourbell.event_dead_letter() else 0 end <> 0;
 end $$;

@@ -7,11 +7,14 @@
 -- The executions of a job that have not ended. Scheduled ones and requested ones have an index each.
 create or replace function hourbell.live_executions(p_job bigint) returns setof hourbell.executions
 language sql stable as $$
-  select * from hourbell.executions
-  where job = p_job and origin in (hourbell.origin_schedule(), hourbell.origin_backfill())
-  union all
-  select * from hourbell.executions
-  where job = p_job and origin not in (hourbell.origin_schedule(), hourbell.origin_backfill())
+  select e.*
+  from (
+    select id from hourbell.open_runs
+    where job = p_job and origin in (hourbell.origin_schedule(), hourbell.origin_backfill())
+    union all
+    select id from hourbell.open_runs
+    where job = p_job and origin not in (hourbell.origin_schedule(), hourbell.origin_backfill())) as r
+  cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e
 $$;
 
 -- Whether an execution has already run since it was created or replayed. If it has not, it is a newcomer.
@@ -59,8 +62,9 @@ declare
   taken bigint[];
   replaced bigint[];
   retrying bigint[];
-  unmarked bigint[];  -- blocking runs whose end would wake nothing
-  marked int;
+  blocking bigint[];  -- runs of versions that allowed overlaps,
+  jobs bigint[];  -- and their jobs
+  found_open int;
 begin
   with looked_at as (
     select e.id, e.job, e.overlap, row_number() over w as pos, count(*) over (partition by e.job) as n,
@@ -109,24 +113,31 @@ begin
   if skipped is not null then
     perform hourbell.discard(
       skipped, array_fill(hourbell.fate_skipped(), array[cardinality(skipped)]), reasons, p_now);
-    -- Runs of an older version of the job may not restrict overlap, and wake nothing when they end.
+    -- Their own rows may not say that they wake others.
     if replaced is not null then perform hourbell.wake_jobs(replacing, p_now); end if;
   end if;
   if to_park is not null then
     insert into hourbell.parked (kind, key, priority, rank, id)
     select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
     from hourbell.executions where id = any (to_park);
-    -- The end of a run wakes its job only if that run restricts overlap, so a blocking run of a version that allowed it
-    -- becomes restricted now. One that another transaction has locked may be ending: the job is checked again soon.
-    unmarked := array(
-      select distinct e.id from hourbell.executions as w
-      cross join lateral hourbell.blocking_runs(w.job, p_ids) as e
-      where w.id = any (to_park) and e.overlap = hourbell.overlap_allow());
-    if unmarked <> '{}' then
-      update hourbell.executions set overlap = hourbell.overlap_queue_one() where id = any (array(
-        select id from hourbell.executions where id = any (unmarked) for no key update skip locked));
-      get diagnostics marked = row_count;
-      if marked < cardinality(unmarked) then
+    -- A run wakes its job when it ends only if its row says so, which a run of a version that allowed overlaps does not.
+    -- One that another transaction has locked may be ending: the job is checked again soon.
+    select array_agg(b.id), array_agg(distinct b.job) into blocking, jobs
+    from hourbell.executions as w cross join lateral hourbell.blocking_runs(w.job, p_ids) as b
+    where w.id = any (to_park) and b.overlap = hourbell.overlap_allow();
+    if blocking is not null then
+      with marked as (
+        update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
+          select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
+            and r.origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
+          for no key update skip locked)) returning r.id),
+      requested as (
+        update hourbell.open_runs as r set wakes = true where r.ctid = any (array(
+          select r.ctid from hourbell.open_runs as r where r.job = any (jobs)
+            and r.origin not in (hourbell.origin_schedule(), hourbell.origin_backfill()) and r.id = any (blocking)
+          for no key update skip locked)) returning r.id)
+      select count(*) into found_open from (select id from marked union all select id from requested) as m;
+      if found_open < (select count(distinct b) from unnest(blocking) as b) then
         insert into hourbell.gate_wakeups (at, kind, key)
         select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), job
         from hourbell.executions where id = any (to_park);

@@ -73,43 +73,67 @@ end $$;
 -- Records executions that end without a run of their own: skipped, superseded, cancelled, or dead by a deadline.
 -- p_statuses[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
 -- their places. Releases their limits and wakes what waits for them.
--- Three other functions write to the ledger: `settle` and `reap` record the attempt that ends with the execution (by an
--- insert of their own, because settling a batch must be one statement), and `produce` records stretches of occurrences
--- that never became executions.
+-- Three other functions write to `outcomes`: `settle` and `reap` record the attempt that ends with the execution, and
+-- `produce` records stretches of occurrences that were missed.
 create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
 returns void
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
-  freed bigint[];
-  noting bigint[]; notifies smallint[];
   queues smallint[]; tenants int[]; targets int[]; keys bigint[];
 begin
-  with gone as (
-    delete from hourbell.executions as e using unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason)
-    where e.id = d.id and e.id = any (p_ids) returning e.*, d.status, d.reason),
+  perform hourbell.close_runs(p_ids, p_now);
+  with gone as materialized (
+    select e, e.*, d.status, d.reason
+    from hourbell.executions as e join unnest(p_ids, p_statuses, p_reasons) as d(id, status, reason) on d.id = e.id
+    where e.id = any (p_ids)),
   letters as (
     insert into hourbell.dead_letters (id, job, tenant, died_at, reason, execution)
     select id, job, tenant, p_now, reason,
-      to_jsonb(gone) - 'status' - 'reason' || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
+      to_jsonb(e) || jsonb_build_object('job_spec', hourbell.job_spec(job, spec))
     from gone where status = hourbell.fate_dead()),
-  granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
+  granted as (delete from hourbell.cancellations where id = any (p_ids)),
   recorded as (
-    insert into hourbell.ledger
-      (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
-       queue, priority, origin, status, reason, spec, history, missed, missed_through)
-    select id, coalesce(job, id), fence, occurrence, first_started_at, p_now, p_now, tenant, version, attempt,
-      hourbell.lateness_ms(origin, id, occurrence, first_started_at), queue, priority, origin, status, reason, spec,
-      history, case when reason = 'misfire' then 1 end, case when reason = 'misfire' then occurrence end
-    from gone)
-  select array_agg(job) filter (where overlap <> hourbell.overlap_allow()), array_agg(distinct queue),
-    array_agg(distinct tenant), array_agg(distinct target), array_agg(distinct key) filter (where key is not null),
-    array_agg(id) filter (where notifies <> 0), array_agg(notifies) filter (where notifies <> 0)
-  into freed, queues, tenants, targets, keys, noting, notifies from gone;
-  if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
-  if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
+    insert into hourbell.outcomes
+      (id, fence, started_at, finished_at, recorded_at, status, reason, missed, missed_through)
+    select id, fence, first_started_at, p_now, p_now, status, reason, case when reason = 'misfire' then 1 end,
+      case when reason = 'misfire' then occurrence end
+    from gone
+    on conflict (id) do nothing)
+  select array_agg(distinct queue), array_agg(distinct tenant), array_agg(distinct target),
+    array_agg(distinct key) filter (where key is not null)
+  into queues, tenants, targets, keys from gone;
+  perform hourbell.note_ends(p_ids);
   perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
     perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);
   end if;
+end $$;
+
+-- Ends the runs of recurring jobs among these executions, and wakes what waits for them. Returns whether anything may.
+-- The gate locks the row of a run that a newcomer waits for (`check_overlap`), and this waits for the gate: so either
+-- the gate sees that the run has ended, or this sees that it wakes another.
+create or replace function hourbell.close_runs(p_ids bigint[], p_now timestamptz) returns boolean
+language plpgsql set plan = lookups_one_by_one
+set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare jobs bigint[];
+begin
+  with runs as materialized (
+    select id, job, occurrence, origin from hourbell.executions where id = any (p_ids)),
+  scheduled as (
+    delete from hourbell.open_runs as r using runs as e
+    where r.job = e.job and r.occurrence = e.occurrence and r.origin = e.origin and r.id = e.id
+      and r.origin in (hourbell.origin_schedule(), hourbell.origin_backfill())
+    returning r.job, r.wakes),
+  requested as (
+    delete from hourbell.open_runs as r using runs as e
+    where r.job = e.job and r.id = e.id
+      and r.origin not in (hourbell.origin_schedule(), hourbell.origin_backfill())
+    returning r.job, r.wakes)
+  select array_agg(distinct job) into jobs
+  from (select * from scheduled union all select * from requested) as closed where wakes;
+  if jobs is null then return false; end if;
+  perform hourbell.wake_jobs(jobs, p_now);
+  return true;
 end $$;

@@ -25,8 +25,8 @@ language sql immutable as $$
     width_bucket(p_opened_at - p_grace - interval '1 microsecond', p_occurrences) as misfires) as range
 $$;
 
--- Writes executions for these members and occurrences, and one ledger row per member for the stretch it missed. An
--- execution of the same occurrence left by an older version of the job is taken over, never duplicated.
+-- Writes executions for these members and occurrences, and one per member, with its outcome, for the stretch it missed.
+-- An execution of the same occurrence left by an older version of the job is taken over, never duplicated.
 create or replace function hourbell.produce(
   p_members hourbell.memberships[], p_occurrences timestamptz[], p_opened_at timestamptz,
   p_late boolean, p_tail boolean, p_grace interval, p_now timestamptz
@@ -57,48 +57,61 @@ begin
         case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
     select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from crowds;
   end if;
-  with made as (
-    insert into hourbell.executions as e
-      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap,
-       at_most_once, target, key, key_limit, notifies)
-    select base | (nextval('hourbell.ids') & 4194303), m.job, o.at, o.at,
-      o.at + make_interval(secs => m.start_deadline_seconds), o.at + make_interval(secs => m.deadline_seconds),
-      m.tenant, m.version, m.queue, m.priority,
-      hourbell.origin_schedule(), m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
+  with wanted as materialized (
+    select base | (nextval('hourbell.ids') & 4194303) as id, m.job, o.at, m.version, m.tenant, m.queue, m.priority,
+      o.at + make_interval(secs => m.start_deadline_seconds) as start_by,
+      o.at + make_interval(secs => m.deadline_seconds) as finish_by,
+      m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
     from unnest(p_members) as m
     cross join lateral unnest(case when p_late then (
       select p_occurrences[s.runs_from:s.last]
       from hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s)
       else p_occurrences end) as o(at)
-    where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)
+    where o.at > coalesce(m.joined_through, m.active_since) and (m.until is null or o.at <= m.until)),
+  opened as (
+    insert into hourbell.open_runs as r (job, occurrence, origin, wakes, id)
+    select job, at, hourbell.origin_schedule(), overlap <> hourbell.overlap_allow(), id from wanted
     on conflict (job, occurrence, origin)
-      where job is not null and origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do update
-      set version = excluded.version where e.version < excluded.version
-    returning e.id, e.run_at, e.tenant, e.queue, e.priority, e.overlap, e.start_by, e.finish_by, e.target, e.key,
-      e.xmax = 0 as fresh
-  ), timed as (
+      where origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do update
+      set wakes = r.wakes or excluded.wakes
+    returning r.id, r.job, r.occurrence, r.xmax = 0 as fresh),
+  taken_over as (
+    update hourbell.executions as e set version = w.version
+    from opened as o join wanted as w on w.job = o.job and w.at = o.occurrence
+    where not o.fresh and e.id = o.id and e.version < w.version
+      and e.id = any (array(select id from opened where not fresh))),
+  fresh as materialized (select w.* from wanted as w join opened as o on o.id = w.id where o.fresh),
+  stored as (
+    insert into hourbell.executions
+      (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap,
+       at_most_once, target, key, key_limit, notifies)
+    select id, job, at, at, start_by, finish_by, tenant, version, queue, priority, hourbell.origin_schedule(), overlap,
+      at_most_once, target, key, key_limit, notifies
+    from fresh),
+  timed as (
     insert into hourbell.deadlines (at, id, kind)
-    select t.at, made.id, t.kind
-    from made cross join lateral (values
+    select t.at, fresh.id, t.kind
+    from fresh cross join lateral (values
       (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as t(at, kind)
-    where fresh and t.at is not null and (start_by is not null or finish_by is not null)
-  )
+    where t.at is not null and (start_by is not null or finish_by is not null))
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select run_at, id, tenant, queue, priority,
+  select at, id, tenant, queue, priority,
     hourbell.checks_of(overlap, 0::smallint) + coalesce(levels[array_position(tenants, tenant)], 0), target, key
-  from made where fresh;
+  from fresh;
   get diagnostics made = row_count;
 
   if p_late then
-    insert into hourbell.ledger
-      (id, job, fence, scheduled_for, recorded_at, missed_through, tenant, version, attempt, missed,
-       queue, priority, origin, status, reason)
-    select base | (nextval('hourbell.ids') & 4194303), m.job, 0, p_occurrences[s.first], p_now,
-      p_occurrences[s.runs_from - 1], m.tenant, m.version, 0, s.runs_from - s.first, m.queue, m.priority,
-      hourbell.origin_schedule(), hourbell.fate_skipped(), 'misfire'
-    from unnest(p_members) as m
-    cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
-    where s.runs_from > s.first;
+    with missed as materialized (
+      select base | (nextval('hourbell.ids') & 4194303) as id, m.job, p_occurrences[s.first] as first,
+        p_occurrences[s.runs_from - 1] as last, s.runs_from - s.first as n, m.tenant, m.version, m.queue, m.priority
+      from unnest(p_members) as m
+      cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s
+      where s.runs_from > s.first),
+    stored as (
+      insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin)
+      select id, job, first, first, tenant, version, queue, priority, hourbell.origin_schedule() from missed)
+    insert into hourbell.outcomes (id, fence, recorded_at, status, reason, missed, missed_through)
+    select id, 0, p_now, hourbell.fate_skipped(), 'misfire', n, last from missed;
   end if;
   return made;
 end $$;

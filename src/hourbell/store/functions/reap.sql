@@ -1,7 +1,7 @@
 -- Reaping: executions whose worker died come back, executions that missed their deadline end.
 
--- Ends expired sessions. The session row is locked first and its executions are read by a second statement, so a
--- concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
+-- Ends expired sessions. The session row and its slabs are locked first and its executions are read by a second
+-- statement, so a concurrent claim or settle is seen whole or refused. Sessions locked by another transaction are left to the next
 -- round.
 -- Executions come back as due. One that was lost twice in a row is claimed alone from then on (`checks_suspect`). Only
 -- deaths of the worker under an execution that ran alone count against it: after as many in a row as max_crashes of its
@@ -13,12 +13,9 @@ language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   expired bigint;
-  freed bigint[];
   back bigint[];
   over bigint[];
   failing bigint[];
-  noting bigint[];
-  notifies smallint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
   sessions := 0; returned := 0; ended := 0;
@@ -30,9 +27,10 @@ begin
     select id from hourbell.sessions where expires_at <= p_now order by expires_at limit 16 for update skip locked
   loop
     begin
+      perform from hourbell.leased where session = expired order by fence for update;
       with lost as materialized (select * from hourbell.leases as l where l.session = expired),
       judged as materialized (
-        select h.*, case
+        select e, e.notifies, h.*, case
           when exists (select from hourbell.cancellations as c where c.id = h.id offset 0)
             then hourbell.fate_cancelled()
           when e.at_most_once then hourbell.fate_dead()
@@ -41,26 +39,19 @@ begin
         end as fate, case when e.at_most_once then 'lost' else 'crashed' end as why
         from lost as h
         join hourbell.executions as e on e.id = h.id and e.id = any (array(select id from lost))),
-      gone as (
-        delete from hourbell.executions where id = any (array(select id from judged where fate is not null))
-        returning *),
       letters as (
         insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-        select e.id, e.job, e.tenant, p_now, j.why, 'the worker was lost',
-          hourbell.dead_letter_of(e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
-        from gone as e join judged as j using (id) where j.fate = hourbell.fate_dead()),
-      granted as (delete from hourbell.cancellations where id = any (array(select id from gone))),
+        select j.id, (j.e).job, (j.e).tenant, p_now, j.why, 'the worker was lost',
+          hourbell.dead_letter_of(j.e, null, j.fence, j.claimed_at, p_now, j.why, 'the worker was lost', expired)
+        from judged as j where j.fate = hourbell.fate_dead()),
+      granted as (
+        delete from hourbell.cancellations where id = any (array(select id from judged where fate is not null))),
       recorded as (
-        insert into hourbell.ledger
-          (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
-           session, queue, priority, origin, status, reason, error, spec, history)
-        select e.id, coalesce(e.job, e.id), j.fence, e.occurrence, j.claimed_at, p_now, p_now, e.tenant, j.version,
-          e.attempt + 1,
-          hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, j.claimed_at)), expired,
-          e.queue, e.priority, e.origin, j.fate,
-          case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end,
-          'the worker was lost', e.spec, e.history
-        from gone as e join judged as j using (id)),
+        insert into hourbell.outcomes
+          (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error)
+        select j.id, j.fence, j.claimed_at, p_now, p_now, expired, j.version, j.fate,
+          case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end, 'the worker was lost'
+        from judged as j where j.fate is not null),
       again as (
         update hourbell.executions as e
         set fence = j.fence, attempt = e.attempt + 1, crashes = e.crashes + 1, run_at = p_now,
@@ -68,16 +59,15 @@ begin
             history = hourbell.add_attempt(
               e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost', expired)
         from judged as j
-        where e.id = j.id and e.id = any (array(select id from judged where fate is null)) and e.fence < j.fence
-        returning e.id, e.notifies)
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null)))
       select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
-        (select array_agg(job) from gone where overlap <> hourbell.overlap_allow()),
-        (select array_agg(id) from again where notifies & hourbell.event_failure() <> 0),
-        (select array_agg(id) from gone where notifies <> 0), (select array_agg(notifies) from gone where notifies <> 0)
-      into back, over, freed, failing, noting, notifies from judged as j;
+        array_agg(j.id) filter (where j.fate is null and j.notifies & hourbell.event_failure() <> 0)
+      into back, over, failing from judged as j;
       if failing is not null then perform hourbell.note_failures(failing); end if;
-      if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
-      if freed is not null then perform hourbell.wake_jobs(freed, p_now); end if;
+      if over is not null then
+        perform hourbell.note_ends(over);
+        perform hourbell.close_runs(over, p_now);
+      end if;
       perform hourbell.release_limits(back, false, p_now);
       perform hourbell.release_limits(over, true, p_now);
       perform hourbell.requeue(back);
@@ -114,8 +104,10 @@ language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
   ids bigint[]; statuses smallint[]; reasons text[];
-  sessions bigint[]; fences bigint[];  -- the slabs of those that ran
   come hourbell.deadlines[];
+  finishing bigint[];  -- those that should have finished by now
+  slabs tid[];  -- the slabs of those that run
+  ran bigint[];
   taken bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
@@ -129,11 +121,24 @@ begin
     select e.id from unnest(come) as c cross join lateral (
       select * from hourbell.executions as e where e.id = c.id offset 0) as e
     where hourbell.is_deadline_passed(c.kind, e, p_now)));
+  finishing := array(
+    select e.id from unnest(come) as c cross join lateral (
+      select * from hourbell.executions as e where e.id = c.id offset 0) as e
+    where c.kind % hourbell.deadline_in_ready() = hourbell.deadline_finish()
+      and hourbell.is_deadline_passed(c.kind, e, p_now));
+  if finishing <> '{}' then
+    slabs := array(
+      select ctid from hourbell.leased where ctid = any (array(
+        select l.slab from (select ctid as slab, unnest(ids) as id from hourbell.leased) as l
+        where l.id = any (finishing)))
+      order by session, fence for update skip locked);
+  end if;
   with over as materialized (
     select e.id, e.queue, e.priority, min(c.kind % hourbell.deadline_in_ready()) as kind,
       max(c.kind % hourbell.deadline_in_ready()) as last_kind, bool_or(c.kind >= hourbell.deadline_in_ready()) as again
     from unnest(come) as c cross join lateral (select * from hourbell.executions as e where e.id = c.id offset 0) as e
     where hourbell.is_deadline_passed(c.kind, e, p_now)
+      and not exists (select from hourbell.outcomes as o where o.id = e.id offset 0)
     group by e.id, e.queue, e.priority),
   from_paused as (
     delete from hourbell.paused where ctid = any (array(
@@ -143,7 +148,7 @@ begin
   running as materialized (
     select l.session, i.id, l.fence, l.claimed_at
     from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
-    where exists (select from over where last_kind = hourbell.deadline_finish())
+    where l.ctid = any (slabs)
       and i.id = any (array(select id from over where last_kind = hourbell.deadline_finish()))),
   fenced as (
     update hourbell.executions as e
@@ -151,10 +156,10 @@ begin
         history = hourbell.add_attempt(history, null, attempt + 1, l.claimed_at, p_now, l.fence, 'deadline',
           'the total deadline passed while it ran', l.session)
     from running as l
-    where e.id = l.id and e.fence < l.fence and e.id = any (array(
+    where e.id = l.id and e.id = any (array(
       select f.id from hourbell.executions as f
       where f.id = any (array(select id from running)) for no key update skip locked))
-    returning e.id, l.session, l.fence),
+    returning e.id),
   missing as materialized (
     select o.* from over as o where not o.id = any (taken || array(
       select id from from_paused union all select id from fenced))),
@@ -198,11 +203,10 @@ begin
   select array_agg(id), array_agg(case kind
       when hourbell.deadline_start() then hourbell.fate_skipped() else hourbell.fate_dead() end),
     array_agg(case kind when hourbell.deadline_start() then 'start_deadline' else 'deadline' end),
-    (select array_agg(session) from fenced), (select array_agg(fence) from fenced)
-  into ids, statuses, reasons, sessions, fences from owned;
+    (select array_agg(id) from fenced)
+  into ids, statuses, reasons, ran from owned;
   if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
-  perform hourbell.drop_slabs(l.session, array_agg(l.fence))
-  from unnest(sessions, fences) as l(session, fence) group by l.session;
+  if ran is not null then perform hourbell.shrink_slabs(slabs, ran); end if;
   taken := array(select unnest(taken) except select unnest(ids));
   if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their deadlines were changed meanwhile
   return cardinality(come);

@@ -26,8 +26,14 @@ begin
     cross join lateral jsonb_populate_record(null::hourbell.executions, d.execution) as e
     left join hourbell.jobs as j on j.id = e.job
     where e.job is null or j.status <> hourbell.job_cancelled()),
+  opened as (
+    insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
+    select job, occurrence, origin, true, id from letters where job is not null
+    on conflict do nothing
+    returning id),
+  -- Its row is still there, unless its partition has been dropped.
   made as (
-    insert into hourbell.executions
+    insert into hourbell.executions as e
       (id, job, occurrence, run_at, fence, start_by, finish_by, first_started_at, tenant, version, attempt, queue,
        priority, origin, overlap, at_most_once, spec, history, updated_at, target, key, key_limit, replayed_attempt,
        replayed_fence, notifies)
@@ -49,9 +55,22 @@ begin
           else hourbell.event_dead_letter() end), 0)
         from json_array_elements(said -> 'notifications') as n(one)
         cross join lateral json_array_elements_text(n.one -> 'on') as w(word))
-    from letters
-    on conflict do nothing
-    returning id, start_by, finish_by),
+    from letters where job is null or id in (select id from opened)
+    on conflict (id) do update
+    set run_at = excluded.run_at, fence = excluded.fence, start_by = excluded.start_by, finish_by = excluded.finish_by,
+      first_started_at = excluded.first_started_at, version = excluded.version, attempt = excluded.attempt,
+      queue = excluded.queue, priority = excluded.priority, overlap = excluded.overlap, crashes = 0,
+      at_most_once = excluded.at_most_once, history = excluded.history, target = excluded.target, key = excluded.key,
+      key_limit = excluded.key_limit, replayed_attempt = excluded.replayed_attempt,
+      replayed_fence = excluded.replayed_fence, waits_for = null, notifies = excluded.notifies
+    returning id, tenant, job, origin, start_by, finish_by),
+  undone as (delete from hourbell.outcomes where id = any (array(select id from made))),
+  counted as (
+    insert into hourbell.quota_jobs (tenant, id)
+    select tenant, id from made
+    where job is null and origin = hourbell.origin_schedule()
+      and tenant = any (array(select id from hourbell.tenants where max_jobs is not null))
+    on conflict do nothing),
   gone as (delete from hourbell.dead_letters where id = any (array(select id from made)) returning id, died_at),
   noted as (insert into hourbell.replays (id, died_at, replayed_at) select id, died_at, p_now from gone),
   timed as (
@@ -61,6 +80,9 @@ begin
     where d.at is not null)
   select array_agg(id) into replayed from made;
   if replayed is null then return '{}'; end if;
+  perform hourbell.shrink_slabs(array(  -- their last slab may still name them, if others of it run
+    select ctid from hourbell.leased as l where cardinality(l.ids) > 1 and l.ids && replayed
+    order by session, fence for update), replayed);
   perform hourbell.requeue(replayed);
   return replayed;
 end $$;

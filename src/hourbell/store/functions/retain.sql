@@ -1,50 +1,94 @@
--- Housekeeping: partitions of the ledger, and everything that expires.
+-- Housekeeping: partitions of executions and outcomes, and everything that expires.
 
--- Creates the partitions of the ledger from the day of p_now to p_days ahead. Rows of a day without a partition go to
--- `ledger_rest`; a day that already has rows there stays there.
--- Both this and the drop need an exclusive lock on the ledger, and later transactions queue behind it. So they do not
--- wait long for an open transaction: the next round is soon enough.
-create or replace function hourbell.make_partitions(p_now timestamptz, p_days int) returns int
+-- The partitions of executions, with the days of their ids, without the last; those of outcomes have the same bounds. They
+-- are read from the names, because the bounds themselves cannot be read while another transaction drops one.
+create or replace function hourbell.partitions(out name text, out first date, out after date) returns setof record
+language sql stable as $$
+  select p.days[1] || '_' || p.days[2], to_date(p.days[1], 'YYYYMMDD'), to_date(p.days[2], 'YYYYMMDD')
+  from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
+  cross join lateral (select regexp_match(c.relname, '^executions_(\d{8})_(\d{8})$') as days) as p
+  where i.inhparent = 'hourbell.executions'::regclass and p.days is not null
+$$;
+
+-- The first id of a day.
+create or replace function hourbell.first_id(p_day date) returns bigint
+language sql immutable
+return hourbell.id_base(p_day::timestamp at time zone 'UTC');
+
+-- Creates the partitions for ids of p_now and of p_days ahead, p_span days each. Executions of a time without a
+-- partition go to `executions_rest`, and a stretch that already has rows there stays there.
+-- This and the drop need an exclusive lock on both tables, and later transactions queue behind it. So they do not wait
+-- long for an open transaction: the next round is soon enough.
+create or replace function hourbell.make_partitions(p_now timestamptz, p_days int, p_span int) returns int
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
 declare
-  day date;
-  name text;
+  today constant date := (p_now at time zone 'UTC')::date;
+  day date := today;
+  next_day date;
+  days text;
   made int := 0;
 begin
-  for day in select generate_series(0, p_days) + (p_now at time zone 'UTC')::date loop
-    name := 'ledger_' || to_char(day, 'YYYYMMDD');
-    continue when to_regclass('hourbell.' || name) is not null;
-    begin
-      execute format('create table hourbell.%I partition of hourbell.ledger for values from (%L) to (%L)',
-        name, day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC');
-      made := made + 1;
-    exception
-      when check_violation or duplicate_table then null;
-      when lock_not_available then return made;
-    end;
+  while day <= today + p_days loop
+    next_day := (select max(p.after) from hourbell.partitions() as p where p.first <= day and p.after > day);
+    if next_day is null then
+      next_day := least(day + p_span, (select min(p.first) from hourbell.partitions() as p where p.first > day));
+      days := to_char(day, 'YYYYMMDD') || '_' || to_char(next_day, 'YYYYMMDD');
+      begin
+        execute format(
+          'create table hourbell.%I partition of hourbell.executions for values from (%s) to (%s) with (fillfactor = 90)',
+          'executions_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
+        execute format('create table hourbell.%I partition of hourbell.outcomes for values from (%s) to (%s)',
+          'outcomes_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
+        made := made + 1;
+      exception
+        when check_violation or duplicate_table then null;
+        when lock_not_available then return made;
+      end;
+    end if;
+    day := next_day;
   end loop;
   return made;
 end $$;
 
--- Drops whole days of the ledger that are older than p_keep, the records of which of their deaths were replayed, and
--- the sessions that only they refer to.
-create or replace function hourbell.drop_partitions(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
-returns int
+-- Drops partitions of which all ids are older than p_keep, the records of which deaths were replayed, and the sessions
+-- that only they refer to. Executions that have not ended, or not so long ago, are carried over to `executions_rest`.
+-- Both tables are locked meanwhile: if there are more than p_limit of these, the ended ones are deleted instead, and
+-- the partition waits.
+create or replace function hourbell.drop_partitions(
+  p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval, p_limit int
+) returns int
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
 declare
-  name text;
+  until constant timestamptz := date_trunc('day', p_now - p_keep, 'UTC');
+  oldest record;  -- a row of hourbell.partitions
+  kept int;
   dropped int := 0;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  for name in
-    select c.relname from pg_inherits as i join pg_class as c on c.oid = i.inhrelid
-    where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
-      and to_date(right(c.relname, 8), 'YYYYMMDD') < ((p_now - p_keep) at time zone 'UTC')::date
+  for oldest in
+    select * from hourbell.partitions() where after <= (until at time zone 'UTC')::date order by first
   loop
     begin
-      execute format('drop table hourbell.%I', name);
+      execute format(
+        'select count(*) from (
+           select from hourbell.%I as e left join hourbell.%I as o on o.id = e.id
+           where o.id is null or o.recorded_at >= $1 limit $2 + 1) as e',
+        'executions_' || oldest.name, 'outcomes_' || oldest.name) into kept using until, p_limit;
+      if kept > p_limit then
+        perform hourbell.delete_ended('executions_' || oldest.name, null, until, p_limit);
+        continue;
+      end if;
+      execute format('alter table hourbell.executions detach partition hourbell.%I', 'executions_' || oldest.name);
+      execute format('alter table hourbell.outcomes detach partition hourbell.%I', 'outcomes_' || oldest.name);
+      execute format(
+        'with kept as (
+           insert into hourbell.executions select e.* from hourbell.%1$I as e left join hourbell.%2$I as o on o.id = e.id
+           where o.id is null or o.recorded_at >= $1)
+         insert into hourbell.outcomes select * from hourbell.%2$I where recorded_at >= $1',
+        'executions_' || oldest.name, 'outcomes_' || oldest.name) using until;
+      execute format('drop table hourbell.%I, hourbell.%I', 'executions_' || oldest.name, 'outcomes_' || oldest.name);
       dropped := dropped + 1;
     exception
       when undefined_table then null;  -- another transaction dropped it first
@@ -57,6 +101,31 @@ begin
     select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day'
     order by ended_at limit 10000));
   return dropped;
+end $$;
+
+-- Deletes executions that ended before p_until, with their outcomes, out of one table of executions: those of
+-- p_tenants, null: all. At most p_limit; returns how many.
+create or replace function hourbell.delete_ended(p_table text, p_tenants int[], p_until timestamptz, p_limit int)
+returns int
+language plpgsql set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+declare ids bigint[];
+begin
+  execute format(
+    'select array_agg(id) from (
+       select e.id from unnest($1) as t(id) cross join lateral (
+         select id from hourbell.%1$I as e where e.tenant = t.id and e.job is null
+         union all select id from hourbell.%1$I as e where e.tenant = t.id and e.job is not null) as e
+       where exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
+       union all
+       select e.id from hourbell.%1$I as e
+       where $1 is null and exists (select from hourbell.outcomes as o where o.id = e.id and o.recorded_at < $2 offset 0)
+       limit $3) as e',
+    p_table) into ids using p_tenants, p_until, p_limit;
+  if ids is null then return 0; end if;
+  delete from hourbell.executions where id = any (ids);
+  delete from hourbell.outcomes where id = any (ids);
+  return cardinality(ids);
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
@@ -88,15 +157,18 @@ begin
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.progress where ctid = any (array(
     select p.ctid from hourbell.progress as p
-    where not exists (select from hourbell.executions as e where e.id = p.id and e.fence < p.fence offset 0)
-    limit p_limit for update skip locked));
+    where exists (select from hourbell.outcomes as o where o.id = p.id offset 0)
+      or not exists (select from hourbell.executions as e where e.id = p.id and e.fence < p.fence offset 0)
+    order by id limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.planned_counts where ctid = any (array(
     select ctid from hourbell.planned_counts where at < p_now order by at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.cancellations where ctid = any (array(
     select ctid from hourbell.cancellations as c
-    where not exists (select from hourbell.executions as e where e.id = c.id) limit p_limit for update skip locked));
+    where exists (select from hourbell.outcomes as o where o.id = c.id offset 0)
+      or not exists (select from hourbell.executions as e where e.id = c.id offset 0)
+    order by id limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.timetables where ctid = any (array(
     select ctid from hourbell.timetables as t
@@ -158,11 +230,10 @@ begin
 end $$;
 
 -- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit
--- entries, and ledger rows of tenants that keep less than the cell. Days that no tenant keeps any longer are dropped
--- whole by `drop_partitions`.
+-- entries, and executions of tenants that keep less than the cell. Partitions that no tenant keeps any longer are
+-- dropped whole by `drop_partitions`; `executions_rest` is never dropped, so what has ended there is deleted here.
 -- A round covers the next p_tenants tenants and deletes at most p_limit rows of each kind; the cursor stays until they
--- have no more. Ledger rows are deleted by whole days, as partitions are. `ledger_rest` has no day, so its rows are
--- deleted by their time.
+-- have no more. Executions are kept for whole days.
 create or replace function hourbell.retain(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ledger_days int, p_letter_days int, p_audit_days int,
   p_tenants int, p_limit int
@@ -173,11 +244,10 @@ declare
   n int;
   most int := 0;
   tenants int[];
-  short int[];  -- tenants that have a ledger retention of their own,
-  since date[];  -- and the first day that each keeps
-  over int[];  -- tenants that do not keep a partition any longer
+  days int;  -- that some tenants keep executions,
+  short int[];  -- and these tenants
+  until timestamptz;
   name text;
-  day date;
   left_over int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
@@ -209,45 +279,30 @@ begin
     limit p_limit));
   get diagnostics n = row_count; most := greatest(most, n);
 
-  select array_agg(t.id), array_agg(((p_now - make_interval(days => t.ledger_days)) at time zone 'UTC')::date)
-  into short, since
-  from unnest(tenants) as w(id)
-  cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
-  where t.ledger_days is not null;
   left_over := p_limit;
-  for name, day in
-    select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits as i
-    join pg_class as c on c.oid = i.inhrelid
-    where i.inhparent = 'hourbell.ledger'::regclass and c.relname ~ '^ledger_[0-9]{8}$'
-      and to_date(right(c.relname, 8), 'YYYYMMDD') < (p_now at time zone 'UTC')::date
-    order by c.relname
+  for days, short in
+    select t.ledger_days, array_agg(t.id) from unnest(tenants) as w(id)
+    cross join lateral (select * from hourbell.tenants as t where t.id = w.id offset 0) as t
+    where t.ledger_days < p_ledger_days group by t.ledger_days
   loop
-    over := array(select s.id from unnest(short, since) as s(id, since) where day < s.since);
-    continue when over = '{}';
-    begin
-      for i in 0..1 loop  -- recurring and one-time: each has its own index
-        execute format(
-          'delete from hourbell.%1$I where ctid = any (array(
-             select l.ctid from unnest($1) as w(id)
-             cross join lateral (
-               select ctid from hourbell.%1$I as l where l.tenant = w.id and %2$s
-               order by l.tenant, l.id limit $2 offset 0) as l
-             limit $2))',
-          name, case i when 0 then 'l.job <> l.id' else 'l.job = l.id' end) using over, left_over;
-        get diagnostics n = row_count; left_over := left_over - n;
-      end loop;
-    exception
-      when undefined_table then null;  -- dropped meanwhile
-    end;
+    until := date_trunc('day', p_now - make_interval(days => days), 'UTC');
+    for name in
+      select 'executions_' || p.name from hourbell.partitions() as p where p.first < (until at time zone 'UTC')::date
+      union all select 'executions_rest'
+    loop
+      begin
+        left_over := left_over - hourbell.delete_ended(name, short, until, left_over);
+      exception
+        when undefined_table then null;  -- dropped meanwhile
+      end;
+      exit when left_over <= 0;
+    end loop;
     exit when left_over <= 0;
   end loop;
   most := greatest(most, p_limit - left_over);
-
-  delete from hourbell.ledger_rest where ctid = any (array(
-    select l.ctid from hourbell.ledger_rest as l
-    left join lateral (select ledger_days from hourbell.tenants as t where t.id = l.tenant offset 0) as t on true
-    where l.recorded_at < p_now - make_interval(days => least(t.ledger_days, p_ledger_days) + 1) limit p_limit));
-  get diagnostics n = row_count; most := greatest(most, n);
+  n := hourbell.delete_ended(
+    'executions_rest', null, date_trunc('day', p_now - make_interval(days => p_ledger_days), 'UTC'), p_limit);
+  most := greatest(most, n);
 
   if most < p_limit then
     perform setval('hourbell.retention_cursor',

@@ -96,7 +96,6 @@ begin
     where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
   nameless := array(select unnest(nameless) except select unnest(p_running));
   if nameless <> '{}' then perform hourbell.release_executions(p_session, nameless, p_now); end if;
-  perform hourbell.drop_slabs(p_session, null);
 end $$;
 
 -- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.
@@ -105,14 +104,19 @@ end $$;
 create or replace function hourbell.release_executions(p_session bigint, p_ids bigint[], p_now timestamptz) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
-declare back bigint[];
+declare
+  slabs tid[];
+  back bigint[];
 begin
+  slabs := array(
+    select ctid from hourbell.leased where session = p_session and ids && p_ids order by fence for update);
   with returned as materialized (
     select id, fence from hourbell.leases where session = p_session and id = any (p_ids)),
   again as (
     update hourbell.executions as e set fence = h.fence, run_at = p_now from returned as h
-    where e.id = h.id and e.id = any (array(select id from returned)) and e.fence < h.fence returning e.id)
+    where e.id = h.id and e.id = any (array(select id from returned)) returning e.id)
   select array_agg(id) into back from again;
+  perform hourbell.shrink_slabs(slabs, back);
   perform hourbell.release_limits(back, false, p_now);
   return hourbell.requeue(back);
 end $$;

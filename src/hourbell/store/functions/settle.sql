@@ -1,6 +1,9 @@
 -- Settling: a batch of outcomes leaves `leased`, if session and fence still match. Called by workers through
 -- Dispatch.settle, and by awaiting.sql for executions that their targets have accepted. Locks the session (key share,
--- against the reaper), then the rows of the executions.
+-- against the reaper), then the slabs, in the order of their fences: of two reports of an execution, the second sees
+-- what the first has done.
+-- An execution that ends gets a row in `outcomes` and stays in its slab, which is deleted when all have left it. One
+-- that does not end (`outcomes_unfinished`) is taken out of its slab.
 -- Every outcome has an id, a fence, begun_ms (from the claim to the start of the handler) and took_ms (from there to
 -- its end). Both are by the worker's monotonic clock; begun_ms is null if it is only known that the execution has just
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
@@ -18,28 +21,33 @@ create or replace function hourbell.settle(
   p_took_ms int[], p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[],
   p_results json[], p_failures text[], out refused bigint[], out freed boolean
 )
-language plpgsql set plan = lookups_by_hash as $$
+language plpgsql set plan = lookups_by_hash
+set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   kinds smallint[] := p_kinds;
-  fences constant bigint[] := array(select distinct unnest(p_fences));
-  ending bigint[] := p_ids;
+  slabs hourbell.leased[];
+  rows tid[];  -- of `slabs`
+  unfinished constant boolean := kinds && hourbell.outcomes_unfinished();
   ended bigint[];
+  whole int[];  -- slabs of which all executions end here
   requeued bigint[];
-  jobs bigint[];
   accepted bigint[];
-  granted bigint[];
-  noting bigint[];  -- executions with notifications,
-  notifies smallint[];  -- and for which events
+  noting bigint[];  -- executions with notifications
   settled bigint[];
-  emptied tid[];  -- slabs of which all executions end here
 begin
   freed := false;
   perform from hourbell.sessions where id = p_session and token = p_token for key share;
   if not found then refused := p_ids; return; end if;
+  select array_agg(l.slab), array_agg(l.row) into slabs, rows
+  from (select distinct unnest(p_fences) as fence order by fence) as f
+  cross join lateral (
+    select l as slab, l.ctid as row from hourbell.leased as l where l.session = p_session and l.fence = f.fence
+    for update) as l;
+  if slabs is null then refused := p_ids; return; end if;
 
   -- An execution whose cancellation is requested and that has not ended by itself ends now.
-  if kinds && hourbell.outcomes_unfinished() and exists (select from hourbell.cancellations) then
+  if unfinished and exists (select from hourbell.cancellations) then
     kinds := array(
       select case when kind = any (hourbell.outcomes_unfinished()) and exists (
           select from hourbell.cancellations as c where c.id = p_ids[at] offset 0)
@@ -47,24 +55,19 @@ begin
       from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
   end if;
 
-  -- Tables are accessed by arrays of keys, and only the rows found are joined: the plan cannot become a scan.
-  -- The row of an execution decides between two reports of it: the first one deletes it, or raises its fence.
   if kinds && hourbell.outcomes_returned() then
-    with outcomes as (
+    with reported as (
       select o.*, x.kind, x.delay, x.reason, x.error
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
       where x.kind = any (hourbell.outcomes_returned())),
-    members as materialized (  -- before anything is joined: otherwise each outcome may be compared with its whole slab
-      select l.fence, l.claimed_at, i.id from unnest(fences) as f(fence)
-      cross join lateral (select * from hourbell.leased as l
-        where l.session = p_session and l.fence = f.fence offset 0) as l
-      cross join lateral unnest(l.ids) as i(id)),
+    members as materialized (select * from hourbell.members(slabs)),
     taken as materialized (
       select o.*, o.kind = hourbell.outcome_retry() as failed,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),
+      from members as h join reported as o on o.id = h.id and o.fence = h.fence
+      where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),
     again as (
       update hourbell.executions as e
       set fence = t.fence,
@@ -79,7 +82,7 @@ begin
               e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null)
             else e.history end
       from taken as t
-      where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
+      where e.id = t.id and e.id = any (array(select id from taken))
       returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes)
     select array_agg(id), array_agg(id) filter (where notes) into requeued, noting from again;
     perform hourbell.requeue(requeued);
@@ -87,97 +90,115 @@ begin
   end if;
   if hourbell.outcome_accepted() = any (kinds) then
     accepted := hourbell.move_to_awaiting(
-      p_session, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
-  end if;
-  if kinds && hourbell.outcomes_unfinished() then
-    ending := array(
-      select o.id from unnest(p_ids) with ordinality as o(id, pos)
-      left join unnest(p_others, kinds) as x(pos, kind) on x.pos = o.pos
-      where coalesce(x.kind, hourbell.outcome_succeeded()) = any (hourbell.outcomes_ended()));
+      slabs, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
 
-  if cardinality(ending) > 0 then
-    with outcomes as (
-      select o.*, coalesce(x.kind, hourbell.outcome_succeeded()) as kind,
-        case x.kind when hourbell.outcome_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
-        x.failure
-      from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
-      left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
-        as x(pos, kind, reason, error, result, failure)
-        on x.pos = o.pos),
-    members as materialized (
-      select l.fence, l.claimed_at, l.slab, cardinality(l.ids) as size, i.id, i.version from unnest(fences) as f(fence)
-      cross join lateral (
-        select *, ctid as slab from hourbell.leased as l
-        where l.session = p_session and l.fence = f.fence offset 0) as l
-      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
-    taken as materialized (
-      select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence
-      where o.kind = any (hourbell.outcomes_ended())),
-    gone as (
-      delete from hourbell.executions as e using taken as t
-      where e.id = t.id and e.id = any (array(select id from taken)) and e.fence < t.fence
-      returning e.id, e.job, e.occurrence, e.tenant, e.attempt, e.origin, e.first_started_at, e.queue, e.priority,
-        e.spec, e.history, e.overlap, e.notifies, coalesce(t.ran_version, e.version) as ran_version,
-        t.fence, t.kind, t.reason, t.error, t.result, t.failure, t.started_at, t.finished_at, t.slab, t.size,
-        case when t.kind = any (hourbell.outcomes_dead()) then hourbell.dead_letter_of(
-          e, p_session, t.fence, t.started_at, t.finished_at, coalesce(t.failure, t.reason), t.error, null)
-        end as letter),
-    letters as (
-      insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
-      select id, job, tenant, p_now, reason, error, letter from gone where kind = any (hourbell.outcomes_dead())),
-    abandoned as (
-      insert into hourbell.abandoned_jobs (job, version)
-      select job, ran_version from gone where kind = hourbell.outcome_gone() and job is not null),
-    recorded as (
-      insert into hourbell.ledger
-        (id, job, fence, scheduled_for, started_at, finished_at, recorded_at, tenant, version, attempt, lateness_ms,
-         session, queue, priority, origin, status, reason, error, result, spec, history, failure_kind)
-      select id, coalesce(job, id), fence, occurrence, started_at, finished_at, p_now, tenant, ran_version, attempt + 1,
-        hourbell.lateness_ms(origin, id, occurrence, coalesce(first_started_at, started_at)), p_session, queue,
-        priority, origin, case kind
-          when hourbell.outcome_succeeded() then hourbell.fate_succeeded()
-          when hourbell.outcome_cancelled() then hourbell.fate_cancelled()
-          else hourbell.fate_dead() end,
-        reason, error, result, spec, history, case when kind = any (hourbell.outcomes_dead()) then failure end
-      from gone)
-    select array_agg(id), array_agg(id) filter (where kind = hourbell.outcome_cancelled()),
-      array_agg(job) filter (where overlap <> hourbell.overlap_allow()),
-      array_agg(id) filter (where gone.notifies <> 0), array_agg(gone.notifies) filter (where gone.notifies <> 0),
-      array(select slab from gone group by slab, size having count(*) = size)
-    into ended, granted, jobs, noting, notifies, emptied from gone;
-    if noting is not null then perform hourbell.note_ends(noting, notifies, p_now); end if;
-    if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;
-    if granted is not null then delete from hourbell.cancellations where id = any (granted); end if;
-  end if;
+  -- Only a repeated report names executions that have ended already, so this is found out when it fails.
+  for try in 1 .. 2 loop
+    begin
+      with reported as (
+        select o.*, coalesce(x.kind, hourbell.outcome_succeeded()) as kind,
+          case x.kind when hourbell.outcome_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
+          x.failure
+        from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
+        left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
+          as x(pos, kind, reason, error, result, failure)
+          on x.pos = o.pos),
+      -- Before anything is joined: otherwise each outcome may be compared with its whole slab.
+      members as materialized (select * from hourbell.members(slabs)),
+      taken as materialized (
+        select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version, h.slab, h.size,
+          hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
+          hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
+        from members as h join reported as o on o.id = h.id and o.fence = h.fence
+        where o.kind = any (hourbell.outcomes_ended())
+          and (try = 1 or not exists (select from hourbell.outcomes as e where e.id = o.id offset 0))),
+      recorded as (
+        insert into hourbell.outcomes
+          (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error, result,
+           failure_kind)
+        select id, fence, started_at, finished_at, p_now, p_session, version, case kind
+            when hourbell.outcome_succeeded() then hourbell.fate_succeeded()
+            when hourbell.outcome_cancelled() then hourbell.fate_cancelled()
+            else hourbell.fate_dead() end,
+          reason, error, result, case when kind = any (hourbell.outcomes_dead()) then failure end
+        from taken)
+      select array_agg(id), array(select slab from taken group by slab, size having count(*) = size)
+      into ended, whole from taken;
+      exit;
+    exception when unique_violation then null;
+    end;
+  end loop;
 
-  settled := ended || requeued || accepted;
-  -- In a statement of its own, which sees what the gate has counted until the executions were ours (`recount_running`).
-  if exists (
-      select from unnest(fences) as f(fence) cross join lateral (
-        select from hourbell.leased as l where l.session = p_session and l.fence = f.fence
-          and l.limited offset 0) as l) then
+  if ended is not null then
+    if kinds && hourbell.outcomes_dead() then
+      perform hourbell.bury(
+        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
+              where kind = any (hourbell.outcomes_dead()) and p_ids[at] = any (ended)),
+        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.outcome_gone()));
+    end if;
+    if hourbell.outcome_cancelled() = any (kinds) then
+      delete from hourbell.cancellations where id = any (array(
+        select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.outcome_cancelled()));
+    end if;
+    if exists (select from unnest(slabs) as s where s.notifies) then perform hourbell.note_ends(ended); end if;
+    if exists (select from unnest(slabs) as s where s.versions is not null) then
+      freed := hourbell.close_runs(ended, p_now);
+    end if;
+  end if;
+  if exists (select from unnest(slabs) as s where s.limited) then
     perform hourbell.release_limits(requeued, false, p_now);
     perform hourbell.release_limits(ended, true, p_now);
     freed := true;
   end if;
-  delete from hourbell.leased where ctid = any (emptied);
-  perform hourbell.drop_slabs(p_session, fences);
+
+  settled := ended || requeued || accepted;
+  delete from hourbell.leased where ctid = any (array(select rows[slab] from unnest(whole) as w(slab)));
+  perform hourbell.shrink_slabs(rows, requeued || accepted);
   refused := case when cardinality(settled) = cardinality(p_ids) then '{}'
     else array(select unnest(p_ids) except select unnest(settled)) end;
 end $$;
 
+-- The executions of slabs, with the position of the slab in the array and its size.
+create or replace function hourbell.members(
+  p_slabs hourbell.leased[], out id bigint, out version int, out fence bigint, out claimed_at timestamptz, out slab int,
+  out size int
+) returns setof record
+language sql immutable as $$
+  select i.id, i.version, s.fence, s.claimed_at, s.pos::int, cardinality(s.ids)
+  from unnest(p_slabs) with ordinality
+    as s(session, fence, claimed_at, claim, alone, limited, notifies, ids, versions, pos)
+  cross join lateral unnest(s.ids, s.versions) as i(id, version)
+$$;
+
+-- Writes the dead letters of executions whose outcome has just been recorded. The jobs of those in p_gone are to be
+-- paused: their target has answered that it is gone.
+create or replace function hourbell.bury(p_ids bigint[], p_gone bigint[]) returns void
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+begin
+  with dead as materialized (
+    select e, e.id, e.job, e.tenant, o.recorded_at, o.fence, o.session, o.started_at, o.finished_at, o.reason, o.error,
+      coalesce(o.failure_kind, o.reason) as failure, coalesce(o.version, e.version) as version
+    from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id
+    where e.id = any (p_ids) and o.id = any (p_ids)),
+  abandoned as (
+    insert into hourbell.abandoned_jobs (job, version)
+    select job, version from dead where id = any (p_gone) and job is not null)
+  insert into hourbell.dead_letters (id, job, tenant, died_at, reason, error, execution)
+  select id, job, tenant, recorded_at, reason, error,
+    hourbell.dead_letter_of(e, session, fence, started_at, finished_at, failure, error, null)
+  from dead;
+end $$;
+
 -- Executions that their targets have accepted move to a session that never ends and serves no queue
--- (`awaiting_session`): no worker has to hold them any more, and all else about them stays. Returns their ids.
--- Arguments as in `settle`.
+-- (`awaiting_session`): no worker has to hold them any more, and all else about them stays. Returns their ids; the
+-- caller takes them out of their slabs. Arguments as in `settle`.
 create or replace function hourbell.move_to_awaiting(
-  p_session bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[],
+  p_slabs hourbell.leased[], p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[], p_others int[],
   p_kinds smallint[], p_delays float8[], p_results json[]
 ) returns bigint[]
-language plpgsql as $$
+language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare accepted bigint[];
 begin
@@ -185,43 +206,23 @@ begin
   values (hourbell.awaiting_session(), hourbell.awaiting_token(), 'awaiting', '{}', 0, '-infinity', '-infinity',
     'infinity')
   on conflict do nothing;
-  -- Their rows are locked first, so that what the gate counts of them is seen (`recount_running`).
-  perform from hourbell.executions where id = any (p_ids) for no key update;
-  -- And their slabs, which are rewritten: another report may have just rewritten one, and the next statement sees that.
-  perform from hourbell.leased where session = p_session and fence = any (p_fences) order by fence for update;
-  with outcomes as materialized (
-    select o.*, x.delay, x.result
+  with reported as (
+    select o.id, o.fence, o.begun_ms, x.delay, x.result
     from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
     join unnest(p_others, p_kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
     where x.kind = hourbell.outcome_accepted()),
-  living as materialized (
-    select e.id, e.fence from hourbell.executions as e where e.id = any (array(select id from outcomes))),
-  members as materialized (
-    select l.slab, l.fence, l.claimed_at, l.claim, l.alone, l.limited, i.id, i.version
-    from (select distinct fence from outcomes) as f cross join lateral (
-      select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
-    cross join lateral unnest(l.ids, l.versions) as i(id, version)),
+  members as materialized (select * from hourbell.members(p_slabs)),
   moving as materialized (
-    select o.*, h.slab, h.claimed_at, h.claim, h.alone, h.limited, h.version
-    from members as h join outcomes as o on o.id = h.id and o.fence = h.fence
-    join living as e on e.id = o.id and e.fence < o.fence),
+    select o.*, s.claimed_at, s.claim, s.alone, s.limited, s.notifies, h.version
+    from members as h join reported as o on o.id = h.id and o.fence = h.fence
+    join unnest(p_slabs) with ordinality
+      as s(session, fence, claimed_at, claim, alone, limited, notifies, ids, versions, pos) on s.pos = h.slab
+    where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),
   moved as (
-    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, ids, versions)
-    select hourbell.awaiting_session(), fence, claimed_at, claim, alone, limited, array[id],
+    insert into hourbell.leased (session, fence, claimed_at, claim, alone, limited, notifies, ids, versions)
+    select hourbell.awaiting_session(), fence, claimed_at, claim, alone, limited, notifies, array[id],
       case when version is not null then array[version] end
     from moving),
-  emptied as (
-    delete from hourbell.leased as l where l.ctid = any (array(select slab from moving))
-      and l.ids <@ array(select id from moving)),
-  left_behind as (
-    update hourbell.leased as l
-    set ids = array(
-          select i.id from unnest(l.ids) with ordinality as i(id, pos)
-          where not i.id = any (array(select id from moving)) order by pos),
-        versions = case when l.versions is not null then array(
-          select i.version from unnest(l.ids, l.versions) with ordinality as i(id, version, pos)
-          where not i.id = any (array(select id from moving)) order by pos) end
-    where l.ctid = any (array(select slab from moving)) and not l.ids <@ array(select id from moving)),
   noted as (
     insert into hourbell.awaiting (id, fence, until, begun_ms, token)
     select id, fence, p_now + make_interval(secs => delay), begun_ms, decode(result #>> '{}', 'hex') from moving)
@@ -229,22 +230,34 @@ begin
   return accepted;
 end $$;
 
--- Deletes the slabs of a session that nothing is left of; p_fences: only these, null: all. What is left is looked for
--- from the end of a slab: a worker mostly ends what it was given first. Two reports of the same moment may each miss
--- what the other took out: such a slab is deleted by the next heartbeat.
-create or replace function hourbell.drop_slabs(p_session bigint, p_fences bigint[]) returns void
-language plpgsql as $$
+-- Takes executions that have left without an outcome (p_left) out of slabs that the caller has locked, and deletes the
+-- slabs of which nothing is left. Those that have ended are left in a slab until then: a slab of which one is reported
+-- at a time would be rewritten a hundred times. What is left is looked for from the end of a slab: a worker mostly ends
+-- what it was given first.
+create or replace function hourbell.shrink_slabs(p_rows tid[], p_left bigint[]) returns void
+language plpgsql set plan = lookups_one_by_one
+set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
+  if p_left <> '{}' then
+    with changed as materialized (
+      select l.ctid as row, k.ids, k.versions
+      from hourbell.leased as l cross join lateral (
+        select array_agg(i.id order by i.pos) as ids, array_agg(i.version order by i.pos) as versions
+        from unnest(l.ids, l.versions) with ordinality as i(id, version, pos)
+        where not i.id = any (p_left)
+          and not exists (select from hourbell.outcomes as o where o.id = i.id offset 0)) as k
+      where l.ctid = any (p_rows) and l.ids && p_left),
+    emptied as (delete from hourbell.leased where ctid = any (array(select row from changed where ids is null)))
+    update hourbell.leased as l
+    set ids = c.ids, versions = case when l.versions is not null then c.versions end
+    from changed as c where l.ctid = c.row and l.ctid = any (p_rows) and c.ids is not null;
+  end if;
   delete from hourbell.leased where ctid = any (array(
-    select l.slab
-    from unnest(coalesce(
-      p_fences, array(select distinct fence from hourbell.leased where session = p_session))) as f(fence)
-    cross join lateral (
-      select *, ctid as slab from hourbell.leased as l where l.session = p_session and l.fence = f.fence offset 0) as l
-    where not exists (
-      select from generate_series(cardinality(l.ids), 1, -1) as k cross join lateral (
-        select from hourbell.executions as e where e.id = l.ids[k] and e.fence < l.fence offset 0) as e offset 0)));
+    select l.ctid from hourbell.leased as l
+    where l.ctid = any (p_rows) and not exists (
+      select from generate_series(cardinality(l.ids), 1, -1) as k
+      where not exists (select from hourbell.outcomes as o where o.id = l.ids[k] offset 0) offset 0)));
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
@@ -264,13 +277,10 @@ begin
     select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
     left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true
     left join lateral (
-      select fence, session, status, reason, history from hourbell.ledger where id = o.id and job <> id
-      union all
-      select fence, session, status, reason, history from hourbell.ledger where id = any (array[o.id]) and job = id
-      limit 1) as l on true
+      select fence, session, status, reason from hourbell.outcomes as l where l.id = o.id offset 0) as l on true
     cross join lateral (
       select count(*) > 0 as ended, coalesce(bool_or((h ->> 'session')::bigint = p_session), false) as failed
-      from jsonb_array_elements(coalesce(e.history, l.history, '[]')) as h
+      from jsonb_array_elements(coalesce(e.history, '[]')) as h
       where (h ->> 'fence')::bigint = o.fence) as h
     where case o.kind
       when hourbell.outcome_succeeded() then

@@ -10,8 +10,7 @@ from hourbell.awaiting as a
 left join hourbell.executions as e on e.id = a.id
 left join lateral (
   select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence
-    and l.ids = array[a.id] offset 0) as l
-  on e.fence < a.fence  -- otherwise it has ended
+    and l.ids = array[a.id] offset 0) as l on true
 left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
 
@@ -25,8 +24,7 @@ from (
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (
   select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence
-    and l.ids = array[a.id] offset 0) as l
-  on e.fence < a.fence
+    and l.ids = array[a.id] offset 0) as l on true
 left join lateral (select * from hourbell.jobs as j where j.id = e.job offset 0) as j on true
 
 -- name: note_outcome

@@ -3,17 +3,22 @@
 -- name: insert_run
 -- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin; $9 the job
 -- document that they use instead of the current one, or null. A live occurrence is skipped.
-with job as (select * from hourbell.jobs where id = $1),
+with wanted as materialized (
+  select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303) as id, at
+  from unnest($4::timestamptz[]) as at),
+opened as (
+  insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
+  select $1, at, $3, $7 <> hourbell.overlap_allow(), id from wanted
+  on conflict (job, occurrence, origin)
+    where origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do nothing
+  returning id, occurrence),
 made as (
-  insert into hourbell.executions as e
+  insert into hourbell.executions
     (id, job, occurrence, run_at, start_by, finish_by, tenant, version, queue, priority, origin, overlap, at_most_once,
      target, key, key_limit, spec, notifies)
-  select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303), j.id, at, $2,
-    $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant, j.version, j.queue, j.priority, $3, $7,
-    $8, j.target, j.key, j.key_limit, $9, $10
-  from job as j cross join unnest($4::timestamptz[]) as at
-  on conflict (job, occurrence, origin)
-    where job is not null and origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do nothing
+  select o.id, j.id, o.occurrence, $2, $2 + make_interval(secs => $5), $2 + make_interval(secs => $6), j.tenant,
+    j.version, j.queue, j.priority, $3, $7, $8, j.target, j.key, j.key_limit, $9, $10
+  from opened as o cross join (select * from hourbell.jobs where id = $1) as j
   returning *),
 timed as (
   insert into hourbell.deadlines (at, id, kind)
@@ -33,62 +38,49 @@ select * from hourbell.run_one_time($1, $2, $3, $4, $5)
 -- name: cancel_execution
 select * from hourbell.cancel_execution($1, $2, $3, $4, $5)
 
--- name: live
--- A live execution, with its location at $2. (`offset 0`: keeps it an index lookup, whatever the
--- planner's estimates.)
-select e.*, w.*, s.*,
-  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at))
+-- An execution as `execution` shows it: with how it ended (null: it has not), its location if it has
+-- not ended, and names.
+
+-- name: execution
+-- With its location at $2. (`offset 0`: keeps it an index lookup, whatever the planner's estimates.)
+select e.*, w.*, o.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, o.started_at, w.claimed_at))
     as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
   exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
 from hourbell.executions as e
+left join lateral hourbell.end_of(e.id) as o on true
 cross join hourbell.slab_index($1, true) as i
-cross join lateral hourbell.location_of(e, i.ids, i.slabs, true, $2) as w
-cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
+left join lateral hourbell.location_of(e, i.ids, i.slabs, o.recorded_at is null, $2) as w on true
+cross join lateral hourbell.display_columns(
+  e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(o.end_session, w.session)) as s
 where e.id = $1
 
--- name: recorded
--- An ended execution, of a recurring or a one-time job.
-select l.*, s.*
-from (
-  select * from hourbell.ledger where id = $1 and job <> id
-  union all
-  -- with `=` the planner would lose the fact that job and id are equal, and the index for that
-  select * from hourbell.ledger where id = any (array[$1::bigint]) and job = id) as l
-cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
-order by l.recorded_at desc limit 1
-
--- name: live_of_job
--- The live executions of a job, newest first, before ($2, $3); without those planned ahead of $5,
--- now, which a change of the job would still withdraw.
-select e.*, w.*, s.*,
-  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, w.claimed_at))
+-- name: list_of_job
+-- The runs of a recurring job, newest first, before ($2, $3), at most $4; without those planned ahead
+-- of $5, now, which a change of the job would still withdraw.
+select e.*, w.*, o.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, o.started_at, w.claimed_at))
     as lateness_ms
 from (
-  select e, e.* from hourbell.live_executions($1) as e
-  where (e.occurrence, e.id) < ($2, $3) and e.occurrence <= $5
+  select e, e.* from hourbell.executions as e
+  where e.job = $1 and e.occurrence <= $2 and (e.occurrence, e.id) < ($2, $3)
+    and (e.occurrence <= $5 or exists (select from hourbell.outcomes as o where o.id = e.id offset 0))
   order by e.occurrence desc, e.id desc limit $4) as e
+left join lateral hourbell.end_of(e.id) as o on true
 cross join hourbell.slab_index(null, true) as i
-cross join lateral hourbell.location_of(e.e, i.ids, i.slabs, true, $5) as w
-cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, w.session) as s
+left join lateral hourbell.location_of(e.e, i.ids, i.slabs, o.recorded_at is null, $5) as w on true
+cross join lateral hourbell.display_columns(
+  e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(o.end_session, w.session)) as s
 order by e.occurrence desc, e.id desc
 
 -- name: oldest_live
 -- The oldest live execution of a job, without those planned ahead of $2, now.
 select id from hourbell.live_executions($1) where occurrence <= $2 order by occurrence, id limit 1
 
--- name: recorded_of_job
--- The latest ended runs of a recurring job, newest first, before ($2, $3). A replayed execution has
--- not ended with its earlier entry.
-select l.*, s.* from hourbell.ledger as l
-cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
-where l.job = $1 and l.job <> l.id and l.scheduled_for <= $2 and (l.scheduled_for, l.id) < ($2, $3)
-  and not hourbell.was_replayed(l.id, l.status, l.recorded_at)
-order by l.scheduled_for desc, l.id desc limit $4
-
 -- name: job_spec
--- The job document that a live execution uses; null: its job is unknown.
+-- The job document that an execution uses; null: its job is unknown.
 select hourbell.job_spec(job, spec) from hourbell.executions where id = $1
 
 -- name: queue_served
@@ -98,53 +90,88 @@ select exists (
 
 -- Lists across jobs, by id, newest first, before $1 and not before $4: the first $2 rows that are
 -- `wanted`, among the $3 newest, and the last of these if the walk ends there
--- (engine/views/pages.py). $5 the tenant, $6 the statuses, $7 the queue, $8 a label of the job as
--- `name:value`; each may be null. Cheap conditions come first.
+-- (engine/views/pages.py). $5 the tenant, $6 the statuses of those that have not ended, $7 the queue,
+-- $8 a label of the job as `name:value`, $9 the codes of those that have ended, $10 now, $11 the
+-- reason; each of $5 to $9 and $11 may be null. $12: whether any that has not ended is asked for.
+-- Executions that are only planned ahead are left out. Cheap conditions come first.
 
--- name: list_live
--- $9: recurring jobs only; $10 now: executions only planned ahead are left out.
+-- name: list_all
 select e.*, s.*,
-  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.started_at, e.claimed_at))
     as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.id desc) as pos,
-    e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
+    e.fits and (e.recorded_at is not null or $6::text[] is null or w.status = any ($6)) as wanted
   from (
-    select e, e.*, ($5::int is null or e.tenant = $5) and not ($9 and e.job is null)
-      and (e.job is null or e.occurrence <= $10 or e.attempt > 0) and ($7::smallint is null or e.queue = $7)
-      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8)) as fits
-    from hourbell.executions as e where id < $1 and id >= $4 order by id desc limit $3) as e
-  cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
-  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits, $10) as w on true) as e
-cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
+    select e.*, o.*, ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
+      and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+        else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
+    from (
+      select e, e.* from hourbell.executions as e where $5::int is null and id < $1 and id >= $4
+      order by id desc limit $3) as e
+    left join lateral hourbell.end_of(e.id) as o on true) as e
+  cross join hourbell.slab_index(null, $12 and coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.recorded_at is null, $10) as w on true) as e
+cross join lateral hourbell.display_columns(
+  e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(e.end_session, e.session)) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
--- name: list_live_one_time
--- One-time jobs of a tenant, as a range condition: only their index is ordered by (tenant, id). $9
--- now.
+-- name: list_one_time
+-- One-time jobs of a tenant, as a range condition: only their index is ordered by (tenant, id).
 select e.*, s.*,
-  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.started_at, e.claimed_at))
     as lateness_ms
 from (
   select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos,
-    e.fits and ($6::text[] is null or w.status = any ($6)) as wanted
+    e.fits and (e.recorded_at is not null or $6::text[] is null or w.status = any ($6)) as wanted
   from (
-    select e, e.*, ($7::smallint is null or e.queue = $7)
-      and ($8::text is null or hourbell.is_wanted(e.spec, null, $8)) as fits
-    from hourbell.executions as e
-    where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4)
-    order by tenant desc, id desc limit $3) as e
-  cross join hourbell.slab_index(null, coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
-  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits, $9) as w on true) as e
-cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
+    select e.*, o.*, ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
+      and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+        else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
+    from (
+      select e, e.* from hourbell.executions as e
+      where job is null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4)
+      order by tenant desc, id desc limit $3) as e
+    left join lateral hourbell.end_of(e.id) as o on true) as e
+  cross join hourbell.slab_index(null, $12 and coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.recorded_at is null, $10) as w on true) as e
+cross join lateral hourbell.display_columns(
+  e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(e.end_session, e.session)) as s
+where e.wanted or e.pos = $3
+order by e.tenant desc, e.id desc limit $2
+
+-- name: list_recurring
+-- Runs of recurring jobs of a tenant.
+select e.*, s.*,
+  hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.started_at, e.claimed_at))
+    as lateness_ms
+from (
+  select e.*, w.*, row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.fits and (e.recorded_at is not null or $6::text[] is null or w.status = any ($6)) as wanted
+  from (
+    select e.*, o.*, ($7::smallint is null or e.queue = $7)
+      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
+      and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+        else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
+    from (
+      select e, e.* from hourbell.executions as e
+      where job is not null and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4)
+      order by tenant desc, id desc limit $3) as e
+    left join lateral hourbell.end_of(e.id) as o on true) as e
+  cross join hourbell.slab_index(null, $12 and coalesce($6::text[] && '{RUNNING,AWAITING,QUEUED}', true)) as i
+  left join lateral hourbell.location_of(e.e, i.ids, i.slabs, e.fits and e.recorded_at is null, $10) as w on true) as e
+cross join lateral hourbell.display_columns(
+  e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(e.end_session, e.session)) as s
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
 
 -- name: list_running
 -- Running executions, and those accepted by their target, are found by their leases: they are few
 -- among many that wait. All of these are sorted by id before any is looked up.
-select e.*, s.*,
+select e.*, s.*, null::timestamptz as recorded_at,
   hourbell.lateness_ms(e.origin, e.id, e.occurrence, coalesce(e.first_started_at, e.claimed_at))
     as lateness_ms
 from (
@@ -162,45 +189,10 @@ from (
       where i.id < $1 and i.id >= $4
         and case l.session when hourbell.awaiting_session() then 'AWAITING' else 'RUNNING' end = any ($6::text[])
       order by i.id desc offset 0) as l
-    cross join lateral (select e from hourbell.executions as e where e.id = l.id and e.fence < l.fence offset 0) as e
+    cross join lateral (
+      select e from hourbell.executions as e where e.id = l.id
+        and not exists (select from hourbell.outcomes as o where o.id = e.id offset 0) offset 0) as e
     limit $3) as e) as e
 cross join lateral hourbell.display_columns(e.id, e.job, e.tenant, e.queue, e.spec, e.history, e.session) as s
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
-
--- name: list_recorded
--- $6 are ledger codes, $9 is the reason or null. Recurring and one-time rows have an index each.
-select l.*, s.*
-from (
-  select l.*, row_number() over (order by l.id desc) as pos,
-    ($5::int is null or l.tenant = $5) and ($6::smallint[] is null or l.status = any ($6))
-      and ($7::smallint is null or l.queue = $7) and ($9::text is null or l.reason = $9)
-      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(l.job, l.spec), null, $8))
-      and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
-  from (
-    (select * from hourbell.ledger where job <> id and id < $1 and id >= $4 order by id desc limit $3)
-    union all
-    (select * from hourbell.ledger where job = id and id < $1 and id >= $4 order by id desc limit $3)
-    order by id desc limit $3) as l) as l
-cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
-where l.wanted or l.pos = $3
-order by l.id desc limit $2
-
--- name: list_recorded_of_tenant
-select l.*, s.*
-from (
-  select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
-    ($6::smallint[] is null or l.status = any ($6))
-      and ($7::smallint is null or l.queue = $7) and ($9::text is null or l.reason = $9)
-      and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(l.job, l.spec), null, $8))
-      and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
-  from (
-    (select * from hourbell.ledger
-     where job <> id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
-    union all
-    (select * from hourbell.ledger
-     where job = id and (tenant, id) < ($5, $1) and (tenant, id) >= ($5, $4) order by tenant desc, id desc limit $3)
-    order by tenant desc, id desc limit $3) as l) as l
-cross join lateral hourbell.display_columns(l.id, l.job, l.tenant, l.queue, l.spec, l.history, l.session) as s
-where l.wanted or l.pos = $3
-order by l.tenant desc, l.id desc limit $2

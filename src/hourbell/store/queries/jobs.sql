@@ -85,21 +85,15 @@ where j.id = $1 for no key update of j
 -- name: recurring
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
 
--- name: one_time_live
--- A live one-time job; `paused` if it is. (`offset 0`: look up by id only. The index of
--- one-time jobs begins with the tenant, and the planner may walk all of it.)
-select e.id, e.run_at, e.version, e.spec, e.updated_at,
+-- name: one_time
+-- A one-time job; recorded_at: if it has ended. (`offset 0`: look up by id only. The index of one-time
+-- jobs begins with the tenant, and the planner may walk all of it.)
+select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, o.recorded_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
-  exists (select from hourbell.paused as h where h.id = e.id) as paused
+  hourbell.one_time_status(exists (select from hourbell.paused as h where h.id = e.id), o.fate) as status
 from (select * from hourbell.executions where id = $1 offset 0) as e
+left join lateral hourbell.end_of(e.id) as o on true
 where e.job is null
-
--- name: one_time_ended
-select l.id, l.version, l.spec, l.status, l.recorded_at,
-  (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
-from hourbell.ledger as l
-where l.id = any (array[$1::bigint]) and l.job = l.id  -- with `=` the planner would lose that job and id are equal
-order by l.recorded_at desc limit 1
 
 -- name: insert_due
 -- Puts an execution back into `due`, by the values of its row.
@@ -133,57 +127,39 @@ from (
 where j.wanted or j.pos = $3
 order by j.down limit $2
 
--- name: list_one_time_live
--- $4: whether they are paused.
+-- name: list_one_time
+-- $4: the statuses, as in `jobs.status`.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.paused, row_number() over (order by e.id desc) as pos,
-    e.job is null and e.origin = 0 and ($4::boolean is null or h.paused = $4) and ($5::smallint is null or e.queue = $5)
-      and hourbell.is_wanted(e.spec, $6, $7) as wanted
-  from (select * from hourbell.executions where id < $1 order by id desc limit $3) as e
-  cross join lateral (select exists (select from hourbell.paused as h where h.id = e.id offset 0) as paused) as h) as e
+  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
+    o.recorded_at, row_number() over (order by e.id desc) as pos,
+    e.job is null and e.origin = hourbell.origin_schedule() and h.status = any ($4)
+      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  from (
+    select * from hourbell.executions where id < $1 order by id desc limit $3) as e
+  left join lateral hourbell.end_of(e.id) as o on true
+  cross join lateral (select hourbell.one_time_status(
+    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
--- name: list_one_time_live_of_tenant
+-- name: list_one_time_of_tenant
 -- For the tenant $8, as a range condition: only the index of one-time jobs begins with (tenant, id)
--- in order. $4: whether they are paused.
+-- in order.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
-  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, h.paused, row_number() over (order by e.tenant desc, e.id desc) as pos,
-    e.origin = 0 and ($4::boolean is null or h.paused = $4) and ($5::smallint is null or e.queue = $5)
-      and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
+    o.recorded_at, row_number() over (order by e.tenant desc, e.id desc) as pos,
+    e.job is null and e.origin = hourbell.origin_schedule() and h.status = any ($4)
+      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
   from (
     select * from hourbell.executions
     where job is null and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as e
-  cross join lateral (select exists (select from hourbell.paused as h where h.id = e.id offset 0) as paused) as h) as e
+  left join lateral hourbell.end_of(e.id) as o on true
+  cross join lateral (select hourbell.one_time_status(
+    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
-
--- name: list_one_time_ended
--- $4: whether they ended by themselves. A replayed job has not ended with its earlier entry.
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
-from (
-  select l.*, row_number() over (order by l.id desc) as pos,
-    l.origin = 0 and $4::boolean = (l.status in (0, 1, 4)) and ($5::smallint is null or l.queue = $5)
-      and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
-  from (
-    select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
-    where job = id and id < $1 order by id desc limit $3) as l) as l
-where l.wanted or l.pos = $3
-order by l.id desc limit $2
-
--- name: list_one_time_ended_of_tenant
-select l.*, (select name from hourbell.tenants as t where t.id = l.tenant) as tenant_name
-from (
-  select l.*, row_number() over (order by l.tenant desc, l.id desc) as pos,
-    l.origin = 0 and $4::boolean = (l.status in (0, 1, 4)) and ($5::smallint is null or l.queue = $5)
-      and hourbell.is_wanted(l.spec, $6, $7) and not hourbell.was_replayed(l.id, l.status, l.recorded_at) as wanted
-  from (
-    select id, tenant, queue, version, spec, status, recorded_at, origin from hourbell.ledger
-    where job = id and (tenant, id) < ($8, $1) and tenant >= $8 order by tenant desc, id desc limit $3) as l) as l
-where l.wanted or l.pos = $3
-order by l.tenant desc, l.id desc limit $2
 
 -- name: queue_by_name
 select id from hourbell.queues where name = $1

@@ -4,7 +4,11 @@
 -- Quota and retention take effect at once; the weight through the gate, which rescales the tags
 -- already assigned.
 with settings as (
-  update hourbell.tenants set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6 where id = $1)
+  update hourbell.tenants
+  set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6,
+    quota_set_in = case when $3::int is not null then
+      case when max_jobs is null then pg_current_xact_id() else quota_set_in end end
+  where id = $1)
 insert into hourbell.weight_changes (tenant, weight) values ($1, $2)
 
 -- name: lock

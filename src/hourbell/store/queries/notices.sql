@@ -17,11 +17,11 @@ select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
 from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
 left join lateral (
-  select l.recorded_at from hourbell.ledger as l
-  where l.job = m.job and l.job <> l.id and l.status = hourbell.fate_succeeded()
-    and l.recorded_at >= greatest(coalesce(m.expected_at, m.since),
+  select o.recorded_at from hourbell.executions as e cross join lateral hourbell.end_of(e.id) as o
+  where e.job = m.job and o.fate = hourbell.fate_succeeded()
+    and o.recorded_at >= greatest(coalesce(m.expected_at, m.since),
       case when m.down_since is not null then m.looked_at - interval '10 minutes' end)
-  order by l.scheduled_for desc limit 1) as s on true
+  order by e.occurrence desc limit 1) as s on true
 order by m.check_at
 
 -- name: monitors_of_job

@@ -1,7 +1,8 @@
 -- Tenants, queues and targets: settings and current counts. A count stops at $2: it is that many or
 -- more. The tenant of a running execution is only in its row: running ones are counted among $2 of
 -- the cell, and `…_looked_at` says among how many. The same holds for jobs that are not planned:
--- they are counted among $2 members of broken timetables.
+-- they are counted among $2 members of broken timetables. The one-time jobs of a tenant are counted
+-- among the $2 newest that it created.
 
 -- name: list_tenants
 -- By name, after $1, at most $2.
@@ -45,10 +46,7 @@ select least($2::int, (
     select count(*) from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status)
     cross join lateral (
       select from hourbell.jobs as j where j.tenant = $1 and j.status = s.status limit $2) as j)
-  + (select count(*) from (
-      select from hourbell.executions as e
-      where e.job is null and e.origin = hourbell.origin_schedule() and (e.tenant, e.id) >= ($1, 0) and e.tenant <= $1
-      order by e.tenant, e.id limit $2) as e)) as jobs,
+  + one_time.live) as jobs, one_time.looked_at as jobs_looked_at,
   runs.running, runs.looked_at as running_looked_at,
   (select count(*) from (
     select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = $1 limit $2) as p) as parked,
@@ -67,7 +65,14 @@ from (
     select e.tenant from (select id from hourbell.sessions order by id desc) as s
     cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
-    limit $2) as e) as runs
+    limit $2) as e) as runs, (
+  select count(*) filter (where e.live) as live, count(*) as looked_at from (
+    select e.origin = hourbell.origin_schedule() and not exists (
+      select from hourbell.outcomes as o where o.id = e.id offset 0) as live
+    from (
+      select id, origin from hourbell.executions as e
+      where e.job is null and (e.tenant, e.id) <= ($1, 9223372036854775807) and e.tenant >= $1
+      order by e.tenant desc, e.id desc limit $2) as e) as e) as one_time
 
 -- name: queue_counts
 -- Ready executions are counted from virtual time on, as claims read them; $3 now.

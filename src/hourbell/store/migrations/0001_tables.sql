@@ -1,7 +1,9 @@
 -- The tables of Hourbell.
 --
--- The data of an execution is stored once, in `executions`; its place is a row of one other, narrow table (`due`,
+-- The data of an execution is stored once, in `executions`, and stays there; how it ended is a narrow row of `outcomes`.
+-- An execution is live until it has an outcome. Where a live one is, a row of one other narrow table says (`due`,
 -- `parked`, `paused`, `ready`, `suspects`, `leased`). It moves by `delete … returning` and `insert`, in one transaction.
+-- Only a row of `leased` may name executions that have an outcome.
 -- Clocks: no statement calls now(); every verb is given the time, read once from hourbell.clock().
 -- Codes: functions/codes.sql names the numbers that columns such as `status`, `kind` and `origin` hold.
 -- Tables that churn are vacuumed early and without delay.
@@ -37,6 +39,7 @@ create table hourbell.tenants (
   weight     float8 not null default 1 check (weight > 0),
   created_at timestamptz not null,
   max_jobs   int check (max_jobs >= 0),  -- quota; null: none
+  quota_set_in xid8,                     -- the transaction that set it; null: all its jobs are in quota_jobs
   -- How long history is kept, in days; null: as the cell says. Days of the ledger are dropped whole by the cell's
   -- setting, so a tenant can keep less of the ledger than the cell, not more.
   ledger_days      int check (ledger_days >= 1),
@@ -44,6 +47,7 @@ create table hourbell.tenants (
   audit_days       int check (audit_days >= 1)
 );
 create index tenants_weighted on hourbell.tenants (id) where weight <> 1;
+create index tenants_with_quota on hourbell.tenants (id) where max_jobs is not null;
 
 create table hourbell.queues (
   id         smallint generated always as identity primary key,
@@ -192,18 +196,19 @@ create sequence hourbell.unique_keys_cursor minvalue 0 start 0;
 
 -- Executions, and where they are
 
+-- Live and ended ones. Partitions are ranges of ids, and so of creation times; they are dropped whole (retain.sql).
 create table hourbell.executions (
   id          bigint primary key,
   job         bigint,                     -- null: one-time, the execution is the job
   occurrence  timestamptz not null,       -- the nominal time
   run_at      timestamptz not null,       -- not before this; equals due.run_at
-  fence       bigint not null default 0,  -- of the last claim that ended
+  fence       bigint not null default 0,  -- of the last claim that was given back or has failed
   start_by    timestamptz,
   finish_by   timestamptz,
-  first_started_at timestamptz,           -- set when the first attempt has ended
+  first_started_at timestamptz,           -- set when the first attempt has failed
   tenant      int not null,
   version     int not null,
-  attempt     int not null default 0,     -- attempts ended
+  attempt     int not null default 0,     -- attempts that have failed
   queue       smallint not null,
   priority    smallint not null,
   origin      smallint not null,
@@ -211,7 +216,7 @@ create table hourbell.executions (
   overlap     smallint not null default 0,
   at_most_once boolean not null default false,
   spec        text,                       -- one-time only
-  history     jsonb,                      -- attempts ended before the present one
+  history     jsonb,                      -- attempts that have failed, without the last one of an execution that is dead
   updated_at  timestamptz,                -- one-time only: when its owner last changed it
   target      int,
   key         bigint,
@@ -220,11 +225,65 @@ create table hourbell.executions (
   replayed_fence   bigint,                -- the fence that it had then
   waits_for   text,                       -- what it waits for until run_at, if a worker has put it off
   notifies    smallint not null default 0 -- events that are notified: bits as in functions/codes.sql
-) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
-create unique index executions_by_occurrence on hourbell.executions (job, occurrence, origin)
-  where job is not null and origin in (0, 2);
-create index executions_manual on hourbell.executions (job) where job is not null and origin not in (0, 2);
+) partition by range (id);
+create index executions_by_job on hourbell.executions (job, occurrence) where job is not null;
+-- Two for every row: recurring jobs are asked for their runs, one-time jobs are listed themselves.
 create index executions_one_time on hourbell.executions (tenant, id) where job is null;
+create index executions_recurring on hourbell.executions (tenant, id) where job is not null;
+-- What has no partition of its own: ids of other times, and what outlives its partition. A failed attempt updates the
+-- row in place: leave room on the page.
+create table hourbell.executions_rest partition of hourbell.executions default with (fillfactor = 90);
+
+-- How executions ended, with the same partitions.
+create table hourbell.outcomes (
+  id            bigint primary key,
+  fence         bigint not null,
+  started_at    timestamptz,
+  finished_at   timestamptz,
+  recorded_at   timestamptz not null,
+  session       bigint,      -- that ran the attempt with which it ended; null: it ended without one
+  version       int,         -- of the job that was run; null: that of the execution
+  status        smallint not null,
+  reason        text,
+  error         text,
+  result        json,
+  failure_kind  text,        -- of the last attempt; null if it did not fail
+  missed        int,         -- SKIPPED(misfire): how many occurrences were missed, from that of the execution
+  missed_through timestamptz -- to this one
+) partition by range (id);
+create table hourbell.outcomes_rest partition of hourbell.outcomes default;
+
+-- Executions that have not ended.
+create view hourbell.live as
+select e.* from hourbell.executions as e
+where not exists (select from hourbell.outcomes as o where o.id = e.id offset 0);
+
+-- Executions that have ended, with how they ended.
+create view hourbell.ledger as
+select e.id, coalesce(e.job, e.id) as job, o.fence, e.occurrence as scheduled_for, o.started_at, o.finished_at,
+  o.recorded_at, o.missed_through, e.tenant, coalesce(o.version, e.version) as version,
+  e.attempt + (o.session is not null)::int as attempt, e.first_started_at, o.missed, o.session, e.queue, e.priority,
+  e.origin, o.status, o.reason, o.error, o.result, e.spec, e.history, o.failure_kind
+from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id;
+
+-- The runs of recurring jobs that have not ended. An occurrence has at most one; whoever ends a run deletes its row.
+create table hourbell.open_runs (
+  job        bigint not null,
+  occurrence timestamptz not null,
+  origin     smallint not null,
+  wakes      boolean not null,  -- other runs of the job may wait for its end
+  id         bigint not null
+) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+create unique index open_runs_by_occurrence on hourbell.open_runs (job, occurrence, origin) where origin in (0, 2);
+create index open_runs_requested on hourbell.open_runs (job) where origin not in (0, 2);
+
+-- The one-time jobs of tenants with a quota, from their creation on. Rows of jobs that have ended are deleted when the
+-- quota is counted.
+create table hourbell.quota_jobs (
+  tenant int not null,
+  id     bigint not null,
+  primary key (tenant, id)
+) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 
 -- Waiting for their time. `checks`: bits as in functions/codes.sql, and the level of the row (hourbell.level_of).
 create table hourbell.due (
@@ -302,8 +361,8 @@ create table hourbell.suspects (
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
 create index suspects_in_order on hourbell.suspects (queue, priority, tag);
 
--- With a worker, in slabs: the executions of a row were claimed together, under one fence. Its ids rarely change: an
--- execution has left it as soon as its row in `executions` is deleted, or has this fence or a higher one.
+-- With a worker, in slabs: the executions of a row were claimed together, under one fence. One that ends stays in its
+-- slab until the whole slab is deleted; one that leaves it without an outcome is taken out of `ids`. Both lock the row.
 create table hourbell.leased (
   session    bigint not null,
   fence      bigint not null,
@@ -311,6 +370,7 @@ create table hourbell.leased (
   claim      int not null,
   alone      boolean not null,  -- nothing else runs in that process: if it dies, this execution is the cause
   limited    boolean not null,  -- some of them may count against a limit
+  notifies   boolean not null,  -- some of them have notifications
   ids        bigint[] not null check (ids <> '{}'),
   versions   int[]              -- of their jobs, as they were sent to the worker; null: all are one-time
 ) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
@@ -321,10 +381,10 @@ create index leased_together on hourbell.leased (fence) where cardinality(ids) >
 
 -- What the sessions hold. The only place that decides it.
 create view hourbell.leases as
-select l.session, i.id, l.fence, l.claimed_at, l.claim, coalesce(i.version, e.version) as version, l.alone, l.limited
+select l.session, i.id, l.fence, l.claimed_at, l.claim, i.version, l.alone, l.limited
 from hourbell.leased as l
 cross join lateral unnest(l.ids, l.versions) as i(id, version)
-cross join lateral (select e.version from hourbell.executions as e where e.id = i.id and e.fence < l.fence offset 0) as e;
+where not exists (select from hourbell.outcomes as o where o.id = i.id offset 0);
 
 -- The last progress report of a leased execution, as JSON. A report with the fence of an ended claim means nothing.
 create table hourbell.progress (
@@ -531,40 +591,6 @@ create table hourbell.leadership (
 
 -- History
 
-create table hourbell.ledger (
-  id            bigint not null,
-  job           bigint not null,   -- equals id for a one-time job
-  fence         bigint not null,
-  scheduled_for timestamptz not null,
-  started_at    timestamptz,
-  finished_at   timestamptz,
-  recorded_at   timestamptz not null,
-  missed_through timestamptz,      -- SKIPPED(misfire): the last of a stretch that begins at scheduled_for
-  tenant        int not null,
-  version       int not null,
-  attempt       int not null,
-  lateness_ms   bigint,
-  missed        int,               -- how many occurrences that stretch has
-  session       bigint,
-  queue         smallint not null,
-  priority      smallint not null,
-  origin        smallint not null,
-  status        smallint not null,
-  reason        text,
-  error         text,
-  result        json,
-  spec          text,              -- one-time only
-  history       jsonb,
-  failure_kind  text               -- of the last attempt; null if it did not fail
-) partition by range (recorded_at);
--- Two for every row: recurring jobs are asked for their runs, one-time jobs are listed themselves.
-create index ledger_by_id on hourbell.ledger (id) where job <> id;
-create index ledger_by_job on hourbell.ledger (job, scheduled_for) where job <> id;
-create index ledger_by_tenant on hourbell.ledger (tenant, id) where job <> id;
-create index ledger_one_time_by_id on hourbell.ledger (id) where job = id;
-create index ledger_one_time_by_tenant on hourbell.ledger (tenant, id) where job = id;
-create table hourbell.ledger_rest partition of hourbell.ledger default;
-
 -- Executions that will not be retried, whole, until they are replayed or purged.
 create table hourbell.dead_letters (
   id      bigint primary key,
@@ -579,7 +605,7 @@ create index dead_letters_in_order on hourbell.dead_letters (died_at, id);
 create index dead_letters_by_tenant on hourbell.dead_letters (tenant, died_at, id);
 create index dead_letters_by_job on hourbell.dead_letters (coalesce(job, id), died_at, id);
 
--- Deaths that a replay has undone: the row of the ledger (id, recorded_at = died_at) stays, but is not the end.
+-- Deaths that a replay has undone.
 create table hourbell.replays (
   id          bigint not null,
   died_at     timestamptz not null,
