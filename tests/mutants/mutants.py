@@ -31,7 +31,7 @@ import psutil
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("src", "tests", "pyproject.toml")
-MOST_SECONDS = 600.0  # of one run; a test of its own has the 120 seconds of --timeout
+MAX_SECONDS = 600.0  # of one run; a test of its own has the 120 seconds of --timeout
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -1293,10 +1293,10 @@ def tested(folder: Path, tests: Sequence[str], stop: str) -> Verdict:
         stderr=subprocess.STDOUT,
     )
     try:
-        output, _ = process.communicate(timeout=MOST_SECONDS)
+        output, _ = process.communicate(timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired:
         end_with_children(process)
-        return Verdict([], f"no end within {MOST_SECONDS:g} s", time.monotonic() - began)
+        return Verdict([], f"no end within {MAX_SECONDS:g} s", time.monotonic() - began)
     seconds = time.monotonic() - began
     if process.returncode not in (0, 1) or not report.exists():
         last = output.decode(errors="replace").strip().splitlines()[-1:]

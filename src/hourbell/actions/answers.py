@@ -22,8 +22,8 @@ import msgspec
 from hourbell.model.executions import Failed
 from hourbell.security.secrets import Redactor
 
-MOST_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
-MOST_REFUSAL_CHARACTERS = 500
+MAX_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
+MAX_REFUSAL_CHARACTERS = 500
 
 _PASSING = frozenset({408, 425, 429})  # the temporary ones among 4xx
 _GONE = 410
@@ -48,7 +48,7 @@ def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Re
     elif status == _GONE:
         message += ": it is gone"
     return Failed(
-        f"{message}. Response: {said[:MOST_REFUSAL_CHARACTERS]}" if said else f"{message}.",
+        f"{message}. Response: {said[:MAX_REFUSAL_CHARACTERS]}" if said else f"{message}.",
         f"http_{status}",
         _retry_after(headers) if status in _SAY_WHEN else None,
         final=status < 500 and status not in _PASSING,
@@ -59,15 +59,15 @@ def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Re
 def result(status: int, answer: bytes, redactor: Redactor) -> dict[str, Any]:
     """Status and body, with as many characters of the body as fit."""
     text = answer.decode("utf-8", "replace")
-    whole = len(answer) < MOST_RESULT_BYTES
+    whole = len(answer) < MAX_RESULT_BYTES
     text = redactor.redacted(text) if whole else redactor.redacted_beginning(text)
 
     def size(characters: int) -> int:
         return len(msgspec.json.encode({"status": status, "body": text[:characters]}))
 
     # A character is at most six bytes of JSON, so most responses need no measuring.
-    if len(text) * 6 > MOST_RESULT_BYTES - 64 and size(len(text)) > MOST_RESULT_BYTES:
-        text = text[: bisect_right(range(len(text)), MOST_RESULT_BYTES, key=size) - 1]
+    if len(text) * 6 > MAX_RESULT_BYTES - 64 and size(len(text)) > MAX_RESULT_BYTES:
+        text = text[: bisect_right(range(len(text)), MAX_RESULT_BYTES, key=size) - 1]
     return {"status": status, "body": text}
 
 

@@ -22,9 +22,9 @@ import msgspec
 WAIT_SECONDS = 5.0  # longest wait of a caller for a look-up
 FRESH_SECONDS = 10.0  # how long a result is cached,
 FAILED_SECONDS = 2.0  # and how long a failure is
-MOST_UNDER_WAY = 128
-MOST_OF_TENANT = 32
-_MOST_KNOWN = 10_000  # cached names; beyond that, the oldest are dropped
+MAX_LOOKUPS = 128
+MAX_LOOKUPS_PER_TENANT = 32
+_MAX_CACHED = 10_000  # cached names; beyond that, the oldest are dropped
 
 LookUp = Callable[[str], Sequence[str]]  # from a name to its addresses; may block and raise
 
@@ -104,11 +104,11 @@ class Names:
 
     def _begin(self) -> None:
         """Start waiting look-ups; tenants with the fewest in progress go first."""
-        while self._under_way.total() < MOST_UNDER_WAY:
+        while self._under_way.total() < MAX_LOOKUPS:
             free = [
                 wanted
                 for wanted in self._wanted.values()
-                if not wanted.begun and self._under_way[wanted.tenant] < MOST_OF_TENANT
+                if not wanted.begun and self._under_way[wanted.tenant] < MAX_LOOKUPS_PER_TENANT
             ]
             if not free:
                 return
@@ -142,7 +142,7 @@ class Names:
         seconds = FRESH_SECONDS if addresses else FAILED_SECONDS
         known = _Known(addresses, failure, time.monotonic() + seconds)
         self._known.pop(wanted.host, None)
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_CACHED:
             del self._known[next(iter(self._known))]
         self._known[wanted.host] = known
         wanted.answer.set_result(known)

@@ -180,12 +180,12 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
     if not known:
         return _NO_SECRETS
     values = tuple(sorted(value for one in known.values() for value in one.values))
-    return (_large if sum(map(len, values)) > _MOST_SMALL else _small)(values)
+    return (_large if sum(map(len, values)) > _MAX_SMALL else _small)(values)
 
 
 # Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors
 # are cached; fewer large ones, because they take much memory. So recently used values stay in
 # memory, as docs/security.md says.
-_MOST_SMALL = 4096
+_MAX_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)
 _large = lru_cache(maxsize=16)(Redactor)

@@ -28,7 +28,7 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from hourbell.actions import Run
-from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
+from hourbell.actions.answers import MAX_RESULT_BYTES, is_accepted, is_success, refusal, result
 from hourbell.actions.circuits import Circuits
 from hourbell.actions.egress import SENDING, GuardedResolver, Sending
 from hourbell.actions.names import NameTooSlow
@@ -58,8 +58,8 @@ _AWAY_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: its host name was not resolved in time."
 # Removes quoted input from messages: as a Python bytes literal, a secret would escape redaction.
 _SEEN = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
-LONGEST_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
-_MOST_INTERIM = 16  # interim responses such as `100 Continue` before the final one
+MAX_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
+_MAX_INTERIM = 16  # interim responses such as `100 Continue` before the final one
 
 Now = Callable[[], float]
 
@@ -72,7 +72,7 @@ class WebhookRunner:
         self._secrets = secrets
         self._now = now  # seconds since 1970, for the target to compare with its own clock
         self._hosts = Circuits()
-        self._endpoints = Circuits(LONGEST_WAIT_SECONDS)
+        self._endpoints = Circuits(MAX_WAIT_SECONDS)
         self._calls = count()
         self._silent_until = 0.0  # suppresses warnings about missing keys; monotonic
 
@@ -279,8 +279,8 @@ def _is_failure_of_target(outcome: Outcome) -> bool | None:
 async def _beginning(content: aiohttp.StreamReader) -> bytes:
     """The response body, up to the size of a result; one read returns only what has arrived."""
     answer = b""
-    while len(answer) < MOST_RESULT_BYTES:
-        piece = await content.read(MOST_RESULT_BYTES - len(answer))
+    while len(answer) < MAX_RESULT_BYTES:
+        piece = await content.read(MAX_RESULT_BYTES - len(answer))
         if not piece:
             break
         answer += piece
@@ -294,11 +294,11 @@ async def _reason(content: aiohttp.StreamReader) -> bytes:
     answer = b""
     try:
         async with asyncio.timeout(REFUSAL_SECONDS):
-            while len(answer) < MOST_RESULT_BYTES and (piece := await content.readany()):
+            while len(answer) < MAX_RESULT_BYTES and (piece := await content.readany()):
                 answer += piece
     except (TimeoutError, aiohttp.ClientError):
         pass
-    return answer[:MOST_RESULT_BYTES]
+    return answer[:MAX_RESULT_BYTES]
 
 
 class _BrokeOff(aiohttp.ClientError):
@@ -337,7 +337,7 @@ class _Connection(ResponseHandler):
     def feed_data(self, data: Any, size: int = 0) -> None:
         if 100 <= data[0].code < 200:
             self._interim += 1
-            if self._interim > _MOST_INTERIM:
+            if self._interim > _MAX_INTERIM:
                 if self.transport is not None:
                     self.transport.close()
                 self.set_exception(HttpProcessingError(message="too many interim answers"))

@@ -24,9 +24,9 @@ from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 from hourbell.security.access import ANYBODY, Caller, digest_of
 
 FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
-MOST_FAILURES = 20  # burst of failures allowed from one address,
+MAX_FAILURES = 20  # burst of failures allowed from one address,
 SECONDS_PER_FAILURE = 3  # then one in this many seconds
-_MOST_REMEMBERED = 10_000
+_MAX_ADDRESSES = 10_000
 
 _SCHEME = "Bearer "
 _HOW = (
@@ -81,7 +81,7 @@ class Doorkeeper:
             self._refuse_if_often(address)
             self._note_failure(address)
             raise Unauthenticated(f"The API key is unknown or revoked. {_HOW}")
-        if len(self._known) >= _MOST_REMEMBERED:
+        if len(self._known) >= _MAX_ADDRESSES:
             self._known.clear()
         self._known[digest] = (caller, at + FRESH_SECONDS)
         return caller
@@ -98,14 +98,14 @@ class Doorkeeper:
 
     def _refuse_if_often(self, address: str) -> None:
         excess = self._failures.get(address, 0.0) - time.monotonic()
-        if excess > (MOST_FAILURES - 1) * SECONDS_PER_FAILURE:
+        if excess > (MAX_FAILURES - 1) * SECONDS_PER_FAILURE:
             raise TooManyFailures(SECONDS_PER_FAILURE)
 
     def _note_failure(self, address: str) -> None:
         now = time.monotonic()
-        if len(self._failures) >= _MOST_REMEMBERED:
+        if len(self._failures) >= _MAX_ADDRESSES:
             self._failures = {who: until for who, until in self._failures.items() if until > now}
-            if len(self._failures) >= _MOST_REMEMBERED:
+            if len(self._failures) >= _MAX_ADDRESSES:
                 self._failures.clear()
         self._failures[address] = max(self._failures.get(address, 0.0), now) + SECONDS_PER_FAILURE
         _log.warning("unknown_key", address=address)

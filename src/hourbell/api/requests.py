@@ -42,7 +42,7 @@ from hourbell.documents.dead_letters import LetterFilter, read_letter_filter
 from hourbell.documents.fields import Document
 from hourbell.documents.kinds import Whole
 from hourbell.documents.problems import Problems, shown_key
-from hourbell.engine.life.create import MOST_ITEMS
+from hourbell.engine.life.create import MAX_BATCH_ITEMS
 from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter
 from hourbell.engine.views.jobs import JobFilter
@@ -61,7 +61,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
 _VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak ETag (`W/"3"`) never matches
 
-_MOST_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
+_MAX_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
 _SLICE = 200  # batch items digested together, and encoded before yielding to other requests
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -119,8 +119,8 @@ async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[
     _check_type(request, (JSON, NDJSON))
     read = _lines if request.content_type[0].lower() == NDJSON else _items
     items = read(body)
-    if not 1 <= len(items) <= MOST_ITEMS:
-        message = f"must have from 1 to {MOST_ITEMS} jobs"
+    if not 1 <= len(items) <= MAX_BATCH_ITEMS:
+        message = f"must have from 1 to {MAX_BATCH_ITEMS} jobs"
         raise InvalidInput([FieldError("", "out_of_range", message)])
     batch = Batch(items)
     write = _write(request, key, b"")
@@ -419,7 +419,7 @@ def _items(body: bytes) -> Sequence[Raw]:
 
 def _check_count(body: bytes, separator: bytes) -> None:
     """Reject a body that may have far too many items before allocating memory for them."""
-    if body.count(separator) > _MOST_SEPARATORS:
+    if body.count(separator) > _MAX_SEPARATORS:
         raise InvalidInput([FieldError("", "too_long", "has too many values; send fewer at once")])
 
 

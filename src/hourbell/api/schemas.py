@@ -48,8 +48,8 @@ from hourbell.documents.settings import (
     RateLimitDocument,
     TenantSettingsDocument,
 )
-from hourbell.engine.life.create import MOST_ITEMS
-from hourbell.engine.views.overview import MOST_COUNTED
+from hourbell.engine.life.create import MAX_BATCH_ITEMS
+from hourbell.engine.views.overview import MAX_COUNTED
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
@@ -70,7 +70,7 @@ def _requests() -> dict[str, Schema]:
         "NewJob": _either("type", ONE_TIME="NewOneTimeJob", RECURRING="NewRecurringJob"),
         "NewOneTimeJob": _new_job(JobType.ONE_TIME),
         "NewRecurringJob": _new_job(JobType.RECURRING),
-        "NewJobs": {**_array(_item()), "minItems": 1, "maxItems": MOST_ITEMS},
+        "NewJobs": {**_array(_item()), "minItems": 1, "maxItems": MAX_BATCH_ITEMS},
         "NamedJob": _either("type", ONE_TIME="NamedOneTimeJob", RECURRING="NamedRecurringJob"),
         "NamedOneTimeJob": _named_job(JobType.ONE_TIME),
         "NamedRecurringJob": _named_job(JobType.RECURRING),
@@ -424,11 +424,11 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
     if settings is QueueSettingsDocument:
         instead["default_retry_policy"] = or_null(_retries())
     shown = answered(settings, **instead)
-    counted = {each: _whole(0, MOST_COUNTED) for each in counts}
+    counted = {each: _whole(0, MAX_COUNTED) for each in counts}
     more = {
         **_array({"enum": list(counts)}),
         "description": (
-            f"Counts that are lower bounds: counting stopped at {MOST_COUNTED} items, or after "
+            f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
             f"examining that many running executions."
         ),
     }

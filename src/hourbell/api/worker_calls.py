@@ -24,7 +24,7 @@ from hourbell.documents.kinds import (
     one_of,
 )
 from hourbell.documents.problems import Problems
-from hourbell.model.executions import MOST_RESULT_BYTES, Failed, Succeeded
+from hourbell.model.executions import MAX_RESULT_BYTES, Failed, Succeeded
 from hourbell.model.ids import MAX_ID
 from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
 
@@ -152,8 +152,8 @@ class EndedDocument(Document):
         Whole(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
     )
     result = Field(
-        Json(MOST_RESULT_BYTES),
-        description=f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes.",
+        Json(MAX_RESULT_BYTES),
+        description=f"On success: any JSON value of up to {MAX_RESULT_BYTES} bytes.",
     )
     error = Field(String(), description="On failure: a human-readable message.")
     error_kind = Field(

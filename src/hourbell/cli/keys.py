@@ -20,7 +20,7 @@ from hourbell.engine.operations.api_keys import (
     revoke_key,
 )
 from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.views.pages import MOST_PER_PAGE
+from hourbell.engine.views.pages import MAX_PAGE_SIZE
 from hourbell.model.ids import key_text, parse_key_id
 from hourbell.model.instants import format_instant
 from hourbell.security.access import ApiKey, KeyRole
@@ -63,7 +63,7 @@ def list_command(output: str) -> None:
         keys: list[ApiKey] = []
         token = None
         while True:
-            page = await list_keys(engine, MOST_PER_PAGE, token)
+            page = await list_keys(engine, MAX_PAGE_SIZE, token)
             keys += page.items
             token = page.next_token
             if token is None:

@@ -29,7 +29,7 @@ _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
-_MOST_NAMES = 100_000
+_MAX_CACHED_NAMES = 100_000
 
 
 class PostgresDispatch:
@@ -189,7 +189,7 @@ class PostgresDispatch:
             rows = await self._engine.database.fetch(
                 "select id, name from hourbell.tenants where id = any ($1)", list(wanted)
             )
-            if len(known) > _MOST_NAMES:
+            if len(known) > _MAX_CACHED_NAMES:
                 known.clear()
             known.update((row["id"], row["name"]) for row in rows)
         return [known[number] for number in numbers]

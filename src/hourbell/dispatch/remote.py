@@ -44,14 +44,14 @@ from hourbell.dispatch import (
     Session,
     Settlement,
 )
-from hourbell.dispatch.settling import MOST_PER_BATCH, settle_whole
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_whole
 from hourbell.engine.life.outcomes import plain_settlement, settlement
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
 from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
 
-MOST_PER_CLAIM = 1_000
-MOST_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
+MAX_PER_CLAIM = 1_000
+MAX_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
 LOOK_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.02  # between the starts of two passes of the gate
 FROM_BELOW_EVERY = 20  # one in this many claims begins with the least urgent, so LOW is not starved
@@ -184,7 +184,7 @@ class RemoteWorkers:
         claimed = await self._dispatch.claim(
             session,
             request.number or 0,
-            min(request.capacity, MOST_PER_CLAIM),
+            min(request.capacity, MAX_PER_CLAIM),
             repeated=request.number is not None,
             from_below=next(self._claims) % FROM_BELOW_EVERY == 0,
             at_once=True,
@@ -198,7 +198,7 @@ class RemoteWorkers:
             if spec is None:
                 unreadable = Failed("The stored job cannot be decoded.", "unreadable")
                 others.append(settlement(one, None, unreadable, 0, 0, None))
-            elif given and size > MOST_ANSWER_BYTES:
+            elif given and size > MAX_ANSWER_BYTES:
                 others.append(Settlement(one.execution_id, one.fence, RELEASED))
             else:
                 given.append((one, spec))
@@ -414,7 +414,7 @@ class _Gathering:
         seen = {one.execution_id for one in groups[0][0]}
         while self._waiting:
             numbers = {one.execution_id for one in self._waiting[0][0]}
-            if seen & numbers or len(seen) + len(numbers) > MOST_PER_BATCH:
+            if seen & numbers or len(seen) + len(numbers) > MAX_SETTLE_BATCH:
                 break
             seen |= numbers
             groups.append(self._waiting.popleft())

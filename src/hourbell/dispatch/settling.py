@@ -14,7 +14,7 @@ import structlog
 from hourbell.dispatch import RELEASED, Settlement
 from hourbell.engine.life.outcomes import unstorable, without_result
 
-MOST_PER_BATCH = 2_000
+MAX_SETTLE_BATCH = 2_000
 
 # The batch was rejected for its content, so a retry would fail as well.
 REJECTED = (asyncpg.PostgresError, UnicodeError, ValueError, TypeError, OverflowError)

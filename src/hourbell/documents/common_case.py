@@ -38,13 +38,13 @@ from hourbell.model.limits import QueueSettings
 from hourbell.model.policies import Priority, RetryPolicy
 from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
 
-MOST_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
-MOST_NESTED = 30  # this many brackets cannot be nested too deeply
+MAX_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
+MAX_BRACKETS = 30  # this many brackets cannot be nested too deeply
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
 _PRIORITIES = {priority.name: priority for priority in Priority}
-_USUAL_RETRIES = RetryPolicy()
+_DEFAULT_RETRY_POLICY = RetryPolicy()
 
 
 class _Task(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="TASK"):
@@ -96,7 +96,7 @@ class PlainJob(msgspec.Struct, frozen=True):
         action = _action(said.action)
         if at is None or action is None:
             return None
-        timeout, retries = said.timeout_seconds, _USUAL_RETRIES
+        timeout, retries = said.timeout_seconds, _DEFAULT_RETRY_POLICY
         if queue is not None:
             retries = queue.default_retry_policy or retries
             if timeout is UNSET and queue.default_timeout_seconds is not None:
@@ -121,11 +121,11 @@ class PlainJob(msgspec.Struct, frozen=True):
 
 def read_plain(text: bytes) -> PlainJob | None:
     """A simple document; None: use the full reader."""
-    if len(text) > MOST_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
+    if len(text) > MAX_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
         return None
     if b"{{" in text:  # a template, which has to be checked
         return None
-    if text.count(b"{") + text.count(b"[") > MOST_NESTED:
+    if text.count(b"{") + text.count(b"[") > MAX_BRACKETS:
         return None
     try:
         said = _decoder.decode(text)

@@ -16,9 +16,9 @@ from hourbell.documents.kinds import (
 from hourbell.documents.problems import Problems
 from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 
-MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
-USUAL_AT_ONCE = 1_000
-MOST_PER_SECOND = 100_000
+MAX_BULK_LIMIT = 10_000  # dead letters that one call replays or purges
+DEFAULT_BULK_LIMIT = 1_000
+MAX_PER_SECOND = 100_000
 
 
 class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class LetterFilterDocument(Document):
 
 
 class PurgeDocument(LetterFilterDocument):
-    limit = Field(Whole(1, MOST_AT_ONCE), default=USUAL_AT_ONCE)
+    limit = Field(Whole(1, MAX_BULK_LIMIT), default=DEFAULT_BULK_LIMIT)
     page_token = Field(String(), description="The next_page_token of the previous call.")
 
 
 class ReplayDocument(PurgeDocument):
-    rate_per_second = Field(Whole(1, MOST_PER_SECOND), description="Executions due per second.")
+    rate_per_second = Field(Whole(1, MAX_PER_SECOND), description="Executions due per second.")
 
 
 def read_letter_filter(document: LetterFilterDocument) -> LetterFilter:

@@ -150,22 +150,22 @@ class Label(Text):
 class Line(String):
     """A line of printable text that is not blank."""
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
         text = super().read(value, path, problems)
         if text is None:
             return None
-        if not (1 <= len(text) <= self.longest and text.isprintable() and text.strip()):
-            message = f"must be 1 to {self.longest} printable characters"
+        if not (1 <= len(text) <= self.max_length and text.isprintable() and text.strip()):
+            message = f"must be 1 to {self.max_length} printable characters"
             problems.add(path, "bad_format", message)
             return None
         return text
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "minLength": 1, "maxLength": self.longest}
+        return {"type": "string", "minLength": 1, "maxLength": self.max_length}
 
 
 class Choice(Kind[T]):
@@ -229,23 +229,29 @@ class Instant(Kind[datetime]):
 
 
 class Several(Kind[tuple[T, ...]]):
-    """An array of `least` to `most` values of a kind; if `distinct`, without repetition.
+    """An array of `min_items` to `max_items` values of a kind; if `distinct`, without repetition.
 
     `if_empty` is the message about an empty array, if there is more to say than the limits.
     """
 
     def __init__(
-        self, kind: Kind[T], least: int, most: int, *, distinct: bool = False, if_empty: str = ""
+        self,
+        kind: Kind[T],
+        min_items: int,
+        max_items: int,
+        *,
+        distinct: bool = False,
+        if_empty: str = "",
     ) -> None:
-        self.kind, self.least, self.most = kind, least, most
+        self.kind, self.min_items, self.max_items = kind, min_items, max_items
         self.distinct, self.if_empty = distinct, if_empty
 
     def read(self, value: object, path: str, problems: Problems) -> tuple[T, ...] | None:
         if not isinstance(value, list):
             problems.add_wrong_type(path, "an array", value)
             return None
-        if not self.least <= len(value) <= self.most:
-            message = f"must have from {self.least} to {self.most} items"
+        if not self.min_items <= len(value) <= self.max_items:
+            message = f"must have from {self.min_items} to {self.max_items} items"
             problems.add(path, "out_of_range", message if value else self.if_empty or message)
             return None
         found: list[T] = []
@@ -270,8 +276,8 @@ class Several(Kind[tuple[T, ...]]):
     def _array(self, items: Schema) -> Schema:
         return (
             {"type": "array", "items": items}
-            | ({"minItems": self.least} if self.least else {})
-            | {"maxItems": self.most}
+            | ({"minItems": self.min_items} if self.min_items else {})
+            | {"maxItems": self.max_items}
             | ({"uniqueItems": True} if self.distinct else {})
         )
 

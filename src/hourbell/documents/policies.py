@@ -17,7 +17,7 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 
-_USUAL = RetryPolicy()
+_DEFAULT = RetryPolicy()
 _DELAY = Whole(0, MAX_RETRY_DELAY_SECONDS)
 _FAILURE_KINDS = Several(
     Text(re.compile(r"[!-~]{1,200}"), "a failure kind, such as http_404 or ValueError"),
@@ -29,8 +29,8 @@ OF_LIST = ("delays_seconds",)
 
 
 class RetryPolicyDocument(Document):
-    max_retries = Field(Whole(0, MAX_RETRIES), default=_USUAL.max_retries)
-    backoff = Field(choice_of(Backoff), default=_USUAL.backoff)
+    max_retries = Field(Whole(0, MAX_RETRIES), default=_DEFAULT.max_retries)
+    backoff = Field(choice_of(Backoff), default=_DEFAULT.backoff)
     non_retryable = Field(
         _FAILURE_KINDS,
         default=(),
@@ -48,8 +48,8 @@ class RetryPolicyDocument(Document):
             "it ran alone in the process. Default: the system's setting."
         ),
     )
-    initial_delay_seconds = Field(_DELAY, default=_USUAL.initial_delay_seconds)
-    max_delay_seconds = Field(_DELAY, default=_USUAL.max_delay_seconds)
+    initial_delay_seconds = Field(_DELAY, default=_DEFAULT.initial_delay_seconds)
+    max_delay_seconds = Field(_DELAY, default=_DEFAULT.max_delay_seconds)
     delays_seconds = Field(
         Several(_DELAY, 1, MAX_RETRIES),
         description=(
@@ -111,7 +111,7 @@ def _read_formula(document: RetryPolicyDocument, backoff: Backoff | None) -> Ret
         document.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
     return RetryPolicy(
         max_retries=document.max_retries,
-        backoff=backoff or _USUAL.backoff,
+        backoff=backoff or _DEFAULT.backoff,
         initial_delay_seconds=initial,
         max_delay_seconds=longest,
     )

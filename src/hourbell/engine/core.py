@@ -22,10 +22,10 @@ from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-MOST_QUEUES_MADE = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
-MOST_TASKS_MADE = 10_000  # created by the jobs of one tenant
+MAX_QUEUES_PER_TENANT = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
+MAX_TASKS_PER_TENANT = 10_000  # created by the jobs of one tenant
 _WEBHOOKS = TASK_MARK + WEBHOOK_TASK
-_MOST_NAMES = 100_000
+_MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
 
@@ -132,7 +132,7 @@ class Engine:
         async def make(missing: list[str]) -> Sequence[_Numbered]:
             named_by = [makers.get(name) for name in missing]
             return _pairs(
-                await self.make(_Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE)
+                await self.make(_Q["ensure_queues"], missing, now, named_by, MAX_QUEUES_PER_TENANT)
             )
 
         try:
@@ -140,7 +140,7 @@ class Engine:
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is new, and the jobs of tenant {error.detail} have already created "
-                f"{MOST_QUEUES_MADE} queues, the maximum for one tenant; use an existing queue, or "
+                f"{MAX_QUEUES_PER_TENANT} queues, the maximum for one tenant; use an existing queue, or "
                 f"ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
             )
         except asyncpg.SequenceGeneratorLimitExceededError:
@@ -170,7 +170,7 @@ class Engine:
             if tasks:
                 plain, named_by = [t.removeprefix(TASK_MARK) for t in tasks], map(makers.get, tasks)
                 rows = await self.make(
-                    _Q["ensure_tasks"], plain, now, list(named_by), MOST_TASKS_MADE
+                    _Q["ensure_tasks"], plain, now, list(named_by), MAX_TASKS_PER_TENANT
                 )
                 made += [(TASK_MARK + name, -number) for name, number in _pairs(rows)]
             return made
@@ -180,7 +180,7 @@ class Engine:
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is a new task, and the jobs of tenant {error.detail} already name "
-                f"{MOST_TASKS_MADE} tasks, the maximum for one tenant; use one name per handler, "
+                f"{MAX_TASKS_PER_TENANT} tasks, the maximum for one tenant; use one name per handler, "
                 f"and put what differs into the payload"
             )
         raise InvalidInput([FieldError("action.name", "out_of_range", problem)])
@@ -234,7 +234,7 @@ class Engine:
         while missing := [name for name in names if name not in found]:
             # At most two rounds: another transaction may be inserting one of the names.
             found |= dict(await make(missing))
-        if len(known) + len(found) > _MOST_NAMES:
+        if len(known) + len(found) > _MAX_CACHED_NAMES:
             known.clear()
         known |= found
         return found

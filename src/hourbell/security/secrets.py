@@ -35,10 +35,10 @@ _ALMOST_PLACEHOLDER = re.compile(
 MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
-FEWEST_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
+MIN_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
 MAX_OF_REQUEST = 50  # secrets that one request can use,
 MAX_BYTES_OF_REQUEST = 32 * 1024  # and their total size: each response is searched for all of them
-USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
+DEFAULT_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 STRUCK_OUT = "[secret]"
 ALL_WITHHELD = "[withheld: contains a secret in a form that could not be redacted]"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -51,7 +51,7 @@ _JSON_ESCAPE = re.compile(
 )
 _HTML_ESCAPE = re.compile(r"&(?:#0{0,8}[0-9]{1,7}|#[xX]0{0,8}[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,31});?")
 _CUT_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?|&#?[A-Za-z0-9]{0,31})\Z")
-_LONGEST_ESCAPE = 40
+_MAX_ESCAPE = 40
 _BETWEEN_TEXTS = "\0"
 _ENDING = 8  # characters at the end of a text that are searched for first
 
@@ -90,7 +90,7 @@ def names_of(action: WebhookAction) -> set[str]:
 
 def signer_of(action: WebhookAction) -> str:
     """The name of the secret that signs the request, if the tenant has it."""
-    return action.signing_secret or USUAL_SIGNING_SECRET
+    return action.signing_secret or DEFAULT_SIGNING_SECRET
 
 
 def names_in(value: Any) -> set[str]:
@@ -195,7 +195,7 @@ class Redactor:
         found = {_folded(each) for value in values for each in _spellings(value)} - {""}
         self._spellings = {each: _period(each) for each in found}
         bare = {_bare(each) for value in values for each in _undone_spellings(value)}
-        self._bare = {each for each in bare if len(each) >= FEWEST_CHARACTERS}
+        self._bare = {each for each in bare if len(each) >= MIN_CHARACTERS}
 
     def redacted(self, text: str) -> str:
         if not text or not self._spellings:
@@ -226,7 +226,7 @@ class Redactor:
         folded = _folded(text)
         begun = max(_begun_at_end(folded, each) for each in self._spellings)
         left = self._without_values(text, len(text) - begun)
-        for copy in _undone(left[:-_LONGEST_ESCAPE] + _CUT_ESCAPE.sub("", left[-_LONGEST_ESCAPE:])):
+        for copy in _undone(left[:-_MAX_ESCAPE] + _CUT_ESCAPE.sub("", left[-_MAX_ESCAPE:])):
             if any(each in copy or _begun_at_end(copy, each) >= _ENDING for each in self._bare):
                 return ALL_WITHHELD
         return left

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from hourbell.store.database import Database
 
-_MOST_UNSURE_SECONDS = 0.5
+_MAX_ROUND_TRIP_SECONDS = 0.5
 
 
 class Clock(Protocol):
@@ -56,6 +56,6 @@ class DatabaseClock:
         before = time.time()
         now = await self.now()
         took = time.time() - before
-        if took > _MOST_UNSURE_SECONDS:
+        if took > _MAX_ROUND_TRIP_SECONDS:
             return None
         return before + took / 2 - now.timestamp()

@@ -40,7 +40,7 @@ from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reaso
 from hourbell.model.policies import Priority
 
 QUEUE = "default"
-MOST_LOSSES = 10  # an execution that crashes its workers must be identified within this many
+MAX_LOSSES = 10  # an execution that crashes its workers must be identified within this many
 
 
 class Stage(Protocol):
@@ -685,7 +685,7 @@ class DispatchConformance:
     async def test_what_kills_its_workers_is_found_out_and_it_alone(self, stage: Stage) -> None:
         ids = await stage.enqueue(6)
         killer = ids[2]
-        for _ in range(MOST_LOSSES):
+        for _ in range(MAX_LOSSES):
             session = await opened(stage)
             for number in range(1, 2 * len(ids)):
                 claimed = await stage.dispatch.claim(session, number, 10)

@@ -104,16 +104,16 @@ class Load(msgspec.Struct, frozen=True):
     complete_until: datetime  # all runs up to here are included
 
 
-def load(rhythms: Iterable[Rhythm], after: datetime, through: datetime, most: int) -> Load:
-    """The runs in (after, through], in time order, until `most` occurrences were examined."""
+def load(rhythms: Iterable[Rhythm], after: datetime, through: datetime, limit: int) -> Load:
+    """The runs in (after, through], in time order, until `limit` occurrences were examined."""
     found = Counter[datetime]()
     coming = [(rhythm.first, number, rhythm) for number, rhythm in enumerate(rhythms)]
     heapq.heapify(coming)
     while coming and coming[0][0] <= through:
         at, number, rhythm = coming[0]
-        if most <= 0:
+        if limit <= 0:
             return Load(+found, max(after, at - _MICROSECOND))
-        most -= 1
+        limit -= 1
         if at > after:
             running = sum(riders.count for riders in rhythm.riders if _rides(riders, at))
             found[at.replace(second=0, microsecond=0)] += running

@@ -25,7 +25,7 @@ from hourbell.worker.watchdog import Watchdog
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
-_MOST_PER_CLAIM = 2_000
+_MAX_PER_CLAIM = 2_000
 
 
 class Claimer:
@@ -75,7 +75,7 @@ class Claimer:
                 more_waits = False
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
-            limit = min(free, _MOST_PER_CLAIM)
+            limit = min(free, _MAX_PER_CLAIM)
             try:
                 claimed = await self._claim(session, free, limit)
             except SessionLost:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
-from hourbell.dispatch.settling import MOST_PER_BATCH, REJECTED, settle_whole
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_whole
 from hourbell.engine.leader.loop import Backoff
 from hourbell.model.errors import StoreUnavailable
 
@@ -74,7 +74,10 @@ class Settler:
             await enough.wait()
             if len(self._waiting) < _FEW and time.monotonic() - settled_at < GATHER_SECONDS:
                 await asyncio.sleep(GATHER_SECONDS)
-            batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
+            batch, self._waiting = (
+                self._waiting[:MAX_SETTLE_BATCH],
+                self._waiting[MAX_SETTLE_BATCH:],
+            )
             self._mark()
             if batch:
                 self._under_way += 1

@@ -410,7 +410,7 @@ async def test_the_least_urgent_goes_on_too(api: Client, engine: Engine):
 async def test_an_answer_is_bounded_whatever_the_payloads(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote_module, "MOST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(remote_module, "MAX_ANSWER_BYTES", 100_000)
     action = {"type": "TASK", "name": "big", "payload": "x" * 60_000}
     await enqueue(engine, 3, action=action)
     worker = RemoteWorker(api)

@@ -290,7 +290,7 @@ def test_nobody_takes_all_the_memory_for_what_arrives():
 async def test_items_that_name_too_many_new_queues_are_refused_one_by_one_and_soon(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 100)
+    monkeypatch.setattr(core, "MAX_QUEUES_PER_TENANT", 100)
     makes = "select count(*) from hourbell.queues where name like 'q%'"
     statements: list[object] = []
     make = Engine.make

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hourbell.actions.answers import MOST_REFUSAL_CHARACTERS, is_accepted, refusal, result
+from hourbell.actions.answers import MAX_REFUSAL_CHARACTERS, is_accepted, refusal, result
 from hourbell.model.executions import Failed, Reason
 from hourbell.model.policies import Dead, Retry, RetryPolicy, decide
 from hourbell.security.secrets import STRUCK_OUT, Redactor
@@ -84,7 +84,7 @@ def test_the_beginning_of_what_was_said_is_kept_in_one_line() -> None:
         "The target answered 500. Response: no such\x00table"
     )
     long = refused(500, b"x" * 9999).error
-    assert len(long) == len("The target answered 500. Response: ") + MOST_REFUSAL_CHARACTERS
+    assert len(long) == len("The target answered 500. Response: ") + MAX_REFUSAL_CHARACTERS
 
 
 def test_no_secret_is_kept_not_even_a_part_of_one_that_was_cut_through() -> None:

@@ -21,14 +21,14 @@ log = structlog.get_logger()
 class Backoff:
     """Exponential backoff with jitter, so that a fleet does not retry in step."""
 
-    def __init__(self, first_seconds: float = 0.05, most_seconds: float = 1.0) -> None:
+    def __init__(self, first_seconds: float = 0.05, max_seconds: float = 1.0) -> None:
         self._first = first_seconds
-        self._most = most_seconds
+        self._max = max_seconds
         self._next = first_seconds
 
     async def wait(self) -> None:
         await asyncio.sleep(self._next * (0.5 + random.random() / 2))  # nosec B311
-        self._next = min(self._next * 2, self._most)
+        self._next = min(self._next * 2, self._max)
 
     def reset(self) -> None:
         self._next = self._first

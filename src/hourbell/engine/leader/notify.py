@@ -41,7 +41,7 @@ from hourbell.store.queries import queries
 log = structlog.get_logger()
 
 _Q = queries("notices")
-_MOST = 500
+_MAX_NOTICES = 500
 _SEND = "select hourbell.send_notices($1, $2, $3, $4, $5, $6, $7, $8)"
 
 # Delays of 30 s, one minute, … half an hour: one hour in all.
@@ -58,7 +58,7 @@ _STATUS_OF = {
 
 async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Create the webhooks of the oldest notices; True if there may be more notices."""
-    rows = await engine.database.fetch(_Q["outbox"], _MOST)
+    rows = await engine.database.fetch(_Q["outbox"], _MAX_NOTICES)
     if not rows:
         return False
     about: list[int] = []
@@ -80,7 +80,7 @@ async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool
                 [encode_job(job).decode() for job in sent],
             )
     engine.announce()
-    return len(rows) == _MOST
+    return len(rows) == _MAX_NOTICES
 
 
 def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:

@@ -26,7 +26,7 @@ from hourbell.store.queries import queries
 log = structlog.get_logger()
 
 _Q = queries("notices")
-_MOST = 200
+_MAX_MONITORS = 200
 _RECOVERY_SECONDS = 10.0  # how often a monitor that is down is checked
 _PUT_OFF_SECONDS = 3600.0  # next check of a monitor that cannot be judged
 _JUDGE = "select hourbell.judge_monitors($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
@@ -94,7 +94,7 @@ def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
 
 async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Judge the monitors that are due; True if there may be more of them."""
-    rows = await engine.database.fetch(_Q["watched"], now, _MOST)
+    rows = await engine.database.fetch(_Q["watched"], now, _MAX_MONITORS)
     if not rows:
         return False
     judged = [_judged(row, now) for row in rows]
@@ -114,7 +114,7 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
                 [one.event for one in judged],
             )
     overdue = any(one.check_at is not None and one.check_at <= now for one in judged)
-    return overdue or len(rows) == _MOST
+    return overdue or len(rows) == _MAX_MONITORS
 
 
 def _judged(row: asyncpg.Record, now: datetime) -> Judgement:

@@ -8,7 +8,7 @@ executions into the first levels, which does no harm.
 
 from __future__ import annotations
 
-_MOST_COUNTS = 65_536
+_MAX_COUNTS = 65_536
 
 
 class Crowds:
@@ -17,7 +17,7 @@ class Crowds:
     They are bounded: at the limit, counts not used since the previous rotation are dropped.
     """
 
-    def __init__(self, most: int = _MOST_COUNTS) -> None:
+    def __init__(self, most: int = _MAX_COUNTS) -> None:
         self._newer: dict[tuple[int, int], int] = {}
         self._older: dict[tuple[int, int], int] = {}
         self._most = most

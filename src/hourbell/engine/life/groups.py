@@ -49,12 +49,12 @@ class Group(Generic[T, A]):
         self,
         most_together: int = 256,
         most_under_way: int = 2,
-        most_waiting: int = 4_096,
+        max_waiting: int = 4_096,
         most_aside: int = 4,
     ) -> None:
         self._most_together = most_together
         self._most_under_way = most_under_way
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._aside = asyncio.Semaphore(most_aside)
         self._set_aside = 0
         self._waiting: deque[Ask[T, A]] = deque()
@@ -63,7 +63,7 @@ class Group(Generic[T, A]):
 
     async def ask(self, wanted: T, carry_out: CarryOut[T, A]) -> A:
         """Queue a request and await its answer; `carry_out` may receive other requests with it."""
-        if len(self._waiting) + self._set_aside >= self._most_waiting:
+        if len(self._waiting) + self._set_aside >= self._max_waiting:
             raise Overloaded
         ask: Ask[T, A] = Ask(wanted)
         self._waiting.append(ask)
@@ -110,9 +110,9 @@ class Group(Generic[T, A]):
 class Turns:
     """A semaphore with a bounded queue: a few run at once, some wait, the rest are rejected."""
 
-    def __init__(self, most_at_once: int, most_waiting: int) -> None:
+    def __init__(self, most_at_once: int, max_waiting: int) -> None:
         self._places = asyncio.Semaphore(most_at_once)
-        self._most = most_at_once + most_waiting
+        self._most = most_at_once + max_waiting
         self._here = 0
 
     async def __aenter__(self) -> None:

@@ -21,9 +21,9 @@ from hourbell.timing.rules import Rule, between
 from hourbell.timing.zones import tz_version
 
 _Q = queries("planning")
-_MOST_TIMETABLES = 500
-_MOST_AHEAD = 100  # occurrences of one timetable in one fire
-_MOST_LATE = 10_000  # occurrences of one late fire
+_MAX_TIMETABLES = 500
+_MAX_AHEAD = 100  # occurrences of one timetable in one fire
+_MAX_LATE = 10_000  # occurrences of one late fire
 _TAIL = 1_000  # reserved for the last fire of a late stretch: catch_up_limit reaches no further
 _CHUNK = 5_000  # executions planned by one statement
 _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the measured rate
@@ -49,12 +49,12 @@ def fire_of(
     """The fire of a timetable whose next occurrence is `first`."""
     # `first` is not recomputed: it was an occurrence by the zone data of the node that stored it.
     if first >= now - grace:
-        ahead = [first, *between(rule, first, max(now + horizon, first), _MOST_AHEAD - 1)]
+        ahead = [first, *between(rule, first, max(now + horizon, first), _MAX_AHEAD - 1)]
         return Fire(ahead, rule.next(ahead[-1]), late=False, tail=True)
-    missed = [first, *between(rule, first, now, _MOST_LATE + _TAIL - 1)]
-    if len(missed) < _MOST_LATE + _TAIL:
+    missed = [first, *between(rule, first, now, _MAX_LATE + _TAIL - 1)]
+    if len(missed) < _MAX_LATE + _TAIL:
         return Fire(missed, rule.next(missed[-1]), late=True, tail=True)
-    return Fire(missed[:_MOST_LATE], missed[_MOST_LATE], late=True, tail=False)
+    return Fire(missed[:_MAX_LATE], missed[_MAX_LATE], late=True, tail=False)
 
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
@@ -66,7 +66,7 @@ async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
 
 async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     times = engine.times
-    rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MOST_TIMETABLES)
+    rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MAX_TIMETABLES)
     if not rows:
         return False
     found = await computed(
@@ -94,7 +94,7 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
                 _FAN_OUT_PER_SECOND,
             )
     following = [fire.following for _, _, fire in fires if fire.following is not None]
-    return len(rows) == _MOST_TIMETABLES or any(at <= now + times.horizon for at in following)
+    return len(rows) == _MAX_TIMETABLES or any(at <= now + times.horizon for at in following)
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
@@ -110,13 +110,13 @@ async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> b
     """Delete fully planned memberships; jobs without further occurrences become COMPLETED."""
     async with committing("end.before_commit", "end.after_commit"):
         with leading():
-            ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
-    return bool(ended == _MOST_TIMETABLES)
+            ended = await engine.database.value(_END, *authority(term), now, _MAX_TIMETABLES)
+    return bool(ended == _MAX_TIMETABLES)
 
 
 async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Recompute unplanned fires with this node's zone data; True if there is more."""
-    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES, now)
+    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MAX_TIMETABLES, now)
     found = await computed(
         engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])
     )
@@ -131,4 +131,4 @@ async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
                 [following for _, following in found],
                 _FAN_OUT_PER_SECOND,
             )
-    return len(rows) == _MOST_TIMETABLES
+    return len(rows) == _MAX_TIMETABLES

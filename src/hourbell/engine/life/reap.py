@@ -10,7 +10,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, authority, leading
 from hourbell.store.database import committing
 
-_MOST_DEADLINES = 5_000
+_MAX_DEADLINES = 5_000
 _REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 
@@ -33,5 +33,5 @@ async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
     """End executions that missed their deadline; True if there may be more."""
     async with committing("expire.before_commit", "expire.after_commit"):
         with leading():
-            come = await engine.database.value(_EXPIRE, *authority(term), now, _MOST_DEADLINES)
-    return bool(come == _MOST_DEADLINES)
+            come = await engine.database.value(_EXPIRE, *authority(term), now, _MAX_DEADLINES)
+    return bool(come == _MAX_DEADLINES)

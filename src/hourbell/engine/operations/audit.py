@@ -17,7 +17,7 @@ from hourbell.documents.render import shown_definition, without_credentials
 from hourbell.engine.core import Engine
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
     NEWEST,
     Id,
     Page,
@@ -74,7 +74,7 @@ def _position(token: str | None) -> tuple[int, int]:
 
 
 async def _list(engine: Engine, statement: str, page_size: int, before: int, *of: int) -> Page:
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], before, size + 1, *of)
     more = len(rows) > size
     return Page(

@@ -54,7 +54,7 @@ from hourbell.timing.errors import TimingError
 T = TypeVar("T")
 _Q = queries("jobs")
 
-_MOST_ABANDONED = 100  # in one step
+_MAX_ABANDONED = 100  # in one step
 
 
 class DesiredJob(msgspec.Struct, frozen=True):
@@ -119,9 +119,9 @@ async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     with leading():
         async with committing(_PAUSE.points.before, _PAUSE.points.after):
             seen: int = await engine.database.value(
-                _Q["pause_abandoned"], *authority(term), now, TARGET_GONE, _MOST_ABANDONED
+                _Q["pause_abandoned"], *authority(term), now, TARGET_GONE, _MAX_ABANDONED
             )
-    return seen == _MOST_ABANDONED
+    return seen == _MAX_ABANDONED
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:

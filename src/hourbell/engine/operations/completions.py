@@ -54,13 +54,13 @@ _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
 _COMPLETE = Points("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
-_MOST_OVERDUE = 500
+_MAX_OVERDUE = 500
 _END_OVERDUE = (
     "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8,"
     " $9, $10, $11, $12, $13, $14, $15, $16)"
 )
 _RECORDING_SECONDS = 2  # how long a worker may take to record that a target has accepted
-_MOST_MS = 2_000_000_000
+_MAX_MS = 2_000_000_000
 
 WITHHELD = "[withheld: could not be searched for the secrets that the target was sent]"
 
@@ -162,7 +162,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
     """
     with leading():
         await engine.database.value(_Q["cancel_requested"], *authority(term), now)
-        rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
+        rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
         if not rows:
             return False
         batch = [
@@ -177,7 +177,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
             )
     if released:
         engine.announce()
-    return len(rows) == _MOST_OVERDUE
+    return len(rows) == _MAX_OVERDUE
 
 
 def _settlement(
@@ -195,7 +195,7 @@ def _settlement(
         row["spec"],
     )
     passed_ms = int((now - row["claimed_at"]).total_seconds() * 1000)
-    took_ms = max(min(passed_ms, _MOST_MS) - row["begun_ms"], 0)
+    took_ms = max(min(passed_ms, _MAX_MS) - row["begun_ms"], 0)
     by = row["finish_by"]
     remaining = None if by is None else (by - now).total_seconds()
     spec = decode_spec(row["spec"])

@@ -31,8 +31,8 @@ from hourbell.engine.operations.idempotency import (
 from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Instant,
@@ -97,7 +97,7 @@ async def list_letters(
     engine: Engine, wanted: LetterFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
     """Dead letters, newest first; in lists they come without attempts and job."""
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     page = await _look(engine, wanted, size, token)
     items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
     return Page(items, page.next_token)
@@ -118,7 +118,14 @@ async def _look(engine: Engine, wanted: LetterFilter, size: int, token: str | No
     tenant = await tenant_wanted(engine, wanted.tenant_id)
     if tenant == NO_TENANT:
         return Page([], None)
-    args = (before, before_id, size + 1, MOST_LOOKED_AT, wanted.died_from or _EARLY, wanted.reason)
+    args = (
+        before,
+        before_id,
+        size + 1,
+        MAX_SCANNED_ROWS,
+        wanted.died_from or _EARLY,
+        wanted.reason,
+    )
     if wanted.job_id is not None:
         rows = await walk(engine, _Q["list_letters_of_job"], *args, wanted.job_id, tenant)
     elif tenant is not None:

@@ -24,7 +24,7 @@ from hourbell.engine.operations.idempotency import (
 )
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import (
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
     NEWEST,
     Id,
     Page,
@@ -130,7 +130,7 @@ async def _find(engine: Engine, monitor_id: int) -> asyncpg.Record:
 async def list_monitors(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Monitors, newest first."""
     before = NEWEST if token is None else read_token(token, Id)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     if engine.scope is None:
         rows = await walk(engine, _Q["list_monitors"], before, size + 1)
     else:

@@ -43,7 +43,7 @@ _J = queries("jobs")
 _E = queries("executions")
 _A = queries("awaiting")
 
-MOST_BACKFILLED = 10_000
+MAX_BACKFILL = 10_000
 
 _RUN = Points("run.before_commit", "run.after_commit")
 _CANCEL = Points("cancel.before_commit", "cancel.after_commit")
@@ -211,9 +211,9 @@ def _past_occurrences(
         rule = compile_rule(*msgspec.structs.astuple(timetable_of(job.schedule, job.job_id)))
     except TimingError as error:
         raise unusable(job.job_id, error) from error
-    occurrences = between(rule, after, through, MOST_BACKFILLED + 1)
-    if len(occurrences) > MOST_BACKFILLED:
-        last = occurrences[MOST_BACKFILLED - 1] + timedelta(0)
-        message = f"covers more than {MOST_BACKFILLED} occurrences; end it at {last.isoformat()}"
+    occurrences = between(rule, after, through, MAX_BACKFILL + 1)
+    if len(occurrences) > MAX_BACKFILL:
+        last = occurrences[MAX_BACKFILL - 1] + timedelta(0)
+        message = f"covers more than {MAX_BACKFILL} occurrences; end it at {last.isoformat()}"
         raise InvalidInput([FieldError("through", "out_of_range", message)])
     return occurrences

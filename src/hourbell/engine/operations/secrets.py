@@ -39,10 +39,10 @@ from hourbell.store.queries import queries
 
 MAX_SECRETS = 1_000  # of one tenant
 FRESH_SECONDS = 2.0  # how long a worker uses a cached value
-_MOST_READ = 10_000
-_MOST_ASKING = 100_000  # more than the slots of a worker
+_MAX_CACHED = 10_000
+_MAX_WAITING_LOOKUPS = 100_000  # more than the slots of a worker
 _LOOK_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
-_MOST_RESEALED = 100
+_RESEAL_BATCH = 100
 
 _Q = queries("secrets")
 _POINTS = Points("configure.before_commit", "configure.after_commit")
@@ -152,7 +152,7 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
     """Re-encrypt all values sealed by older keys with the first of the ring; returns how many."""
     count = 0
     while True:
-        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _MOST_RESEALED)
+        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _RESEAL_BATCH)
         for row in rows:
             belongs_to = _belongs_to(row["tenant_name"], row["name"])
             value = ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to)
@@ -172,7 +172,7 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
                 None if before is None else before.by,
             )
         count += len(rows)
-        if len(rows) < _MOST_RESEALED:
+        if len(rows) < _RESEAL_BATCH:
             return count
 
 
@@ -196,7 +196,7 @@ class StoredSecrets:
         self._ring = ring
         self._read: dict[_Name, _Read] = {}
         # Lookups by webhooks of many tenants at the same moment share one query.
-        self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
+        self._looks: Group[_Names, _Found] = Group(max_waiting=_MAX_WAITING_LOOKUPS)
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """The values of the given secrets that exist."""
@@ -224,7 +224,7 @@ class StoredSecrets:
                 rows = await _sealed(self._engine, wanted)
         found = {one: _Read(None, at) for one in wanted}
         found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
-        if len(self._read) > _MOST_READ:
+        if len(self._read) > _MAX_CACHED:
             self._read.clear()
         self._read |= found
         for ask in asks:

@@ -15,8 +15,8 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.missed import expanded
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Instant,
@@ -107,11 +107,11 @@ async def search_executions(
     if wanted.created_to is not None:
         before = min(before, first_id_at(wanted.created_to))
     first = 0 if wanted.created_from is None else first_id_at(wanted.created_from)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     sources = []
 
     async def look(statement: str, statuses: Sequence[object] | None, *rest: object) -> None:
-        args = (before, size + 1, MOST_LOOKED_AT, first, tenant, statuses, queue, wanted.label)
+        args = (before, size + 1, MAX_SCANNED_ROWS, first, tenant, statuses, queue, wanted.label)
         rows = await walk(engine, _E[statement], *args, *rest)
         recorded = statement.startswith("list_recorded")
         sources.append(seen(rows, size + 1, by_id, _recorded if recorded else live_execution))
@@ -163,7 +163,7 @@ async def _list_of_job(
         only = await get_execution(engine, wanted.job_id)
         items = [msgspec.structs.replace(only, attempts=())]
         return Page([item for item in items if _is_wanted(item, wanted)], None)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id, label=wanted.label)
     most = size + 1 if wanted == plain else _MOST_OF_A_JOB
     args = (wanted.job_id, before, before_id, most)

@@ -156,14 +156,14 @@ async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
             code="not_due", message="Its time has not come yet.", until=row["run_at"]
         )
     stored = await engine.database.value(_E["job_spec"], row["id"])
-    most = _most_attempts(stored)
+    max_attempts = _max_attempts(stored)
     last = live_execution(row, with_attempts=True).attempts[-1]
-    of_most = "" if most is None else f" of {most}"
+    of_max = "" if max_attempts is None else f" of {max_attempts}"
     return Explanation(
         code="retrying",
         message=_said(
             [
-                f"Attempt {counted}{of_most} failed ({last.kind}): {last.error}",
+                f"Attempt {counted}{of_max} failed ({last.kind}): {last.error}",
                 f"Attempt {counted + 1} waits for its time.",
             ]
         ),
@@ -244,7 +244,7 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     return Explanation(code="paused", message=message)
 
 
-def _most_attempts(spec: str | None) -> int | None:
+def _max_attempts(spec: str | None) -> int | None:
     """By the current job; None: the job is gone, or was written by a newer, unreadable version."""
     if spec is None:
         return None

@@ -13,8 +13,8 @@ from hourbell.documents.schedules import first_run, timetable_of
 from hourbell.engine.codes import COMPLETED, FATES, JOB_STATUSES, PAUSED, SCHEDULED
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Page,
@@ -86,14 +86,14 @@ async def list_jobs(
     if tenant == NO_TENANT or (wanted.queue is not None and queue is None):
         return Page([], None)
     now = await engine.clock.now()
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
 
     async def look(
         of_all: str, of_tenant: str, which: int | bool | None
     ) -> Sequence[asyncpg.Record]:
         statement = _J[of_all if tenant is None else of_tenant]
-        args = (before, size + 1, MOST_LOOKED_AT, which, *rest)
+        args = (before, size + 1, MAX_SCANNED_ROWS, which, *rest)
         return await walk(engine, statement, *args)
 
     status, sources = wanted.status, []

@@ -14,14 +14,14 @@ import msgspec
 from hourbell.documents.problems import shown_key, text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
-from hourbell.engine.views.pages import MOST_PER_PAGE, Page, page_token, read_token, walk
+from hourbell.engine.views.pages import MAX_PAGE_SIZE, Page, page_token, read_token, walk
 from hourbell.model.errors import InvalidInput, NotFound
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.store.queries import queries
 
 _Q = queries("overview")
 
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ async def get_tenant(engine: Engine, name: str) -> Named:
     if not engine.may_see(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
-    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
+    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
     return _counted(name, _tenant(row), counts)
 
 
@@ -73,7 +73,7 @@ async def get_queue(engine: Engine, name: str) -> Named:
     """A queue with counts: executions ready, running or waiting for its limits; live workers."""
     row = await _row(engine, "queue", name)
     now = await engine.clock.now()
-    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
+    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
     return _counted(name, _queue(row), counts)
 
 
@@ -86,7 +86,7 @@ async def get_target(engine: Engine, host: str) -> Named:
     if engine.scope is not None:
         raise NotFound("target", shown_key(host))
     row = await _row(engine, "target", named)
-    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MOST_COUNTED)
+    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MAX_COUNTED)
     return _counted(named, _limits(row), counts)
 
 
@@ -100,7 +100,7 @@ async def _list(
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
         after = ""  # a forged token: no name sorts there
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], after, size + 1)
     more = len(rows) > size
     return Page(
@@ -130,7 +130,7 @@ def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
         if each in counts
     }
     seen = counts | looked_at
-    at_least = tuple(each for each in counts if seen[each] >= MOST_COUNTED)
+    at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
     return Named(name, settings, counts, at_least)
 
 

@@ -52,11 +52,11 @@ from hourbell.store.database import Connection
 
 T = TypeVar("T")
 
-MOST_ITEMS = 10_000
+MAX_BATCH_ITEMS = 10_000
 
 _WHOLE = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
 _EACH = LockTimeouts(50, 5_000)  # brief for what one item of many needs
-_MOST_PROBLEMS = 16  # problems with names that are reported individually
+_MAX_PROBLEMS = 16  # problems with names that are reported individually
 _SLICE = 200  # items parsed before the loop may run others; more would not fit in the CPU caches
 
 
@@ -202,7 +202,7 @@ class _Batch:
         """Resolve what the rows name. Rows whose new names are unavailable are refused."""
         brief = engine.with_lock_timeout(_EACH.keys_ms)
         self.names, problems = await resolve_available(
-            brief, self._rows, self.context.now, self._stored_with.tenant, _MOST_PROBLEMS
+            brief, self._rows, self.context.now, self._stored_with.tenant, _MAX_PROBLEMS
         )
         self._note(problems)
 

@@ -74,12 +74,12 @@ async def resolve_available(
     rows: Sequence[JobRow],
     now: datetime,
     home: str | None = None,
-    most_problems: int | None = None,
+    max_problems: int | None = None,
 ) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
     """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
 
     A name is unavailable if it must not be created, or if another transaction is inserting it.
-    `most_problems`: the number of problems reported individually; see `_unavailable`.
+    `max_problems`: the number of problems reported individually; see `_unavailable`.
     """
     problems: dict[int, HourbellError | Blocked] = {}
     for _ in range(_TRIES):
@@ -90,18 +90,18 @@ async def resolve_available(
                 raise
         if not rows:
             break
-        found = await _unavailable(engine, rows, now, most_problems)
+        found = await _unavailable(engine, rows, now, max_problems)
         problems |= {row.job_id: found[_names(row)] for row in rows if _names(row) in found}
         rows = [row for row in rows if row.job_id not in problems]
     raise Conflict(IN_USE)
 
 
 async def _unavailable(
-    engine: Engine, rows: Iterable[JobRow], now: datetime, most: int | None
+    engine: Engine, rows: Iterable[JobRow], now: datetime, max_problems: int | None
 ) -> dict[Names, HourbellError | Blocked]:
     """The names of some jobs that are unavailable, each with the reason, found by bisection.
 
-    After `most` problems every group with a problem is refused as a whole, so that the search ends
+    After `max_problems` problems every group with a problem is refused as a whole, so that the search ends
     soon.
     """
     problems: dict[Names, HourbellError | Blocked] = {}
@@ -114,7 +114,7 @@ async def _unavailable(
                 raise
             if len(those) == 1:
                 problems[_names(those[0])] = Blocked() if is_held(error) else error
-            elif most is not None and len(problems) >= most:
+            elif max_problems is not None and len(problems) >= max_problems:
                 problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
             else:
                 middle = len(those) // 2

@@ -29,7 +29,7 @@ FAILPOINTS = Points("create.before_commit", "create.after_commit")
 _Q = queries("jobs")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MOST_JOINS = 4  # at once
+_MAX_CONCURRENT_JOINS = 4  # at once
 
 
 class LockTimeouts(msgspec.Struct, frozen=True):
@@ -216,7 +216,7 @@ async def after_commit(
     if not joined:
         return
     present = await engine.clock.now()
-    few = asyncio.Semaphore(_MOST_JOINS)
+    few = asyncio.Semaphore(_MAX_CONCURRENT_JOINS)
 
     async def join(timetable: Timetable) -> None:
         async with few:
