@@ -21,7 +21,7 @@ from typing import Any
 from hourbell import failpoints
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.groups import Group
+from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write, fingerprint
@@ -199,7 +199,7 @@ class Simulation:
     def _new_engine(self) -> Engine:
         engine = Engine(self.database, self.clock, self.options.pace.times)
         # Every user is a client of another process: who is stopped in the middle of a create stops nobody else's.
-        engine.creates = Group(most_together=1, most_under_way=1_000)
+        engine.create_groups = GroupExecutor(max_group_size=1, max_groups=1_000)
         return engine
 
     async def run(self) -> History:

@@ -61,8 +61,8 @@ async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
 
 
 async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    with engine.batch_room.taking(engine.scope) as take:
-        batch, write = await read_batch(request, take)
+    with engine.batch_memory.reserving(engine.scope) as reserve:
+        batch, write = await read_batch(request, reserve)
         results = await create.create_batch(engine, batch.items, batch.read, write)
     return answer({"results": [render_result(result) for result in results]})
 

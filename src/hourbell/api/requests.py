@@ -105,13 +105,13 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     return document, _write(request, key, _spelt(document))
 
 
-async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[Batch, Write]:
-    """A batch, not yet decoded, and its Write; `take` is called with the size of each chunk."""
+async def read_batch(request: AnyRequest, reserve: Callable[[int], None]) -> tuple[Batch, Write]:
+    """A batch, not yet decoded, and its Write; `reserve` is called with the size of each chunk."""
     key = _key(request)
     refuse_query(request)
     try:
         async with asyncio.timeout(BATCH_SECONDS):
-            body = await _body(request, take)
+            body = await _body(request, reserve)
     except TimeoutError:
         raise MalformedRequest(
             f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs per batch."
@@ -348,13 +348,13 @@ def _write(request: AnyRequest, key: str, value: bytes) -> Write:
     return Write(key, fingerprint(operation, where, value), actor)
 
 
-async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) -> bytes:
+async def _body(request: AnyRequest, reserve: Callable[[int], None] | None = None) -> bytes:
     try:
-        if take is None:
+        if reserve is None:
             return await request.body()
         parts = []
         async for part in request.stream():
-            take(len(part))
+            reserve(len(part))
             parts.append(part)
         return b"".join(parts)
     except HTTPException as error:

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from hourbell.engine.life.crowds import Crowds
-from hourbell.engine.life.groups import Group, Room, Turns
+from hourbell.engine.life.groups import BoundedSlots, GroupExecutor, MemoryBudget
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
 from hourbell.store.clock import Clock
@@ -71,13 +71,16 @@ class Engine:
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
         self._patience_ms: int | None = None  # lock timeout when another transaction adds the name
-        self.creates: Group[Any, Any] = Group()  # requests whose jobs are created in one statement
+        # Requests whose jobs are created in one statement.
+        self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()
         self.crowds = Crowds()  # of one-time jobs that this process has created
-        self.batches = Turns(2, 32)  # few at once: each may be large
-        self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # bodies being received or queued
+        self.batch_slots = BoundedSlots(2, 32)  # few at once: each may be large
+        # For bodies being received or queued.
+        self.batch_memory = MemoryBudget(128 * MIB, max_bytes_per_tenant=32 * MIB)
         # One lock per job name, held by the request that puts the job with that name.
         self.puts: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self.early = Turns(32, 0)  # completions that arrive before their acceptance is recorded
+        # For completions that arrive before their acceptance is recorded.
+        self.early_completions = BoundedSlots(32, 0)
         self._announcer = _Announcer(database)
 
     def scoped_to(self, tenant: str | None) -> Self:

@@ -94,7 +94,7 @@ async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
     early = asyncio.create_task(api.post(path + "/complete", said, key=None))
 
     async def has_come() -> bool:
-        return engine.early._here == 1
+        return engine.early_completions._users == 1
 
     await eventually(has_come)  # before the worker has said anything
     accepted = Accepted(hashlib.sha256(TOKEN.encode()).digest(), 60.0)

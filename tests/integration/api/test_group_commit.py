@@ -197,7 +197,7 @@ async def test_a_key_that_is_repeated_takes_no_room_of_a_quota(api: Client, engi
 
 
 async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Engine):
-    engine.creates._max_waiting = 0
+    engine.create_groups._max_waiting = 0
     answer = await api.post(JOBS, one_time())
     assert answer.is_problem(503, "overloaded")
     assert answer.headers["Retry-After"] == "1"

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import Group
+from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.operations import upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.upsert import put_job
@@ -92,7 +92,7 @@ async def test_puts_of_one_name_through_two_processes_wait_for_each_other(
 ):
     other = copy.copy(engine)  # as another process: it shares nothing but the database
     other.puts = WeakValueDictionary()
-    other.creates = Group()
+    other.create_groups = GroupExecutor()
     engines = [engine, other] * 10
     answers = await asyncio.gather(
         *(

@@ -123,7 +123,9 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
     row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
     if row is not None or not await _runs(engine, execution_id):
         return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    async with engine.early:  # few at once: unauthenticated callers get here with any token
+    async with (
+        engine.early_completions
+    ):  # few at once: unauthenticated callers get here with any token
         for _ in range(_RECORDING_SECONDS * 10):
             await asyncio.sleep(0.1)
             going_on = await _runs(engine, execution_id)

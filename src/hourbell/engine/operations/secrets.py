@@ -18,7 +18,7 @@ import msgspec
 from hourbell.documents.problems import text_problem
 from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import Ask, Group
+from hourbell.engine.life.groups import GroupExecutor, Submission
 from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
 from hourbell.engine.views.pages import Page, page_token, read_token
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
@@ -41,7 +41,7 @@ MAX_SECRETS = 1_000  # of one tenant
 FRESH_SECONDS = 2.0  # how long a worker uses a cached value
 _MAX_CACHED = 10_000
 _MAX_WAITING_LOOKUPS = 100_000  # more than the slots of a worker
-_LOOK_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
+_LOOKUP_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
 _RESEAL_BATCH = 100
 
 _Q = queries("secrets")
@@ -196,7 +196,9 @@ class StoredSecrets:
         self._ring = ring
         self._read: dict[_Name, _Read] = {}
         # Lookups by webhooks of many tenants at the same moment share one query.
-        self._looks: Group[_Names, _Found] = Group(max_waiting=_MAX_WAITING_LOOKUPS)
+        self._lookups: GroupExecutor[_Names, _Found] = GroupExecutor(
+            max_waiting=_MAX_WAITING_LOOKUPS
+        )
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """The values of the given secrets that exist."""
@@ -205,7 +207,7 @@ class StoredSecrets:
         fresh_since = time.monotonic() - FRESH_SECONDS
         missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
         if missing:
-            found = await self._looks.ask(missing, self._look_up)
+            found = await self._lookups.submit(missing, self._look_up)
             # Values that were fresh before the wait may have been replaced during it.
             known |= {one: self._read[one] for one in wanted if one in self._read}
             known |= {one: found[one] for one in missing}
@@ -216,19 +218,19 @@ class StoredSecrets:
         now = await self._engine.clock.now() if rotates else None
         return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
 
-    async def _look_up(self, asks: Sequence[Ask[_Names, _Found]]) -> None:
-        wanted = {one for ask in asks for one in ask.wanted}
+    async def _look_up(self, submissions: Sequence[Submission[_Names, _Found]]) -> None:
+        wanted = {one for submission in submissions for one in submission.request}
         at = time.monotonic()
         with translated():
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_LOOKUP_SECONDS):
                 rows = await _sealed(self._engine, wanted)
         found = {one: _Read(None, at) for one in wanted}
         found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
         if len(self._read) > _MAX_CACHED:
             self._read.clear()
         self._read |= found
-        for ask in asks:
-            ask.answer(found)
+        for submission in submissions:
+            submission.answer(found)
 
 
 async def redactor_of_sent(

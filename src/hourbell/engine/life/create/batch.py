@@ -111,14 +111,14 @@ async def create_batch(
     home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
     now = await engine.clock.now()
     writing = Idempotent(engine, write, FAILPOINTS, home, now, list[Result])
-    async with engine.batches:
+    async with engine.batch_slots:
         async for attempt in writing:
             batch = await _read(engine, items, read, write, home)
             await batch.resolve_names(engine)
             async with attempt.transaction(batch.names.tenants[home]) as connection:
                 await batch.store(engine, connection)
                 attempt.answer = batch.results()
-    # Joining timetables may take long, so it happens after the turn is released.
+    # Joining timetables may take long, so it happens after the slot is released.
     if writing.executed:
         await after_commit(engine, batch.created(), batch.names, batch.context.now)
     return writing.answer
