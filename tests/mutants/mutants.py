@@ -83,7 +83,7 @@ FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
 FAIRNESS_TEST = f"{_LIFE}/test_fairness.py"
 FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
-CROWDS_TEST = "tests/integration/life/test_crowds.py"
+HERDS_TEST = "tests/integration/life/test_herds.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
@@ -594,7 +594,7 @@ MUTANTS = [
         PLACES,
         "return case when p_nth <= 16 then 0 ",
         "return 0 * case when p_nth <= 16 then 0 ",
-        (f"{CROWDS_TEST}::test_retries_of_a_crowd_do_not_delay_another_tenant",),
+        (f"{HERDS_TEST}::test_retries_of_a_herd_do_not_delay_another_tenant",),
         "The few of one tenant do not wait for the many of another.",
     ),
     Mutant(
@@ -602,18 +602,18 @@ MUTANTS = [
         ADMIT,
         "share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);",
         "share := greatest(budget - n, 1);",
-        (f"{CROWDS_TEST}::test_every_level_moves_on_in_each_pass",),
+        (f"{HERDS_TEST}::test_every_level_moves_on_in_each_pass",),
         "Every level gets a part of each pass.",
     ),
     Mutant(
-        "crowd_counted_anew",
+        "herd_counted_again",
         PRODUCE,
         "select m.tenant, m.n + coalesce(c.planned, 0) as planned",
         "select m.tenant, m.n as planned",
         (
-            f"{CROWDS_TEST}::test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed",
+            f"{HERDS_TEST}::test_planned_herds_are_counted_over_timetables_until_their_moment_has_passed",
         ),
-        "A crowd may come from several timetables, and in many chunks.",
+        "A herd may come from several timetables, and in many chunks.",
     ),
     Mutant(
         "lanes_forgotten",

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import asyncpg
 import msgspec
 
-from hourbell.engine.life.crowds import Crowds
+from hourbell.engine.life.due_counts import DueCounts
 from hourbell.engine.life.groups import BoundedSlots, GroupExecutor, MemoryBudget
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
@@ -73,7 +73,7 @@ class Engine:
         self._patience_ms: int | None = None  # lock timeout when another transaction adds the name
         # Requests whose jobs are created in one statement.
         self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()
-        self.crowds = Crowds()  # of one-time jobs that this process has created
+        self.due_counts = DueCounts()  # of one-time jobs that this process has created
         self.batch_slots = BoundedSlots(2, 32)  # few at once: each may be large
         # For bodies being received or queued.
         self.batch_memory = MemoryBudget(128 * MIB, max_bytes_per_tenant=32 * MIB)

@@ -270,9 +270,8 @@ def _resolve_later(first: _Pending, later: _Pending) -> None:
     if later.key is not None and later.key == first.key and not repeats:
         submission.answer(None)  # a different request under the same key
     elif isinstance(error, QuotaExceeded):
-        submission.refuse(
-            error
-        )  # the unique key is still free, so this job would need room as well
+        # The unique key is still free, so this job would need room as well.
+        submission.refuse(error)
     elif outcome is None or repeats:
         submission.answer(outcome)
     elif later.row.on_duplicate is OnDuplicate.REPLACE:

@@ -161,7 +161,7 @@ class Store:
         self, rows: Sequence[JobRow], requests: Mapping[RequestRow, int]
     ) -> list[object]:
         """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
-        names, crowds = self._names, self._engine.crowds
+        names, due_counts = self._names, self._engine.due_counts
         ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
         settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
         recurring, unique = [], []
@@ -171,12 +171,12 @@ class Store:
             if row.at is not None:
                 if row.at is not last_at:  # jobs of a batch often share one instant
                     last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
-                kind = row.settings, crowds.level(tenant, instant // 1_000_000)
+                settings_and_level = row.settings, due_counts.level(tenant, instant // 1_000_000)
                 ids.append(row.job_id)
                 of_requests.append(requests[row.request])
                 instants.append(instant)
                 tenants.append(tenant)
-                of_settings.append(settings.setdefault(kind, len(settings) + 1))
+                of_settings.append(settings.setdefault(settings_and_level, len(settings) + 1))
                 specs.append(row.spec)
             elif row.recurring is not None:
                 number, now = requests[row.request], self._context.now
