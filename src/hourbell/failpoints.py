@@ -16,7 +16,7 @@ A point is named after the verb it interrupts and the moment in it. The actions 
 
 `*N` after an action limits it to the first N hits of the point, `@N` to exactly the Nth.
 
-Tests in the same process need no action: `held(name)` stops the first caller at a point and signals
+Tests in the same process need no action: `barrier(name)` stops the first caller at a point and signals
 the test that it has arrived.
 
 The table of active points is the only global of Hourbell. Passing failpoints through every
@@ -121,7 +121,7 @@ class Action(msgspec.Struct, frozen=True):
         return self.first_hits is None or hit <= self.first_hits
 
 
-class Held:
+class Barrier:
     """A point at which the first caller waits until the test releases it."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Held:
         """Release the caller that waits there now or arrives later."""
         self._released.set()
 
-    async def _hold(self) -> None:
+    async def _wait_for_release(self) -> None:
         if not self._reached.is_set():
             self._reached.set()
             await self._released.wait()
@@ -145,7 +145,7 @@ class Held:
 class _Point:
     """An active point, with the count of its hits."""
 
-    def __init__(self, does: Action | Held) -> None:
+    def __init__(self, does: Action | Barrier) -> None:
         self.does = does
         self._hits = 0
 
@@ -163,8 +163,8 @@ async def failpoint(name: str) -> None:
     point = _points.get(name)
     if point is None:
         return
-    if isinstance(point.does, Held):
-        await point.does._hold()
+    if isinstance(point.does, Barrier):
+        await point.does._wait_for_release()
         return
     action = point.next_action()
     if action is None:
@@ -195,16 +195,16 @@ def configure(text: str, *, names: tuple[str, ...] = NAMES) -> None:
 
 
 @contextlib.contextmanager
-def held(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Held]:
+def barrier(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Barrier]:
     """Stop the first caller at a point until `release` or the end of the block."""
     _refuse_unknown(name, names)
     before = _points.get(name)
-    hold = Held()
-    _points[name] = _Point(hold)
+    new = Barrier()
+    _points[name] = _Point(new)
     try:
-        yield hold
+        yield new
     finally:
-        hold.release()
+        new.release()
         if before is None:
             _points.pop(name, None)  # `configure` may have removed it meanwhile
         else:

@@ -1098,8 +1098,8 @@ MUTANTS = [
     Mutant(
         "commit_error_of_a_create_swallowed",
         CREATE_STORE,
-        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n                raise\n",
-        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n"
+        "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n                raise\n",
+        "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n"
         "                yield rows, {}\n                return\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",

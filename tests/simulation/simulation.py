@@ -114,7 +114,7 @@ class Stalled:
 
     wish: Wish
     task: asyncio.Task[Any]
-    hold: failpoints.Held
+    hold: failpoints.Barrier
     cleanup: ExitStack
     until: datetime
 
@@ -522,7 +522,7 @@ class Simulation:
         if moment == "before_commit" and wish.operation in CHANGES:
             point = UNCOMMITTED
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
+        hold = cleanup.enter_context(failpoints.barrier(point, names=POINTS))
         task = asyncio.ensure_future(wish.call(write))
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)

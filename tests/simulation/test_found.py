@@ -133,7 +133,7 @@ async def test_what_is_missed_while_an_update_stands_is_not_produced_by_it(life:
     job = await life.create(misfire_policy="skip")
     await life.plan()
     await life.clock.set(NOON + 2.5 * MINUTE)
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         update = asyncio.create_task(life.update(job, timeout_seconds=7))
         await hold.reached()
         await life.clock.set(NOON + 6 * MINUTE)
@@ -153,7 +153,7 @@ async def test_what_ran_while_an_update_stood_is_not_run_again_by_the_new_schedu
     await life.clock.set(NOON + 1.5 * MINUTE)
     job = await life.create("* * * * *")
     await life.plan()
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         patch = {"schedule": {"cron": cron, "ends_at": (NOON + 60 * MINUTE).isoformat()}}
         update = asyncio.create_task(life.update(job, **patch))
         await hold.reached()
@@ -176,7 +176,7 @@ async def test_what_is_superseded_before_the_new_version_has_joined_is_run_by_it
     await life.clock.set(NOON + 1.5 * MINUTE)
     job = await life.create()
     await life.plan()
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         patch = {"schedule": {"ends_at": (NOON + 60 * MINUTE).isoformat()}}
         update = asyncio.create_task(life.update(job, **patch))
         await hold.reached()
@@ -200,7 +200,7 @@ async def test_a_cancel_that_stands_holds_up_no_join(life: Life) -> None:
     await life.plan()
     await life.clock.set(NOON + 1.5 * MINUTE)
     [failed] = await life.work(RETRY, delay=3600.0)
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         cancel = asyncio.create_task(cancel_execution(life.engine, failed.execution_id, Write()))
         await hold.reached()
         async with asyncio.timeout(10):

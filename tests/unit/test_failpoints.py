@@ -15,9 +15,9 @@ from hourbell.failpoints import (
     Action,
     AnswerLost,
     FailpointError,
+    barrier,
     configure,
     failpoint,
-    held,
     parse,
 )
 from hourbell.model.errors import ConfigurationError
@@ -100,8 +100,8 @@ async def test_a_pause_lets_the_loop_go_on() -> None:
     await pausing
 
 
-async def test_a_held_point_stops_the_first_caller_until_it_is_released() -> None:
-    with held("plan.after_commit", names=NAMES) as point:
+async def test_a_barrier_stops_the_first_caller_until_it_is_released() -> None:
+    with barrier("plan.after_commit", names=NAMES) as point:
         first = asyncio.create_task(failpoint("plan.after_commit"))
         await point.reached()
         await failpoint("plan.after_commit")  # the second passes
@@ -112,7 +112,7 @@ async def test_a_held_point_stops_the_first_caller_until_it_is_released() -> Non
 
 async def test_the_end_of_the_block_releases_and_restores() -> None:
     configure("plan.after_commit=error", names=NAMES)
-    with held("plan.after_commit", names=NAMES) as point:
+    with barrier("plan.after_commit", names=NAMES) as point:
         waiting = asyncio.create_task(failpoint("plan.after_commit"))
         await point.reached()
     await waiting
@@ -121,7 +121,7 @@ async def test_the_end_of_the_block_releases_and_restores() -> None:
 
 
 def test_holding_an_unknown_point_is_refused() -> None:
-    with pytest.raises(ConfigurationError), held("plan.never", names=NAMES):
+    with pytest.raises(ConfigurationError), barrier("plan.never", names=NAMES):
         pass
 
 

@@ -34,7 +34,7 @@ MAX_QUEUES = 50
 MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
-MAX_HELD = 20_000  # executions named in one heartbeat
+MAX_HEARTBEAT_EXECUTIONS = 20_000  # executions named in one heartbeat
 MAX_OUTCOMES = 1_000  # in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
@@ -108,7 +108,7 @@ class HeartbeatDocument(SessionDocument):
         Line(MAX_WORKER_ID), description="Optional: the session identifies the worker."
     )
     execution_ids = Field(
-        Several(ExecutionId(), 0, MAX_HELD),
+        Several(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
         required="is required; send an empty array if you hold none",
         description="All executions that the worker holds.",
     )

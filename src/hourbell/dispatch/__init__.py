@@ -107,7 +107,7 @@ class Dispatch(Protocol):
     async def renew(self, session: Session) -> Service:
         """What the session serves; SessionLost if it is over. An empty session is extended."""
 
-    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+    async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         """The given executions that the session holds, as they were claimed."""
 
     async def worker_of(self, session: Session) -> str | None:

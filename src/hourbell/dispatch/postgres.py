@@ -23,7 +23,7 @@ _CLAIM = (
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
-_HELD = "select * from hourbell.claimed_by($1, $2, $3)"
+_CLAIMED_BY = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
@@ -130,8 +130,8 @@ class PostgresDispatch:
         tasks = row["tasks"]
         return Service(tuple(row["queues"]), None if tasks is None else tuple(tasks))
 
-    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
-        row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)
+    async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+        row = await self._engine.database.row(_CLAIMED_BY, session.id, session.token, execution_ids)
         return await self._claimed(row)
 
     async def worker_of(self, session: Session) -> str | None:

@@ -281,23 +281,23 @@ class RemoteWorkers:
 
     async def _settle(self, session: Session, batch: Sequence[ReportedOutcome]) -> Set[int]:
         failed = [one.execution_id for one in batch if isinstance(one.outcome, Failed)]
-        known = await self._dispatch.held(session, failed) if failed else []
-        held = {one.execution_id: one for one in known}
+        claims = await self._dispatch.claimed_by(session, failed) if failed else []
+        claimed_by_id = {one.execution_id: one for one in claims}
         decided: list[Settlement] = []
         refused: list[Settlement] = []
         for one in batch:
             number, fence, outcome = one.execution_id, one.fence, one.outcome
             if not isinstance(outcome, Failed):
                 decided.append(plain_settlement(number, fence, outcome, None, one.took_ms))
-            elif (claimed := held.get(number)) is None or claimed.fence != fence:
+            elif (claimed := claimed_by_id.get(number)) is None or claimed.fence != fence:
                 refused.append(Settlement(number, fence, RETRY))
             else:
                 left = claimed.deadline_in_seconds
                 spec = _spec(claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
-            not_held = set(await settle_whole(partial(self._dispatch.settle, session), decided))
-            refused += [one for one in decided if one.execution_id in not_held]
+            refused_ids = set(await settle_whole(partial(self._dispatch.settle, session), decided))
+            refused += [one for one in decided if one.execution_id in refused_ids]
         if not refused:
             return frozenset()
         before = await self._dispatch.already_settled(session, refused)

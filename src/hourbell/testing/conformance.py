@@ -575,12 +575,12 @@ class DispatchConformance:
         session, other = await opened(stage), await opened(stage)
         mine = await stage.dispatch.claim(session, 1, 2)
         theirs = await stage.dispatch.claim(other, 1, 1)
-        found = await stage.dispatch.held(session, ids_of([*mine, *theirs]))
+        found = await stage.dispatch.claimed_by(session, ids_of([*mine, *theirs]))
         assert sorted(found, key=by_id) == sorted(mine, key=by_id)
         await settle(stage, session, succeeded(mine[0]))
-        assert await stage.dispatch.held(session, ids_of(mine)) == [mine[1]]
+        assert await stage.dispatch.claimed_by(session, ids_of(mine)) == [mine[1]]
         await stage.dispatch.close(session)
-        assert await stage.dispatch.held(session, ids_of(mine)) == []
+        assert await stage.dispatch.claimed_by(session, ids_of(mine)) == []
 
     async def test_progress_is_kept_while_it_is_held_under_its_fence(self, stage: Stage) -> None:
         [number] = await stage.enqueue()

@@ -14,7 +14,7 @@ from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import ClaimRequest, RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.failpoints import configure, held
+from hourbell.failpoints import barrier, configure
 from hourbell.model.ids import execution_text, parse_execution_id
 from hourbell.model.limits import RateLimit
 from integration.api.client import KEY_RING, Client
@@ -325,7 +325,7 @@ async def test_what_a_worker_got_that_left_meanwhile_goes_back(
         await worker.claim()
     before = await places(engine)
     await enqueue(engine)
-    with held("claim.after_commit") as hold:
+    with barrier("claim.after_commit") as hold:
         writer = await half_a_call(server.port, {"session_token": worker.token})
         await hold.reached()
         assert (await places(engine))["leased"] == before["leased"] + 1
@@ -351,7 +351,7 @@ async def test_what_a_worker_got_under_a_number_is_kept_for_the_repetition(
     worker = RemoteWorker(api)
     [number, *_] = await enqueue(engine, 2)
     await worker.claim(1)
-    with held("claim.after_commit") as hold:
+    with barrier("claim.after_commit") as hold:
         numbered = {"session_token": worker.token, "claim_number": 2}
         writer = await half_a_call(server.port, numbered)
         await hold.reached()

@@ -234,7 +234,7 @@ async def test_a_unique_key_that_somebody_is_taking_harms_no_other_item(
 async def test_more_batches_than_there_is_room_for_are_told_to_come_back(
     api: Client, engine: Engine
 ):
-    with failpoints.held("create.before_commit") as held:
+    with failpoints.barrier("create.before_commit") as held:
         first = asyncio.create_task(api.post(BATCH, [one_time()]))
         await held.reached()
         engine.batch_slots._max_users = 1  # as if all the others were there
@@ -313,7 +313,7 @@ async def test_others_have_their_turn_while_a_batch_joins_its_timetables(
     api: Client, engine: Engine
 ):
     engine.batch_slots = BoundedSlots(1, 32)
-    with failpoints.held("join.before_commit") as held:
+    with failpoints.barrier("join.before_commit") as held:
         first = asyncio.create_task(api.post(BATCH, [recurring()]))
         await held.reached()
         async with asyncio.timeout(10):

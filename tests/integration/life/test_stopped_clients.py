@@ -29,7 +29,7 @@ from hourbell.engine.operations.change import delete_job, pause_job, resume_job,
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
 from hourbell.engine.views.jobs import get_job
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, JobStatus
@@ -265,7 +265,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    with held(UNCOMMITTED, names=POINTS) as hold:
+    with barrier(UNCOMMITTED, names=POINTS) as hold:
         cancelling = asyncio.create_task(cancel_execution(still, parked, Write()))
         await hold.reached()
         await hand.succeed(first)

@@ -327,7 +327,7 @@ class Interleaving:
         point = f"{operation}.{way}"
         if way == "before_commit" and operation in CHANGES:
             point = UNCOMMITTED
-        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
+        hold = cleanup.enter_context(failpoints.barrier(point, names=POINTS))
         task = asyncio.ensure_future(call())
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)

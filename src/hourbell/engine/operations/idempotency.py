@@ -207,7 +207,7 @@ class Idempotent(Generic[T]):
             if error.constraint_name != "idempotency_pkey":
                 raise
         except StoreUnavailable as error:
-            if is_held(error):
+            if is_lock_conflict(error):
                 raise Conflict(IN_USE) from error
             raise
         except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
@@ -215,14 +215,14 @@ class Idempotent(Generic[T]):
             pass
 
 
-def is_held(error: Exception) -> bool:
+def is_lock_conflict(error: Exception) -> bool:
     """Whether another transaction held a needed lock: beyond the lock timeout, or in a deadlock."""
     return isinstance(
         error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError
     )
 
 
-def waits_for_quota(error: BaseException | None) -> bool:
+def is_quota_lock_timeout(error: BaseException | None) -> bool:
     """Whether another transaction held the lock of a quota beyond the lock timeout."""
     return isinstance(error, asyncpg.LockNotAvailableError) and error.constraint_name == "quota"
 

@@ -10,7 +10,7 @@ import msgspec
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
-from hourbell.engine.operations.idempotency import IN_USE, is_held
+from hourbell.engine.operations.idempotency import IN_USE, is_lock_conflict
 from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
 from hourbell.model.schedules import Once, Schedule, Timetable
 from hourbell.store.queries import queries
@@ -86,7 +86,7 @@ async def resolve_available(
         try:
             return await resolve_names(engine, rows, now, home), problems
         except (InvalidInput, StoreUnavailable) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
         if not rows:
             break
@@ -110,10 +110,10 @@ async def _unavailable(
         try:
             await resolve_names(engine, those, now)
         except (InvalidInput, StoreUnavailable) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
             if len(those) == 1:
-                problems[_names(those[0])] = Blocked() if is_held(error) else error
+                problems[_names(those[0])] = Blocked() if is_lock_conflict(error) else error
             elif max_problems is not None and len(problems) >= max_problems:
                 problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
             else:

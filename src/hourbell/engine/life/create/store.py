@@ -16,7 +16,7 @@ from hourbell.engine.life.create.names import Blocked, ResolvedNames
 from hourbell.engine.life.create.request import CreateContext
 from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.operations.idempotency import Points, is_held, waits_for_quota
+from hourbell.engine.operations.idempotency import Points, is_lock_conflict, is_quota_lock_timeout
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import NewJob, OnDuplicate
 from hourbell.model.policies import Delivery
@@ -104,10 +104,10 @@ class Store:
             async with self._savepoint():
                 problems = await self.insert(rows)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
-            problem: Problem = Blocked() if is_held(error) else error
-            by_quota = waits_for_quota(error.__cause__)
+            problem: Problem = Blocked() if is_lock_conflict(error) else error
+            by_quota = is_quota_lock_timeout(error.__cause__)
         else:
             yield rows, problems
             return
