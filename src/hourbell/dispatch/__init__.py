@@ -82,14 +82,14 @@ class Dispatch(Protocol):
         limit: int,
         repeated: bool = False,
         reserved: int = 0,
-        from_below: bool = False,
+        lowest_first: bool = False,
         at_once: bool = False,
     ) -> list[Claimed]:
         """Claim up to `limit` executions, most urgent first; SessionLost if the session is over.
 
         `number` is 0 if the worker does not number its claims. `repeated`: this number was sent
         before and no answer arrived; if that claim took executions, they are the answer now.
-        `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent. An
+        `reserved` of the limit are for CRITICAL only. `lowest_first` begins with the least urgent. An
         execution under a rate limit may have to wait for its start (`start_in_seconds`); `at_once`
         claims only executions that can all start at the same moment.
         """
@@ -127,8 +127,8 @@ class Dispatch(Protocol):
         Their answer was lost.
         """
 
-    async def close(self, session: Session, told: bool = True) -> None:
+    async def close(self, session: Session, handed_out: bool = True) -> None:
         """End the session cleanly; held executions are released at once.
 
-        `told` is False if the worker never learned of the session.
+        `handed_out` is False if the worker never learned of the session.
         """

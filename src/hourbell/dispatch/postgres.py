@@ -72,7 +72,7 @@ class PostgresDispatch:
         limit: int,
         repeated: bool = False,
         reserved: int = 0,
-        from_below: bool = False,
+        lowest_first: bool = False,
         at_once: bool = False,
     ) -> list[Claimed]:
         async with committing("claim.before_commit", "claim.after_commit"):
@@ -84,7 +84,7 @@ class PostgresDispatch:
                 repeated,
                 limit,
                 reserved,
-                from_below,
+                lowest_first,
                 at_once,
                 self._engine.times.lease,
             )
@@ -162,9 +162,9 @@ class PostgresDispatch:
         )
         return before
 
-    async def close(self, session: Session, told: bool = True) -> None:
+    async def close(self, session: Session, handed_out: bool = True) -> None:
         now = await self._engine.clock.now()
-        statement = _CLOSE if told else _DISCARD
+        statement = _CLOSE if handed_out else _DISCARD
         await self._engine.database.value(statement, session.id, session.token, now)
 
     async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:

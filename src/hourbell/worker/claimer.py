@@ -48,7 +48,7 @@ class Claimer:
         self._session = session
         self._runners = runners
         self._stopping = stopping
-        self._from_below = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
+        self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
         self._gate_at = 0.0  # when to pass the gate next; monotonic
         self._is_notified = False  # pass it before the next claim
         # The claim without an answer yet; 0: none.
@@ -105,7 +105,7 @@ class Claimer:
             self._session.last_claim += 1
             self._number, self._is_repeated = self._session.last_claim, False
             self._asked = session
-            self._from_below = self._from_below % 1 + self._settings.low_share
+            self._low_share_due = self._low_share_due % 1 + self._settings.low_share
         if self._is_notified or time.monotonic() > self._gate_at:
             self._is_notified = False
             self._gate_at = time.monotonic() + GATE_SECONDS
@@ -116,5 +116,5 @@ class Claimer:
             limit,
             self._is_repeated,
             max(self._settings.critical_slots - (free - limit), 0),
-            self._from_below >= 1,
+            self._low_share_due >= 1,
         )

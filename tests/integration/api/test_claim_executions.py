@@ -158,7 +158,7 @@ async def test_a_claim_repeated_under_its_number_gives_the_same(api: Client, eng
 async def test_a_long_poll_wakes_soon_after_an_enqueue(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote_module, "LOOK_SECONDS", 60)  # nobody comes by chance
+    monkeypatch.setattr(remote_module, "POLL_SECONDS", 60)  # nobody comes by chance
     worker = RemoteWorker(api)
     for _ in range(3):
         asking = asyncio.create_task(worker.claim(wait_seconds=30))

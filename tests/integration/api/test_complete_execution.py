@@ -245,7 +245,7 @@ async def gathered(remote: RemoteWorkers, count: int) -> None:
     """Until so many outcomes wait for the settle that is under way."""
 
     async def waiting() -> bool:
-        return sum(len(each._waiting) for each in remote._gatherings.values()) == count
+        return sum(len(each._waiting) for each in remote._settle_batchers.values()) == count
 
     await eventually(waiting)
 

@@ -20,7 +20,7 @@ TAKE_GATE = "select pg_advisory_xact_lock(hashtext('hourbell.gate'))"
 
 @pytest.fixture(autouse=True)
 def nothing_comes_by_chance(monkeypatch: pytest.MonkeyPatch, remote: RemoteWorkers) -> None:
-    monkeypatch.setattr(remote_module, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(remote_module, "POLL_SECONDS", 600)
     remote.lease_seconds = 600  # at a third of it those who wait renew, and claim
 
 
