@@ -358,7 +358,7 @@ async def _actions(
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
     webhooks = WebhookRunner.open(
-        settings.worker_slots, resolver, secrets, clock.lately, settings.ca_file
+        settings.worker_slots, resolver, secrets, clock.estimated_timestamp, settings.ca_file
     )
     try:
         yield {TaskAction: tasks, WebhookAction: webhooks}

@@ -23,10 +23,10 @@ from hourbell.engine.core import Engine, Times
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
-from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.join import complete_joins
+from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house, make_partitions
+from hourbell.engine.life.retain import make_partitions, run_housekeeping
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
@@ -113,7 +113,7 @@ class World:
     async def schedule(self) -> None:
         """One round of every loop of the scheduler."""
         now = await self.now()
-        await join_left_over(self.engine, now)
+        await complete_joins(self.engine, now)
         while await plan(self.engine, None, now):
             pass
         await end_memberships(self.engine, None, now)
@@ -665,10 +665,10 @@ async def test_days_of_the_ledger_are_made_ahead_and_dropped_whole(world: World)
     assert f"ledger_{START + timedelta(days=7):%Y%m%d}" in days
 
     await world.clock.set(START + timedelta(days=29))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
     await world.clock.set(START + timedelta(days=31))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert f"ledger_{START:%Y%m%d}" not in await partitions(world)
     with pytest.raises(NotFound):
         await get_execution(world.engine, old.job_id)
@@ -678,8 +678,8 @@ async def test_several_who_drop_the_same_days_do_not_stumble_over_each_other(wor
     database = world.engine.database
     await database.value("select hourbell.make_partitions($1, 60)", START)
     later = START + timedelta(days=200)
-    await asyncio.gather(*(keep_house(world.engine, None, later) for _ in range(4)))
-    await keep_house(world.engine, None, later)  # who came too late for a lock left some
+    await asyncio.gather(*(run_housekeeping(world.engine, None, later) for _ in range(4)))
+    await run_housekeeping(world.engine, None, later)  # who came too late for a lock left some
     assert not [
         name
         for name in await partitions(world)
@@ -693,7 +693,7 @@ async def test_what_is_recorded_on_a_day_without_a_partition_is_kept_too(world: 
     await world.schedule()
     await world.work()
     assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
-    await keep_house(world.engine, None, await world.now())  # does not stumble over it
+    await run_housekeeping(world.engine, None, await world.now())  # does not stumble over it
     assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
 
 
@@ -702,10 +702,10 @@ async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(worl
     job = await world.create()
     await pause_job(world.engine, job.job_id, Write("key", b"1"))
     await world.pass_time(minute(1))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert await database.value("select count(*) from hourbell.idempotency") == 1
     await world.clock.set(START + timedelta(hours=49))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     left = await database.row(
         "select (select count(*) from hourbell.idempotency), (select count(*) from hourbell.timetables),"
         " (select count(*) from hourbell.cancellations), (select count(*) from hourbell.lanes)"
@@ -733,7 +733,7 @@ async def test_timetables_are_reckoned_anew_by_other_zone_data(world: World) -> 
             " set tz_version = $1, next_fire_at = next_fire_at + interval '1 hour'",
             version,
         )
-        assert not await retime(world.engine, None, await world.now())
+        assert not await update_tz_version(world.engine, None, await world.now())
         row = await database.row("select next_fire_at, plan_from from hourbell.timetables")
         assert tuple(row) == (noon, noon)
 

@@ -13,7 +13,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import plan
 from hourbell.engine.operations.change import update_job
 from hourbell.engine.operations.idempotency import Write
@@ -140,7 +140,7 @@ async def test_what_is_missed_while_an_update_stands_is_not_produced_by_it(life:
         await life.plan()
         hold.release()
         await update
-    await join_left_over(life.engine, await life.clock.now())
+    await complete_joins(life.engine, await life.clock.now())
     # Missed were 12:02, 12:03 and 12:04, the first before the update and the rest after the moment that it names.
     assert await life.recorded() == [(NOON + 2 * MINUTE, "misfire", 3)]
     assert await life.live() == [NOON + n * MINUTE for n in (1, 5, 6)]
@@ -190,7 +190,7 @@ async def test_what_is_superseded_before_the_new_version_has_joined_is_run_by_it
             await update
     failpoints.configure("")
     assert [claimed.scheduled_for for claimed in await life.work()] == []
-    await join_left_over(life.engine, await life.clock.now())
+    await complete_joins(life.engine, await life.clock.now())
     ran = [claimed.scheduled_for for claimed in await life.work()]
     assert NOON + 3 * MINUTE in ran
 

@@ -38,7 +38,7 @@ class DatabaseClock:
         self._ahead = now.timestamp() - time.monotonic()
         return now
 
-    def lately(self) -> float:
+    def estimated_timestamp(self) -> float:
         """The database time extrapolated from the last reading, in seconds since 1970.
 
         For information sent to others, never for decisions.

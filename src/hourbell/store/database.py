@@ -42,7 +42,7 @@ _PASSING = (
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Translate temporary database errors into StoreUnavailable."""
     try:
         yield
@@ -53,7 +53,7 @@ def translated() -> Iterator[None]:
 @asynccontextmanager
 async def committing(before: str, after: str) -> AsyncIterator[None]:
     """Wrap an auto-committed statement in failpoints: before it is sent and after its response."""
-    with translated():
+    with translate_errors():
         await failpoint(before)
         yield
         await failpoint(after)
@@ -109,7 +109,7 @@ class Database:
         `patience_seconds` is the timeout of a statement, and of the wait for a connection.
         """
         timeline = Timeline()
-        with translated():
+        with translate_errors():
             probe = await asyncpg.connect(dsn, statement_cache_size=0)
             try:
                 await _check(probe)
@@ -140,7 +140,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        with translated():
+        with translate_errors():
             async with self._pool.acquire(timeout=self._patience_seconds) as connection:
                 yield connection
 
@@ -189,7 +189,7 @@ class Listener:
     async def renew(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
             return
-        with translated():
+        with translate_errors():
             self._connection = await asyncpg.connect(self._dsn, timeout=5)
             await self._connection.add_listener(self._channel, lambda *_: self._heard())
 

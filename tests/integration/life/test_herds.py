@@ -14,7 +14,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_batch, create_one_time_jobs
 from hourbell.engine.life.due_counts import DueCounts
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import Job
 from integration.life.support import (
@@ -162,7 +162,7 @@ async def test_planned_herds_are_counted_over_timetables_until_their_moment_has_
     await from_several_timetables(still, HERD)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
     assert await still.database.value("select max(planned) from hourbell.planned_counts") == HERD
-    await keep_house(still, None, await travel(still, MINUTE + SECOND))
+    await run_housekeeping(still, None, await travel(still, MINUTE + SECOND))
     assert await still.database.value("select count(*) from hourbell.planned_counts") == 0
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hourbell.dispatch import DEAD, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life import retain
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.audit import list_audit
 from hourbell.engine.operations.dead_letters import get_letter, replay_letter
 from hourbell.engine.operations.idempotency import Write
@@ -39,7 +39,7 @@ async def kept(still: Engine) -> Engine:
 async def house_kept(engine: Engine, days: float) -> None:
     """All that there is to do, so many days after START."""
     now = await travel(engine, START + timedelta(days=days))
-    while await keep_house(engine, None, now):
+    while await run_housekeeping(engine, None, now):
         pass
 
 
@@ -134,7 +134,7 @@ async def test_a_round_deletes_a_bounded_number_of_rows_of_few_tenants(
     now = await travel(kept, START + timedelta(days=20))
     counts = [(await left(kept, "dead_letters"), await left(kept, "ledger"))]
     while True:
-        more = await keep_house(kept, None, now)
+        more = await run_housekeeping(kept, None, now)
         counts.append((await left(kept, "dead_letters"), await left(kept, "ledger")))
         if not more and "brief" not in counts[-1][0]:
             break
@@ -155,5 +155,5 @@ async def test_stale_cancellations_are_forgotten_in_bounded_batches(
         START,
     )
     for expected in (15, 5, 0):
-        await keep_house(still, None, START)
+        await run_housekeeping(still, None, START)
         assert await still.database.value("select count(*) from hourbell.cancellations") == expected

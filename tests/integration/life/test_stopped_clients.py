@@ -21,10 +21,10 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Leadership
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
@@ -104,7 +104,7 @@ class Bystanders:
 
         await bounded("create", create(engine, recurring()))
         lost = await create(engine, one_time())
-        await bounded("join", join_left_over(engine, now))
+        await bounded("join", complete_joins(engine, now))
         await bounded("plan", plan_all(engine))
         await bounded("end memberships", end_memberships(engine, None, now))
         await bounded("expire", expire(engine, None, now))
@@ -118,7 +118,7 @@ class Bystanders:
         claimed = await bounded("claim", hand.claim())
         await bounded("heartbeat", hand.beat(claimed))
         assert not await bounded("settle", hand.succeed(claimed))
-        await bounded("keep house", keep_house(engine, None, now))
+        await bounded("keep house", run_housekeeping(engine, None, now))
         await bounded("create", create(engine, one_time()))
         claimed += await bounded("run", hand.run_all())
         assert lost.job_id in {one.execution_id for one in claimed}
@@ -286,7 +286,7 @@ async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engi
             assert not await hand.succeed(first)
         await others.go_on("10:02:05")
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
-    await keep_house(still, None, await still.clock.now())
+    await run_housekeeping(still, None, await still.clock.now())
     assert await still.database.value("select count(*) from hourbell.cancellations") == 0
 
 
@@ -314,7 +314,7 @@ async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
     async with standing(UNCOMMITTED, cancel_execution(still, job.job_id, Write())):
         await travel(still, at("10:00:50"))
         house = asyncio.create_task(
-            keep_house(still, None, await still.clock.now() + timedelta(days=400))
+            run_housekeeping(still, None, await still.clock.now() + timedelta(days=400))
         )
         await asyncio.sleep(0)
         await others.go_on("10:01:01")

@@ -29,7 +29,7 @@ from hourbell.engine.life import plan as planning
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
 from hourbell.engine.life.groups import GroupExecutor
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
@@ -382,7 +382,7 @@ class Interleaving:
     async def _do_join(self, one: int, other: int) -> None:
         if self._chunk is None:
             self._plans()
-            await join_left_over(self._engine, self.now)
+            await complete_joins(self._engine, self.now)
 
     async def _do_plan(self, one: int, other: int) -> None:
         if self._chunk is None:

@@ -44,12 +44,12 @@ class Loop:
         self._woken = asyncio.Event()
         self.last_success: float | None = None  # monotonic, of the running loop
 
-    def comes_round(self, patience_seconds: float) -> bool:
-        """Whether a step has succeeded recently; a step that hangs or always fails has not."""
+    def has_succeeded_within(self, seconds: float) -> bool:
+        """Whether a step has succeeded in this time; one that hangs or always fails has not."""
         if self.last_success is None:
             return False
         silent = asyncio.get_running_loop().time() - self.last_success
-        return silent < self._idle_seconds + patience_seconds
+        return silent < self._idle_seconds + seconds
 
     def wake(self) -> None:
         """End the pause early: there may be something to do."""

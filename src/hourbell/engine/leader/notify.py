@@ -19,7 +19,7 @@ import structlog
 
 from hourbell.engine.codes import EVENTS, MISSED, RECOVERED
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import execution_text, job_text, monitor_text
 from hourbell.model.instants import format_instant
@@ -68,10 +68,10 @@ async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool
         about += [row["id"]] * len(made)
         sent += made
     async with committing("notify.before_commit", "notify.after_commit"):
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _SEND,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 [row["id"] for row in rows],
                 await engine.queue(NOTIFICATION_QUEUE, now),

@@ -26,7 +26,7 @@ MAX_COMPUTED = 20_000  # occurrences for one page, and of one stretch: about 0.2
 Position = tuple[datetime, int]  # the time and id of an entry: lists go down from the highest
 
 
-def expanded(
+def expand_stretches(
     job: Job, entries: Sequence[Execution], before: Position, limit: int
 ) -> tuple[list[Execution], Position | None]:
     """Entries, newest first, one per missed occurrence: at most `limit`, all before a position.

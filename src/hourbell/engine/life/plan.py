@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
-from hourbell.engine.life.broken import computed
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.life.broken import compute_each
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.rules import Rule, between
@@ -30,7 +30,7 @@ _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the 
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
-_RETIME = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
+_UPDATE_TZ_VERSION = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 
@@ -69,7 +69,7 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MAX_TIMETABLES)
     if not rows:
         return False
-    found = await computed(
+    found = await compute_each(
         engine,
         term,
         now,
@@ -78,10 +78,10 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     )
     fires = [(row["id"], row["next_fire_at"], fire) for row, fire in found]
     async with committing("plan.before_open", "plan.after_open"):
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _OPEN,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 [number for number, _, _ in fires],
                 [first for _, first, _ in fires],
@@ -99,9 +99,9 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
     async with committing("plan.before_chunk", "plan.after_chunk"):
-        with leading():
+        with translate_epoch_errors():
             row = await engine.database.row(
-                _FAN_OUT, *authority(term), now, _CHUNK, engine.times.grace
+                _FAN_OUT, *epoch_args(term), now, _CHUNK, engine.times.grace
             )
     return row["planned"], row["more"]
 
@@ -109,22 +109,22 @@ async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[in
 async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Delete fully planned memberships; jobs without further occurrences become COMPLETED."""
     async with committing("end.before_commit", "end.after_commit"):
-        with leading():
-            ended = await engine.database.value(_END, *authority(term), now, _MAX_TIMETABLES)
+        with translate_epoch_errors():
+            ended = await engine.database.value(_END, *epoch_args(term), now, _MAX_TIMETABLES)
     return bool(ended == _MAX_TIMETABLES)
 
 
-async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
+async def update_tz_version(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Recompute unplanned fires with this node's zone data; True if there is more."""
     rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MAX_TIMETABLES, now)
-    found = await computed(
+    found = await compute_each(
         engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])
     )
     if found:
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
-                _RETIME,
-                *authority(term),
+                _UPDATE_TZ_VERSION,
+                *epoch_args(term),
                 tz_version(),
                 [row["id"] for row, _ in found],
                 [row["planned_through"] for row, _ in found],

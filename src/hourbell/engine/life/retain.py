@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 
 _DAYS_AHEAD = 7
 _MOST = 10_000
@@ -23,27 +23,27 @@ async def make_partitions(engine: Engine, now: datetime) -> None:
     await engine.database.value("select hourbell.make_partitions($1, $2)", now, _DAYS_AHEAD)
 
 
-async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
+async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> bool:
     """One round of housekeeping; True if there is more to delete."""
     times = engine.times
     await make_partitions(engine, now)
-    with leading():
+    with translate_epoch_errors():
         await engine.database.value(
             "select hourbell.drop_partitions($1, $2, $3, $4)",
-            *authority(term),
+            *epoch_args(term),
             now,
             timedelta(days=times.ledger_days),
         )
         forgotten = await engine.database.value(
             "select hourbell.delete_expired($1, $2, $3, $4, $5)",
-            *authority(term),
+            *epoch_args(term),
             now,
             timedelta(seconds=times.answers_seconds),
             _MOST,
         )
         deleted = await engine.database.value(
             "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)",
-            *authority(term),
+            *epoch_args(term),
             now,
             times.ledger_days,
             times.dead_letter_days,

@@ -26,8 +26,8 @@ from hourbell.documents.changes import parse_changes
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import JOB_STATUSES, MISFIRES, OVERLAPS, TARGET_GONE, notifies
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
@@ -116,10 +116,10 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
 async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
     now = await engine.clock.now()
-    with leading():
+    with translate_epoch_errors():
         async with committing(_PAUSE.points.before, _PAUSE.points.after):
             seen: int = await engine.database.value(
-                _Q["pause_abandoned"], *authority(term), now, TARGET_GONE, _MAX_ABANDONED
+                _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
             )
     return seen == _MAX_ABANDONED
 
@@ -302,7 +302,7 @@ async def _timetable_ref(engine: Engine, job_id: int, job: NewJob, now: datetime
         timetable = timetable_of(job.schedule, job_id)
         numbers = await ensure_timetables(engine, [timetable], now)
     except TimingError as error:
-        raise unusable(job_id, error) from error
+        raise unusable_schedule(job_id, error) from error
     return _TimetableRef(timetable, numbers[timetable])
 
 

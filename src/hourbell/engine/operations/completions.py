@@ -23,7 +23,7 @@ import structlog
 
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.outcomes import (
     Settlement,
     settlement,
@@ -162,8 +162,8 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
 
     True if there may be more.
     """
-    with leading():
-        await engine.database.value(_Q["cancel_requested"], *authority(term), now)
+    with translate_epoch_errors():
+        await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
         rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
         if not rows:
             return False
@@ -175,7 +175,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
         ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
         async with committing("settle.before_commit", "settle.after_commit"):
             released = await engine.database.value(
-                _END_OVERDUE, *authority(term), now, ids, fences, *columns(batch)
+                _END_OVERDUE, *epoch_args(term), now, ids, fences, *columns(batch)
             )
     if released:
         engine.announce()

@@ -20,7 +20,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
-from hourbell.store.database import Connection, committing, translated
+from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Idempotent(Generic[T]):
                     await connection.execute(_Q["insert_answer"], tenant, *self._stored())
                 await failpoint(self._points.before)
             self.executed = True
-            with translated():
+            with translate_errors():
                 await failpoint(self._points.after)
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from hourbell.documents.render import shown_headers
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.watch import next_expected
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
@@ -70,7 +70,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
         try:
             expected = next_expected(job, job.job_id, now)
         except TimingError as error:
-            raise unusable(job.job_id, error) from error
+            raise unusable_schedule(job.job_id, error) from error
         if job.status is JobStatus.PAUSED:
             expected = None
         async with attempt.transaction(tenant) as connection:

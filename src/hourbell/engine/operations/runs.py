@@ -15,7 +15,7 @@ from hourbell.engine.codes import (
     notifies,
 )
 from hourbell.engine.core import Engine
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
@@ -210,7 +210,7 @@ def _past_occurrences(
     try:
         rule = compile_rule(*msgspec.structs.astuple(timetable_of(job.schedule, job.job_id)))
     except TimingError as error:
-        raise unusable(job.job_id, error) from error
+        raise unusable_schedule(job.job_id, error) from error
     occurrences = between(rule, after, through, MAX_BACKFILL + 1)
     if len(occurrences) > MAX_BACKFILL:
         last = occurrences[MAX_BACKFILL - 1] + timedelta(0)

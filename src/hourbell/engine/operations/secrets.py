@@ -34,7 +34,7 @@ from hourbell.security.secrets import (
     new_signing_secret,
     signer_of,
 )
-from hourbell.store.database import translated
+from hourbell.store.database import translate_errors
 from hourbell.store.queries import queries
 
 MAX_SECRETS = 1_000  # of one tenant
@@ -221,7 +221,7 @@ class StoredSecrets:
     async def _look_up(self, submissions: Sequence[Submission[_Names, _Found]]) -> None:
         wanted = {one for submission in submissions for one in submission.request}
         at = time.monotonic()
-        with translated():
+        with translate_errors():
             async with asyncio.timeout(_LOOKUP_SECONDS):
                 rows = await _sealed(self._engine, wanted)
         found = {one: _Read(None, at) for one in wanted}

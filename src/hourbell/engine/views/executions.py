@@ -12,7 +12,7 @@ import msgspec
 
 from hourbell.engine.codes import FATES, ORIGINS
 from hourbell.engine.core import Engine
-from hourbell.engine.life.missed import expanded
+from hourbell.engine.life.missed import expand_stretches
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
@@ -181,7 +181,7 @@ async def _list_of_job(
     if expand_missed:
         asked = [each for each in ended if _is_wanted(each, wanted)]
         position = (before, before_id)
-        entries, cut = await asyncio.to_thread(expanded, job, asked, position, size + 1)
+        entries, cut = await asyncio.to_thread(expand_stretches, job, asked, position, size + 1)
         floors = [floor for floor in (recorded.floor, cut) if floor is not None]
         recorded = Seen({_time(each): each for each in entries}, max(floors, default=None))
     return page_of([source(live), recorded], size)

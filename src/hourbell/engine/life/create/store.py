@@ -21,7 +21,7 @@ from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import NewJob, OnDuplicate
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Timetable
-from hourbell.store.database import Connection, committing, translated
+from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
 FAILPOINTS = Points("create.before_commit", "create.after_commit")
@@ -131,7 +131,7 @@ class Store:
         if self._connection is None:
             async with committing(FAILPOINTS.before, FAILPOINTS.after):
                 return await self._engine.database.row(_Q["create_jobs"], *args)
-        with translated():
+        with translate_errors():
             row = await self._connection.fetchrow(_Q["create_jobs"], *args)
         assert row is not None
         return row
@@ -142,7 +142,7 @@ class Store:
         if self._connection is None:
             yield
         else:
-            with translated():
+            with translate_errors():
                 async with self._connection.transaction():
                     yield
 
