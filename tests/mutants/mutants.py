@@ -1127,7 +1127,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_create",
         CREATE_REQUEST,
-        "        if not write.is_kept_under(fingerprint):\n",
+        "        if not write.has_fingerprint(fingerprint):\n",
         "        if False:\n",
         (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
         "The same key means the same request.",
@@ -1135,7 +1135,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_request",
         WRITES,
-        '    if not asked.is_kept_under(known["fingerprint"]):\n',
+        '    if not fingerprinted.has_fingerprint(known["fingerprint"]):\n',
         "    if False:\n",
         (
             "tests/integration/api/test_idempotency.py::test_another_operation_under_the_same_key_is_refused",

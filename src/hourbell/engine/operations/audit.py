@@ -102,9 +102,9 @@ def _shown(stored: str | None) -> Any:
     """A stored job as its owner would write it, with its status if known; anything else as is."""
     if stored is None:
         return None
-    noted = msgspec.json.decode(stored)
+    details = msgspec.json.decode(stored)
     try:
         document = shown_definition(decode_job(stored))
     except msgspec.ValidationError:
-        return without_credentials(noted) if isinstance(noted, dict) else noted
-    return {"status": noted["status"], **document} if "status" in noted else document
+        return without_credentials(details) if isinstance(details, dict) else details
+    return {"status": details["status"], **document} if "status" in details else document

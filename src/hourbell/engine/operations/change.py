@@ -34,8 +34,8 @@ from hourbell.engine.life.join import join_timetable
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    CommitFailpoints,
     Idempotent,
-    Points,
     Write,
     store_answer,
     write_row,
@@ -73,13 +73,13 @@ class Operation(msgspec.Struct, frozen=True):
     """A change, as named to users."""
 
     name: str
-    points: Points
+    failpoints: CommitFailpoints
 
 
-UPDATE = Operation("update", Points("update.before_commit", "update.after_commit"))
-_PAUSE = Operation("pause", Points("pause.before_commit", "pause.after_commit"))
-_RESUME = Operation("resume", Points("resume.before_commit", "resume.after_commit"))
-_DELETE = Operation("delete", Points("delete.before_commit", "delete.after_commit"))
+UPDATE = Operation("update", CommitFailpoints("update.before_commit", "update.after_commit"))
+_PAUSE = Operation("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
+_RESUME = Operation("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
+_DELETE = Operation("delete", CommitFailpoints("delete.before_commit", "delete.after_commit"))
 
 
 async def update_job(engine: Engine, job_id: int, document: object, write: Write) -> Job:
@@ -117,7 +117,7 @@ async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
     now = await engine.clock.now()
     with translate_epoch_errors():
-        async with committing(_PAUSE.points.before, _PAUSE.points.after):
+        async with committing(_PAUSE.failpoints.before, _PAUSE.failpoints.after):
             seen: int = await engine.database.value(
                 _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
             )
@@ -159,7 +159,7 @@ async def _change(
 ) -> Job:
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, operation.points, seen.tenant_id, now, Job)
+    writing = Idempotent(engine, write, operation.failpoints, seen.tenant_id, now, Job)
     async for attempt in writing:
         change = await decided(engine, seen, now, write, operation, decide)
         async with attempt.statement():

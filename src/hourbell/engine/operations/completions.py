@@ -1,4 +1,4 @@
-"""complete: end accepted executions when their target reports the outcome, or at the timeout.
+"""Completions: end accepted executions when their target reports the outcome, or at the timeout.
 
 A webhook that is answered with `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to
 a session that never ends. Its fence, deadline and limits stay as they are, and the death of a
@@ -29,7 +29,12 @@ from hourbell.engine.life.outcomes import (
     settlement,
 )
 from hourbell.engine.life.settle import SETTLE, columns
-from hourbell.engine.operations.idempotency import ChangedMeanwhile, Idempotent, Points, Write
+from hourbell.engine.operations.idempotency import (
+    ChangedMeanwhile,
+    CommitFailpoints,
+    Idempotent,
+    Write,
+)
 from hourbell.engine.operations.secrets import redactor_of_sent
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.pages import walk
@@ -52,7 +57,7 @@ log = structlog.get_logger()
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
-_COMPLETE = Points("complete.before_commit", "complete.after_commit")
+_COMPLETE = CommitFailpoints("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
 _MAX_OVERDUE = 500
 _END_OVERDUE = (
@@ -96,8 +101,8 @@ async def complete(
             return answer
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])
-        said = await _without_secrets(engine, ring, seen, row, outcome)
-        settled = _settlement(execution_id, row, said, now)
+        redacted = await _without_secrets(engine, ring, seen, row, outcome)
+        settled = _settlement(execution_id, row, redacted, now)
 
         async with attempt.transaction(_NO_TENANT) as connection:
             fence = settled.fence
@@ -121,21 +126,21 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
     A target may complete before the worker has recorded the acceptance.
     """
     row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    if row is not None or not await _runs(engine, execution_id):
+    if row is not None or not await _is_running(engine, execution_id):
         return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
     async with (
         engine.early_completions
     ):  # few at once: unauthenticated callers get here with any token
         for _ in range(_RECORDING_SECONDS * 10):
             await asyncio.sleep(0.1)
-            going_on = await _runs(engine, execution_id)
+            still_running = await _is_running(engine, execution_id)
             row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-            if row is not None or not going_on:
+            if row is not None or not still_running:
                 return row
     return None
 
 
-async def _runs(engine: Engine, execution_id: int) -> bool:
+async def _is_running(engine: Engine, execution_id: int) -> bool:
     return (await get_execution(engine, execution_id)).status is ExecutionStatus.RUNNING
 
 

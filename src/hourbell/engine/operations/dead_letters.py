@@ -1,4 +1,4 @@
-"""letters: list, read, replay and purge dead letters; and retry an execution immediately.
+"""Dead letters: list, read, replay and purge dead letters; and retry an execution immediately.
 
 A replay makes an execution due again under its own id. Its attempts and its fence continue
 counting, so that a target sees the same execution with higher numbers; its retries are counted from
@@ -23,10 +23,10 @@ from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    CommitFailpoints,
     Idempotent,
-    Points,
     Write,
-    note,
+    insert_audit_row,
 )
 from hourbell.engine.views.executions import attempts_of, get_execution, live_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
@@ -53,8 +53,8 @@ _Q = queries("dead_letters")
 _J = queries("jobs")
 _E = queries("executions")
 
-_REPLAY = Points("replay.before_commit", "replay.after_commit")
-_PURGE = Points("purge.before_commit", "purge.after_commit")
+_REPLAY = CommitFailpoints("replay.before_commit", "replay.after_commit")
+_PURGE = CommitFailpoints("purge.before_commit", "purge.after_commit")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -98,7 +98,7 @@ async def list_letters(
 ) -> Page:
     """Dead letters, newest first; in lists they come without attempts and job."""
     size = min(page_size, MAX_PAGE_SIZE)
-    page = await _look(engine, wanted, size, token)
+    page = await _read_page(engine, wanted, size, token)
     items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
     return Page(items, page.next_token)
 
@@ -111,7 +111,7 @@ async def get_letter(engine: Engine, execution_id: int) -> Letter:
     return _letter(row)
 
 
-async def _look(engine: Engine, wanted: LetterFilter, size: int, token: str | None) -> Page:
+async def _read_page(engine: Engine, wanted: LetterFilter, size: int, token: str | None) -> Page:
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
     if wanted.died_to is not None and wanted.died_to <= before:
         before, before_id = wanted.died_to, 0
@@ -160,15 +160,15 @@ def _letter(row: asyncpg.Record) -> Letter:
 
 async def replay_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Make a dead letter due again, now."""
-    return await _again(engine, execution_id, write, letters_only=True)
+    return await _replay_or_retry(engine, execution_id, write, letters_only=True)
 
 
 async def retry_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Retry now an execution that waits for its next attempt; replay a dead one."""
-    return await _again(engine, execution_id, write, letters_only=False)
+    return await _replay_or_retry(engine, execution_id, write, letters_only=False)
 
 
-async def _again(
+async def _replay_or_retry(
     engine: Engine, execution_id: int, write: Write, *, letters_only: bool
 ) -> Execution:
     owner = (await _letter_or_execution(engine, execution_id)).tenant_id
@@ -181,12 +181,12 @@ async def _again(
         if isinstance(found, Execution) and (
             letters_only or found.status is not ExecutionStatus.RETRYING
         ):
-            raise Conflict(_not_again(found))
+            raise Conflict(_not_retryable(found))
         async with attempt.transaction(tenant) as connection:
             if isinstance(found, Letter):
                 attempt.answer = await _replay_one(found, tenant, now, write, connection)
             else:
-                attempt.answer = await _try_now(found, tenant, now, write, connection)
+                attempt.answer = await _retry_now(found, tenant, now, write, connection)
     if writing.executed:
         engine.announce()
     return writing.answer
@@ -200,7 +200,7 @@ async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Ex
         return await get_execution(engine, execution_id)
 
 
-def _not_again(execution: Execution) -> str:
+def _not_retryable(execution: Execution) -> str:
     number = execution_text(execution.execution_id)
     if execution.status is ExecutionStatus.DEAD:
         return f"{number} is dead and was purged from the dead letters."
@@ -212,12 +212,12 @@ async def _replay_one(
 ) -> Execution:
     number = letter.execution_id
     if not await connection.fetchval(_Q["replay"], [number], [now], now):
-        raise await _why_not(connection, letter)
-    await note(connection, write, now, tenant, letter.job_id, "replay", None, None)
-    return await _as_it_lives(connection, number, now)
+        raise await _replay_error(connection, letter)
+    await insert_audit_row(connection, write, now, tenant, letter.job_id, "replay", None, None)
+    return await _live_execution(connection, number, now)
 
 
-async def _why_not(connection: Connection, letter: Letter) -> Exception:
+async def _replay_error(connection: Connection, letter: Letter) -> Exception:
     number = execution_text(letter.execution_id)
     row = await connection.fetchrow(_Q["letter"], letter.execution_id)
     if row is None:
@@ -232,7 +232,7 @@ async def _why_not(connection: Connection, letter: Letter) -> Exception:
     return Conflict(f"Another request is moving {number}. Nothing was changed; try again.")
 
 
-async def _try_now(
+async def _retry_now(
     execution: Execution, tenant: int, now: datetime, write: Write, connection: Connection
 ) -> Execution:
     number = execution.execution_id
@@ -244,11 +244,11 @@ async def _try_now(
             " paused, or it is already queued. Use explain to see which."
         )
     await connection.execute(_J["insert_due"], number)
-    await note(connection, write, now, tenant, execution.job_id, "retry", None, None)
-    return await _as_it_lives(connection, number, now)
+    await insert_audit_row(connection, write, now, tenant, execution.job_id, "retry", None, None)
+    return await _live_execution(connection, number, now)
 
 
-async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Execution:
+async def _live_execution(connection: Connection, number: int, now: datetime) -> Execution:
     live = await connection.fetchrow(_E["live"], number, now)
     assert live is not None
     return live_execution(live, with_attempts=True)
@@ -261,17 +261,17 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
     async for attempt in writing:
-        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
         async with attempt.transaction(tenant) as connection:
-            moments = spread(len(ids), now, bulk.rate_per_second)
-            done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
-            times = [at for number, at in zip(ids, moments, strict=True) if number in done]
-            said = _noted(bulk, replayed=len(done))
+            due_at = due_times(len(ids), now, bulk.rate_per_second)
+            done = set(await connection.fetchval(_Q["replay"], ids, due_at, now))
+            times = [at for number, at in zip(ids, due_at, strict=True) if number in done]
+            details = _audit_details(bulk, replayed=len(done))
             job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
-            await note(connection, write, now, tenant, job_id, "replay", None, said)
+            await insert_audit_row(connection, write, now, tenant, job_id, "replay", None, details)
             last = max(times, default=None)
             attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token)
     if writing.executed:
@@ -279,8 +279,8 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
     return writing.answer
 
 
-def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
-    """`count` moments from now on, at a rate."""
+def due_times(count: int, now: datetime, per_second: int | None) -> list[datetime]:
+    """`count` due times from now on, at a rate."""
     step = timedelta(0) if per_second is None else timedelta(seconds=1) / per_second
     return [now + step * number for number in range(count)]
 
@@ -306,7 +306,9 @@ async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purge
         letter = await get_letter(engine, execution_id)
         async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], [execution_id])
-            await note(connection, write, now, tenant, letter.job_id, "purge", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, letter.job_id, "purge", None, None
+            )
             attempt.answer = Purged(purged, None)
     return writing.answer
 
@@ -318,26 +320,26 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:
-        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         ids = [letter.execution_id for letter in page.items]
         tenant = await engine.tenant(owner, now)
         async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], ids)
-            said = _noted(bulk, purged=purged)
+            details = _audit_details(bulk, purged=purged)
             job_id = bulk.wanted.job_id if ids else None
-            await note(connection, write, now, tenant, job_id, "purge", None, said)
+            await insert_audit_row(connection, write, now, tenant, job_id, "purge", None, details)
             attempt.answer = Purged(purged, page.next_token)
     return writing.answer
 
 
-def _noted(bulk: Bulk, **done: int) -> str:
+def _audit_details(bulk: Bulk, **done: int) -> str:
     """The text of the audit entry."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tenant_id": bulk.wanted.tenant_id,
         "reason": bulk.wanted.reason,
         "from": bulk.wanted.died_from,
         "to": bulk.wanted.died_to,
         "rate_per_second": bulk.rate_per_second,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
     return msgspec.json.encode(given | done).decode()

@@ -49,7 +49,7 @@ class Write(msgspec.Struct, frozen=True):
         found = await self.find_fingerprint()
         return msgspec.structs.replace(self, fingerprint=found, find_fingerprint=None)
 
-    def is_kept_under(self, fingerprint: bytes) -> bool:
+    def has_fingerprint(self, fingerprint: bytes) -> bool:
         """Whether a stored answer with this fingerprint is the answer to this request."""
         return fingerprint in (self.fingerprint, *self.older_fingerprints)
 
@@ -63,7 +63,7 @@ def fingerprint(operation: str, target: str, body: bytes) -> bytes:
     return digest.digest()
 
 
-class Points(msgspec.Struct, frozen=True):
+class CommitFailpoints(msgspec.Struct, frozen=True):
     """The failpoints around the commit of an operation."""
 
     before: str
@@ -114,7 +114,7 @@ async def store_answer(
 class Idempotent(Generic[T]):
     """An idempotent write: attempts until one commits, or until a stored answer is found.
 
-        writing = Idempotent(engine, write, points, tenant, now, Answer)
+        writing = Idempotent(engine, write, failpoints, tenant, now, Answer)
         async for attempt in writing:
             ...  # look up what the effect needs, outside the transaction: needing a second pooled
             ...  # connection while holding one can deadlock the pool
@@ -132,7 +132,7 @@ class Idempotent(Generic[T]):
         self,
         engine: Engine,
         write: Write,
-        points: Points,
+        failpoints: CommitFailpoints,
         tenant: str,
         now: datetime,
         answer_type: type[T],
@@ -140,7 +140,7 @@ class Idempotent(Generic[T]):
         self.write = write
         self.executed = False  # by this caller: otherwise the answer is a stored one
         self._engine = engine
-        self._points = points
+        self._failpoints = failpoints
         self._tenant = tenant
         self._now = now
         self._answer_type = answer_type
@@ -164,7 +164,7 @@ class Idempotent(Generic[T]):
         if self._tries == _TRIES:
             raise Conflict(IN_USE)
         self._tries += 1
-        known = await _first_answer(self._engine, self.write, self._tenant)
+        known = await _stored_answer(self._engine, self.write, self._tenant)
         if known is not None:
             self.answer = msgspec.json.decode(known, type=self._answer_type)
             raise StopAsyncIteration
@@ -180,16 +180,16 @@ class Idempotent(Generic[T]):
                 yield connection
                 if self.write.key is not None:
                     await connection.execute(_Q["insert_answer"], tenant, *self._stored())
-                await failpoint(self._points.before)
+                await failpoint(self._failpoints.before)
             self.executed = True
             with translate_errors():
-                await failpoint(self._points.after)
+                await failpoint(self._failpoints.after)
 
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[None]:
         """For an effect that is one auto-committed statement, which also stores the answer."""
         with self._retrying():
-            async with committing(self._points.before, self._points.after):
+            async with committing(self._failpoints.before, self._failpoints.after):
                 yield
                 self.executed = True
 
@@ -231,20 +231,20 @@ class ChangedMeanwhile(Exception):
     """The state that a write was prepared for has changed."""
 
 
-async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None:
+async def _stored_answer(engine: Engine, write: Write, tenant: str) -> str | None:
     if write.key is None:
         return None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)
     if known is None:
         return None
-    asked = await write.fingerprinted()
-    if not asked.is_kept_under(known["fingerprint"]):
+    fingerprinted = await write.fingerprinted()
+    if not fingerprinted.has_fingerprint(known["fingerprint"]):
         raise IdempotencyKeyReused(write.key)
     answer: str = known["response"]
     return answer
 
 
-async def note(
+async def insert_audit_row(
     connection: Connection,
     write: Write,
     now: datetime,

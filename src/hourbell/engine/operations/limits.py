@@ -16,7 +16,12 @@ import msgspec
 from hourbell.documents.problems import shown_key
 from hourbell.documents.settings import check_label, check_retry_policy
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    Idempotent,
+    Write,
+    insert_audit_row,
+)
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
@@ -28,7 +33,7 @@ from hourbell.store.queries import queries
 QUEUE, TENANT, TARGET, KEY, JOB, TASK = range(1, 7)
 
 _Q = queries("limits")
-_POINTS = Points("configure.before_commit", "configure.after_commit")
+_FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
@@ -40,7 +45,7 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     _check_ledger_days(engine, settings)
     now = await engine.clock.now()
     number = await engine.tenant(name, now)
-    writing = Idempotent(engine, write, _POINTS, name, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, name, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(number) as connection:
             await connection.execute(
@@ -53,7 +58,9 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
                 settings.audit_days,
             )
             await _limit(connection, TENANT, number, settings, now)
-            await note(connection, write, now, number, None, "configure_tenant", None, None)
+            await insert_audit_row(
+                connection, write, now, number, None, "configure_tenant", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()
@@ -78,7 +85,7 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     now = await engine.clock.now()
     number = await engine.queue(name, now)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
-    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
             await _limit(connection, QUEUE, number, settings, now)
@@ -86,7 +93,9 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
             await connection.execute(
                 _Q["set_defaults"], number, settings.default_timeout_seconds, stored
             )
-            await note(connection, write, now, tenant, None, "configure_queue", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, None, "configure_queue", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()
@@ -100,11 +109,13 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     now = await engine.clock.now()
     number = await engine.target(host_named(host), now)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
-    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
             await _limit(connection, TARGET, number, limits, now)
-            await note(connection, write, now, tenant, None, "configure_target", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, None, "configure_target", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()

@@ -1,4 +1,4 @@
-"""request: runs on request (now, or for a period in the past), and cancellations."""
+"""Runs on request (now, or for a period in the past), and cancellations."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
     ChangedMeanwhile,
+    CommitFailpoints,
     Idempotent,
-    Points,
     Write,
-    note,
+    insert_audit_row,
     store_answer,
     write_row,
 )
@@ -45,8 +45,8 @@ _A = queries("awaiting")
 
 MAX_BACKFILL = 10_000
 
-_RUN = Points("run.before_commit", "run.after_commit")
-_CANCEL = Points("cancel.before_commit", "cancel.after_commit")
+_RUN = CommitFailpoints("run.before_commit", "run.after_commit")
+_CANCEL = CommitFailpoints("cancel.before_commit", "cancel.after_commit")
 
 
 class Requested(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ async def run_now(
                 attempt.answer = await _run_one_time_now(engine, job, tenant, now, write, spec)
             continue
         async with attempt.transaction(tenant) as connection:
-            await note(connection, write, now, tenant, job_id, "run", None, spec)
+            await insert_audit_row(connection, write, now, tenant, job_id, "run", None, spec)
             attempt.answer = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
     if writing.executed:
         engine.announce()
@@ -96,7 +96,7 @@ async def backfill(
         tenant = await engine.tenant(job.tenant_id, now)
         occurrences = _past_occurrences(job, after, through, now)
         async with attempt.transaction(tenant) as connection:
-            await note(connection, write, now, tenant, job_id, "backfill", None, None)
+            await insert_audit_row(connection, write, now, tenant, job_id, "backfill", None, None)
             attempt.answer = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
     if writing.executed:
         engine.announce()

@@ -19,7 +19,12 @@ from hourbell.documents.problems import text_problem
 from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
 from hourbell.engine.life.groups import GroupExecutor, Submission
-from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    Idempotent,
+    Write,
+    insert_audit_row,
+)
 from hourbell.engine.views.pages import Page, page_token, read_token
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
@@ -45,7 +50,7 @@ _LOOKUP_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
 _RESEAL_BATCH = 100
 
 _Q = queries("secrets")
-_POINTS = Points("configure.before_commit", "configure.after_commit")
+_FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +75,7 @@ async def set_secret(
 ) -> SetSecret:
     """Set the value of a tenant's secret; an unknown name creates the secret."""
     _check_name(name)
-    tenant_id = _whose(engine, new.tenant_id)
+    tenant_id = _owner(engine, new.tenant_id)
     now = await engine.clock.now()
     value = new_signing_secret() if new.value is None else new.value
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
@@ -78,7 +83,7 @@ async def set_secret(
     # MACs by older keys are still recognized.
     newest, *older = ring.macs(write.fingerprint)
     write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
-    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    writing = Idempotent(engine, write, _FAILPOINTS, tenant_id, now, StoredSecret)
     async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
         async with attempt.transaction(tenant) as connection:
@@ -101,8 +106,10 @@ async def set_secret(
                 until,
                 now,
             )
-            noted = msgspec.json.encode({"name": name}).decode()
-            await note(connection, write, now, tenant, None, "set_secret", None, noted)
+            details = msgspec.json.encode({"name": name}).decode()
+            await insert_audit_row(
+                connection, write, now, tenant, None, "set_secret", None, details
+            )
             attempt.answer = StoredSecret(
                 name=name,
                 tenant_id=tenant_id,
@@ -119,9 +126,9 @@ async def delete_secret(
 ) -> StoredSecret:
     """Delete a secret; it is unavailable from now on."""
     _check_name(name)
-    tenant_id = _whose(engine, tenant_id)
+    tenant_id = _owner(engine, tenant_id)
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    writing = Idempotent(engine, write, _FAILPOINTS, tenant_id, now, StoredSecret)
     async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
         async with attempt.transaction(tenant) as connection:
@@ -129,8 +136,10 @@ async def delete_secret(
             if row is None:
                 raise NotFound("secret", name)
             await connection.execute(_Q["delete_secret"], tenant, name)
-            noted = msgspec.json.encode({"name": name}).decode()
-            await note(connection, write, now, tenant, None, "delete_secret", noted, None)
+            details = msgspec.json.encode({"name": name}).decode()
+            await insert_audit_row(
+                connection, write, now, tenant, None, "delete_secret", details, None
+            )
             attempt.answer = _stored(row, tenant_id)
     return writing.answer
 
@@ -139,7 +148,7 @@ async def list_secrets(
     engine: Engine, tenant_id: str | None, page_size: int, token: str | None
 ) -> Page:
     """The secrets of a tenant by name, without their values."""
-    tenant_id = _whose(engine, tenant_id)
+    tenant_id = _owner(engine, tenant_id)
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
         after = ""
@@ -203,28 +212,28 @@ class StoredSecrets:
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """The values of the given secrets that exist."""
         wanted = [(tenant, name) for name in names]
-        known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
+        known = {key: read for key in wanted if (read := self._read.get(key)) is not None}
         fresh_since = time.monotonic() - FRESH_SECONDS
-        missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
+        missing = [key for key in wanted if key not in known or known[key].at < fresh_since]
         if missing:
             found = await self._lookups.submit(missing, self._look_up)
             # Values that were fresh before the wait may have been replaced during it.
-            known |= {one: self._read[one] for one in wanted if one in self._read}
-            known |= {one: found[one] for one in missing}
-        sealed = [row for one in wanted if (row := known[one].row) is not None]
+            known |= {key: self._read[key] for key in wanted if key in self._read}
+            known |= {key: found[key] for key in missing}
+        sealed = [row for key in wanted if (row := known[key].row) is not None]
         if not sealed:
             return {}
         rotates = any(row["previous"] is not None for row in sealed)
         now = await self._engine.clock.now() if rotates else None
-        return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
+        return {row["name"]: _unsealed(self._ring, tenant, row, now) for row in sealed}
 
     async def _look_up(self, submissions: Sequence[Submission[_Names, _Found]]) -> None:
-        wanted = {one for submission in submissions for one in submission.request}
+        wanted = {key for submission in submissions for key in submission.request}
         at = time.monotonic()
         with translate_errors():
             async with asyncio.timeout(_LOOKUP_SECONDS):
                 rows = await _sealed(self._engine, wanted)
-        found = {one: _Read(None, at) for one in wanted}
+        found = {key: _Read(None, at) for key in wanted}
         found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
         if len(self._read) > _MAX_CACHED:
             self._read.clear()
@@ -246,7 +255,7 @@ async def redactor_of_sent(
     if any(row["updated_at"] > since for row in rows if row["name"] in names):
         return None
     try:
-        known = [_opened(ring, tenant, row, sent_at) for row in rows]
+        known = [_unsealed(ring, tenant, row, sent_at) for row in rows]
     except NoSecretKeys:
         return None
     values = [value for secret in known for value in secret.values]
@@ -262,7 +271,7 @@ async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg
     )
 
 
-def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
+def _unsealed(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
     """A secret, with its previous value if that is still valid at `now`."""
     belongs_to = _belongs_to(tenant, row["name"])
     previous = None
@@ -271,7 +280,7 @@ def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | Non
     return Secret(ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous)
 
 
-def _whose(engine: Engine, tenant_id: str | None) -> str:
+def _owner(engine: Engine, tenant_id: str | None) -> str:
     if tenant_id is None:
         return engine.scope or DEFAULT_TENANT
     engine.require(tenant_id)

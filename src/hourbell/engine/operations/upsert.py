@@ -88,13 +88,13 @@ def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
     JobDocument.name.kind.read(name, "name", problems)
-    said = Document.open(document, problems)
-    if said.given("name") and said.values["name"] != name:
-        said.wrong("name", "conflict", "must equal the name in the path, or be omitted")
+    fields = Document.open(document, problems)
+    if fields.given("name") and fields.values["name"] != name:
+        fields.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        said.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
+        fields.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
-    return {**said.values, "name": name}
+    return {**fields.values, "name": name}
 
 
 async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
@@ -107,7 +107,7 @@ async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Creat
         whole = msgspec.structs.replace(request, document=unmasked(request.document, job))
         return desired_by(replacing(job, context.parse(whole, job_id)), job)
 
-    writing = Idempotent(engine, write, UPDATE.points, request.tenant, now, Created)
+    writing = Idempotent(engine, write, UPDATE.failpoints, request.tenant, now, Created)
     async for attempt in writing:
         job = await get_job(engine, job_id)
         change = await decided(engine, job, now, write, UPDATE, decide)

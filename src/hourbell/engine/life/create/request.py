@@ -107,7 +107,7 @@ class CreateContext:
         if position not in self._answers:
             return None
         fingerprint, answer = self._answers[position]
-        if not write.is_kept_under(fingerprint):
+        if not write.has_fingerprint(fingerprint):
             assert write.key is not None
             raise IdempotencyKeyReused(write.key)
         return answer

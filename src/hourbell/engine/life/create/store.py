@@ -16,7 +16,11 @@ from hourbell.engine.life.create.names import Blocked, ResolvedNames
 from hourbell.engine.life.create.request import CreateContext
 from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.operations.idempotency import Points, is_lock_conflict, is_quota_lock_timeout
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    is_lock_conflict,
+    is_quota_lock_timeout,
+)
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import NewJob, OnDuplicate
 from hourbell.model.policies import Delivery
@@ -24,7 +28,7 @@ from hourbell.model.schedules import Timetable
 from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
-FAILPOINTS = Points("create.before_commit", "create.after_commit")
+FAILPOINTS = CommitFailpoints("create.before_commit", "create.after_commit")
 
 _Q = queries("jobs")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
