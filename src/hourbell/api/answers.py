@@ -16,7 +16,7 @@ from hourbell.documents.render import (
 from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import Entry
-from hourbell.engine.operations.dead_letters import Letter, Purged, Replayed
+from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.explain import Explanation
 from hourbell.engine.views.forecast import Forecast
@@ -86,7 +86,7 @@ def render_audit(entry: Entry) -> dict[str, Any]:
     }
 
 
-def render_letter(letter: Letter) -> dict[str, Any]:
+def render_dead_letter(letter: DeadLetter) -> dict[str, Any]:
     """A dead letter."""
     return {
         "execution_id": execution_text(letter.execution_id),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourbell.documents.dead_letters import LetterFilterDocument
+from hourbell.documents.dead_letters import DeadLetterFilterDocument
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
     Choice,
@@ -141,7 +141,7 @@ class JobExecutionsQuery(_AnyExecutions):
     expand = Field(Choice({"missed": True}))
 
 
-class LettersQuery(LetterFilterDocument, PageQuery):
+class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):
     """A page of the dead letters that a filter selects."""
 
 

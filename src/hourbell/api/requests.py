@@ -25,12 +25,12 @@ from hourbell.api.errors import (
     UnsupportedMediaType,
 )
 from hourbell.api.queries import (
+    DeadLettersQuery,
     DeletionQuery,
     ExecutionsQuery,
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
-    LettersQuery,
     NextRunsQuery,
     PageQuery,
     Statuses,
@@ -38,7 +38,7 @@ from hourbell.api.queries import (
     TenantQuery,
 )
 from hourbell.documents.common_case import read_plain
-from hourbell.documents.dead_letters import LetterFilter, read_letter_filter
+from hourbell.documents.dead_letters import DeadLetterFilter, read_dead_letter_filter
 from hourbell.documents.fields import Document
 from hourbell.documents.kinds import Whole
 from hourbell.documents.problems import Problems, shown_key
@@ -280,10 +280,10 @@ def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, boo
     return wanted, expand_missed, _part(query)
 
 
-def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:
+def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, Part]:
     """The query parameters of the list of dead letters."""
-    query = _query(request, LettersQuery)
-    return read_letter_filter(query), _part(query)
+    query = _query(request, DeadLettersQuery)
+    return read_dead_letter_filter(query), _part(query)
 
 
 def read_count(request: AnyRequest) -> int:

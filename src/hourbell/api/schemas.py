@@ -26,7 +26,7 @@ from hourbell.documents.actions import (
     WebhookDocument,
 )
 from hourbell.documents.completions import CompletionDocument
-from hourbell.documents.dead_letters import LetterFilterDocument, PurgeDocument, ReplayDocument
+from hourbell.documents.dead_letters import DeadLetterFilterDocument, PurgeDocument, ReplayDocument
 from hourbell.documents.fields import answer_object, answered, or_null, ref, sent
 from hourbell.documents.jobs import FOR_RECURRING, JobDocument, RecurringJobDocument
 from hourbell.documents.keys import KeyDocument
@@ -367,7 +367,7 @@ def _dead_letter() -> Schema:
             "job_id": _job_id(),
             "tenant_id": _text(),
             "died_at": _instant(),
-            "reason": LetterFilterDocument.reason.schema,
+            "reason": DeadLetterFilterDocument.reason.schema,
             "error": or_null(_text()),
             "scheduled_for": _instant("The nominal time."),
             "attempt": _whole(0, description="The number of attempts."),

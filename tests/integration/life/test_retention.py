@@ -11,7 +11,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life import retain
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.audit import list_audit
-from hourbell.engine.operations.dead_letters import get_letter, replay_letter
+from hourbell.engine.operations.dead_letters import get_dead_letter, replay_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.engine.operations.runs import run_now
@@ -104,15 +104,15 @@ async def test_dead_letters_are_kept_as_long_as_the_tenant_or_the_cell_says(kept
 
 async def test_a_dead_letter_keeps_its_history_when_the_ledger_has_lost_it(kept: Engine) -> None:
     ran = await run(kept)
-    before = [await get_letter(kept, number) for number in ran["long"]]
+    before = [await get_dead_letter(kept, number) for number in ran["long"]]
     await house_kept(kept, 100)
     for number, letter in zip(ran["long"], before, strict=True):
         with pytest.raises(NotFound):
             await get_execution(kept, number)
-        assert await get_letter(kept, number) == letter
+        assert await get_dead_letter(kept, number) == letter
         assert letter.attempts[0].error == "no disk"
         assert letter.job is not None
-        again = await replay_letter(kept, number, Write())
+        again = await replay_dead_letter(kept, number, Write())
         assert (again.status, again.attempt) == (ExecutionStatus.QUEUED, 1)
 
 

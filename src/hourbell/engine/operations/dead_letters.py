@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.dead_letters import Bulk, LetterFilter
+from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
@@ -59,7 +59,7 @@ _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter as read."""
 
     execution_id: int
@@ -93,8 +93,8 @@ class Purged(msgspec.Struct, frozen=True):
 # Reads.
 
 
-async def list_letters(
-    engine: Engine, wanted: LetterFilter, page_size: int = 50, token: str | None = None
+async def list_dead_letters(
+    engine: Engine, wanted: DeadLetterFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
     """Dead letters, newest first; in lists they come without attempts and job."""
     size = min(page_size, MAX_PAGE_SIZE)
@@ -103,15 +103,17 @@ async def list_letters(
     return Page(items, page.next_token)
 
 
-async def get_letter(engine: Engine, execution_id: int) -> Letter:
+async def get_dead_letter(engine: Engine, execution_id: int) -> DeadLetter:
     """A dead letter with its whole history and the job as it was."""
     row = await engine.database.row_or_none(_Q["letter"], execution_id)
     if row is None or not engine.may_see(row["tenant_name"]):
         raise NotFound("dead letter", execution_text(execution_id))
-    return _letter(row)
+    return _dead_letter(row)
 
 
-async def _read_page(engine: Engine, wanted: LetterFilter, size: int, token: str | None) -> Page:
+async def _read_page(
+    engine: Engine, wanted: DeadLetterFilter, size: int, token: str | None
+) -> Page:
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
     if wanted.died_to is not None and wanted.died_to <= before:
         before, before_id = wanted.died_to, 0
@@ -132,16 +134,16 @@ async def _read_page(engine: Engine, wanted: LetterFilter, size: int, token: str
         rows = await walk(engine, _Q["list_letters_of_tenant"], *args, tenant)
     else:
         rows = await walk(engine, _Q["list_letters"], *args)
-    return page_of([seen(rows, size + 1, _position, _letter)], size)
+    return page_of([seen(rows, size + 1, _position, _dead_letter)], size)
 
 
 def _position(row: asyncpg.Record) -> tuple[datetime, int]:
     return row["died_at"], row["id"]
 
 
-def _letter(row: asyncpg.Record) -> Letter:
+def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     spec = row["job_spec"] or row["spec"]
-    return Letter(
+    return DeadLetter(
         execution_id=row["id"],
         job_id=row["job"] or row["id"],
         tenant_id=row["tenant_name"],
@@ -158,32 +160,32 @@ def _letter(row: asyncpg.Record) -> Letter:
 # Replays.
 
 
-async def replay_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
+async def replay_dead_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Make a dead letter due again, now."""
-    return await _replay_or_retry(engine, execution_id, write, letters_only=True)
+    return await _replay_or_retry(engine, execution_id, write, dead_letters_only=True)
 
 
 async def retry_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Retry now an execution that waits for its next attempt; replay a dead one."""
-    return await _replay_or_retry(engine, execution_id, write, letters_only=False)
+    return await _replay_or_retry(engine, execution_id, write, dead_letters_only=False)
 
 
 async def _replay_or_retry(
-    engine: Engine, execution_id: int, write: Write, *, letters_only: bool
+    engine: Engine, execution_id: int, write: Write, *, dead_letters_only: bool
 ) -> Execution:
-    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    owner = (await _dead_letter_or_execution(engine, execution_id)).tenant_id
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Execution)
     async for attempt in writing:
-        found = await _letter_or_execution(engine, execution_id)
+        found = await _dead_letter_or_execution(engine, execution_id)
         if isinstance(found, Execution) and (
-            letters_only or found.status is not ExecutionStatus.RETRYING
+            dead_letters_only or found.status is not ExecutionStatus.RETRYING
         ):
             raise Conflict(_not_retryable(found))
         async with attempt.transaction(tenant) as connection:
-            if isinstance(found, Letter):
+            if isinstance(found, DeadLetter):
                 attempt.answer = await _replay_one(found, tenant, now, write, connection)
             else:
                 attempt.answer = await _retry_now(found, tenant, now, write, connection)
@@ -192,10 +194,10 @@ async def _replay_or_retry(
     return writing.answer
 
 
-async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
+async def _dead_letter_or_execution(engine: Engine, execution_id: int) -> DeadLetter | Execution:
     """Look in both: a dead letter may outlive the ledger entry of its execution."""
     try:
-        return await get_letter(engine, execution_id)
+        return await get_dead_letter(engine, execution_id)
     except NotFound:
         return await get_execution(engine, execution_id)
 
@@ -208,7 +210,7 @@ def _not_retryable(execution: Execution) -> str:
 
 
 async def _replay_one(
-    letter: Letter, tenant: int, now: datetime, write: Write, connection: Connection
+    letter: DeadLetter, tenant: int, now: datetime, write: Write, connection: Connection
 ) -> Execution:
     number = letter.execution_id
     if not await connection.fetchval(_Q["replay"], [number], [now], now):
@@ -217,7 +219,7 @@ async def _replay_one(
     return await _live_execution(connection, number, now)
 
 
-async def _replay_error(connection: Connection, letter: Letter) -> Exception:
+async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception:
     number = execution_text(letter.execution_id)
     row = await connection.fetchrow(_Q["letter"], letter.execution_id)
     if row is None:
@@ -254,7 +256,7 @@ async def _live_execution(connection: Connection, number: int, now: datetime) ->
     return live_execution(live, with_attempts=True)
 
 
-async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
+async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Replayed:
     """Replay the newest dead letters, in order of their deaths; at a rate, if one is given."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
@@ -285,7 +287,7 @@ def due_times(count: int, now: datetime, per_second: int | None) -> list[datetim
     return [now + step * number for number in range(count)]
 
 
-async def _owner(engine: Engine, wanted: LetterFilter) -> str:
+async def _owner(engine: Engine, wanted: DeadLetterFilter) -> str:
     """The tenant under which a bulk move is recorded: that of the filter, if it has one."""
     if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NO_TENANT:
         return wanted.tenant_id
@@ -295,15 +297,15 @@ async def _owner(engine: Engine, wanted: LetterFilter) -> str:
 # Purges.
 
 
-async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
+async def purge_dead_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
     """Delete a dead letter; the history of the execution stays."""
-    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    owner = (await _dead_letter_or_execution(engine, execution_id)).tenant_id
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:
-        letter = await get_letter(engine, execution_id)
+        letter = await get_dead_letter(engine, execution_id)
         async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], [execution_id])
             await insert_audit_row(
@@ -313,7 +315,7 @@ async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purge
     return writing.answer
 
 
-async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
+async def purge_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Purged:
     """Delete many dead letters, newest first."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
@@ -332,7 +334,7 @@ async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
     return writing.answer
 
 
-def _audit_details(bulk: Bulk, **done: int) -> str:
+def _audit_details(bulk: BulkSelection, **done: int) -> str:
     """The text of the audit entry."""
     fields: dict[str, Any] = {
         "tenant_id": bulk.wanted.tenant_id,
