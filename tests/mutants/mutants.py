@@ -928,7 +928,7 @@ MUTANTS = [
         "limits_not_reviewed",
         SETTINGS,
         "        if changed is not None:\n"
-        '            await connection.execute(_Q["look_again"], kind, key)\n',
+        '            await connection.execute(_Q["look_again"], blocker, blocker_id)\n',
         "",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit acts on what is ready and on what runs already.",

@@ -20,7 +20,7 @@ from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.explain import Explanation
 from hourbell.engine.views.forecast import Forecast
-from hourbell.engine.views.overview import Named
+from hourbell.engine.views.overview import NamedResource
 from hourbell.engine.views.pages import Page
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.instants import format_instant
@@ -118,7 +118,7 @@ def render_purged(purged: Purged) -> dict[str, Any]:
     return {"purged": purged.purged, "next_page_token": purged.next_token}
 
 
-def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
+def render_named(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,

@@ -38,8 +38,8 @@ from hourbell.engine.views.pages import (
     Instant,
     Page,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import Conflict, NotFound
@@ -134,7 +134,7 @@ async def _read_page(
         rows = await walk(engine, _Q["list_letters_of_tenant"], *args, tenant)
     else:
         rows = await walk(engine, _Q["list_letters"], *args)
-    return page_of([seen(rows, size + 1, _position, _dead_letter)], size)
+    return page_of([page_source(rows, size + 1, _position, _dead_letter)], size)
 
 
 def _position(row: asyncpg.Record) -> tuple[datetime, int]:

@@ -21,11 +21,11 @@ from hourbell.engine.views.pages import (
     Id,
     Instant,
     Page,
-    Seen,
+    PageSource,
     by_id,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import NotFound
@@ -114,7 +114,9 @@ async def search_executions(
         args = (before, size + 1, MAX_SCANNED_ROWS, first, tenant, statuses, queue, wanted.label)
         rows = await walk(engine, _E[statement], *args, *rest)
         recorded = statement.startswith("list_recorded")
-        sources.append(seen(rows, size + 1, by_id, _recorded if recorded else live_execution))
+        sources.append(
+            page_source(rows, size + 1, by_id, _recorded if recorded else live_execution)
+        )
 
     # Live ones first: one that ends between the reads is listed once, in its earlier state.
     live, fates = _split(wanted)
@@ -173,9 +175,9 @@ async def _list_of_job(
     ]
     ended = [_recorded(row) for row in await engine.database.fetch(_E["recorded_of_job"], *args)]
 
-    def source(executions: list[Execution]) -> Seen[Any]:
+    def source(executions: list[Execution]) -> PageSource[Any]:
         found = {_time(each): each for each in executions if _is_wanted(each, wanted)}
-        return Seen(found, _time(executions[-1]) if len(executions) == most else None)
+        return PageSource(found, _time(executions[-1]) if len(executions) == most else None)
 
     recorded = source(ended)
     if expand_missed:
@@ -183,7 +185,7 @@ async def _list_of_job(
         position = (before, before_id)
         entries, cut = await asyncio.to_thread(expand_stretches, job, asked, position, size + 1)
         floors = [floor for floor in (recorded.floor, cut) if floor is not None]
-        recorded = Seen({_time(each): each for each in entries}, max(floors, default=None))
+        recorded = PageSource({_time(each): each for each in entries}, max(floors, default=None))
     return page_of([source(live), recorded], size)
 
 

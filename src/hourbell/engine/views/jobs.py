@@ -20,8 +20,8 @@ from hourbell.engine.views.pages import (
     Page,
     by_id,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import NotFound
@@ -103,17 +103,17 @@ async def list_jobs(
         codes = _LISTED if code is None and tenant is not None else [code]
         for each in codes:
             rows = await look("list_recurring", "list_recurring_of_tenant", each)
-            sources.append(seen(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
+            sources.append(page_source(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
     if wanted.type is not JobType.RECURRING:
         # Live ones first: one that ends between the reads is listed once, in its earlier state.
         if status in (None, JobStatus.SCHEDULED, JobStatus.PAUSED):
             held = None if status is None else status is JobStatus.PAUSED
             rows = await look("list_one_time_live", "list_one_time_live_of_tenant", held)
-            sources.append(seen(rows, size + 1, by_id, _one_time_live))
+            sources.append(page_source(rows, size + 1, by_id, _one_time_live))
         if status in (None, JobStatus.COMPLETED, JobStatus.CANCELLED):
             completed = status is not JobStatus.CANCELLED
             rows = await look("list_one_time_ended", "list_one_time_ended_of_tenant", completed)
-            sources.append(seen(rows, size + 1, by_id, _one_time_ended))
+            sources.append(page_source(rows, size + 1, by_id, _one_time_ended))
     return page_of(sources, size)
 
 

@@ -24,7 +24,7 @@ _Q = queries("overview")
 MAX_COUNTED = 10_000
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedResource(msgspec.Struct, frozen=True):
     """A tenant, a queue or a target."""
 
     name: str
@@ -40,7 +40,7 @@ async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = 
             read_token(token, str)
             return Page([], None)
         row = await _row_or_none(engine, "tenant", engine.scope)
-        return Page([] if row is None else [Named(row["name"], _tenant(row))], None)
+        return Page([] if row is None else [NamedResource(row["name"], _tenant(row))], None)
     return await _list(engine, "list_tenants", page_size, token, _tenant)
 
 
@@ -56,7 +56,7 @@ async def list_targets(engine: Engine, page_size: int = 50, token: str | None = 
     return await _list(engine, "list_targets", page_size, token, _limits)
 
 
-async def get_tenant(engine: Engine, name: str) -> Named:
+async def get_tenant(engine: Engine, name: str) -> NamedResource:
     """A tenant with its counts.
 
     Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
@@ -69,7 +69,7 @@ async def get_tenant(engine: Engine, name: str) -> Named:
     return _counted(name, _tenant(row), counts)
 
 
-async def get_queue(engine: Engine, name: str) -> Named:
+async def get_queue(engine: Engine, name: str) -> NamedResource:
     """A queue with counts: executions ready, running or waiting for its limits; live workers."""
     row = await _row(engine, "queue", name)
     now = await engine.clock.now()
@@ -77,7 +77,7 @@ async def get_queue(engine: Engine, name: str) -> Named:
     return _counted(name, _queue(row), counts)
 
 
-async def get_target(engine: Engine, host: str) -> Named:
+async def get_target(engine: Engine, host: str) -> NamedResource:
     """A target with its count: executions that wait for its limits."""
     try:
         named = host_named(host)
@@ -104,7 +104,7 @@ async def _list(
     rows = await walk(engine, _Q[statement], after, size + 1)
     more = len(rows) > size
     return Page(
-        [Named(row["name"], settings(row)) for row in rows[:size]],
+        [NamedResource(row["name"], settings(row)) for row in rows[:size]],
         page_token(rows[size - 1]["name"]) if more else None,
     )
 
@@ -122,7 +122,7 @@ async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record |
     return await engine.database.row_or_none(_Q[kind], name)
 
 
-def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
+def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
     counts: dict[str, int] = dict(row)
     looked_at = {
         each: counts.pop(f"{each}_looked_at")
@@ -131,7 +131,7 @@ def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
     }
     seen = counts | looked_at
     at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
-    return Named(name, settings, counts, at_least)
+    return NamedResource(name, settings, counts, at_least)
 
 
 def _limits(row: asyncpg.Record) -> Limits:

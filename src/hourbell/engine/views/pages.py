@@ -41,7 +41,7 @@ class Page(msgspec.Struct, frozen=True):
     next_token: str | None
 
 
-class Seen(msgspec.Struct, Generic[K], frozen=True):
+class PageSource(msgspec.Struct, Generic[K], frozen=True):
     """The part of a page that one source has."""
 
     found: dict[K, Any]
@@ -62,19 +62,19 @@ def by_id(row: asyncpg.Record) -> int:
     return number
 
 
-def seen(
+def page_source(
     rows: Sequence[asyncpg.Record],
-    asked_for: int,
+    requested: int,
     key: Callable[[asyncpg.Record], Any],
     make: Callable[[asyncpg.Record], Any],
-) -> Seen[Any]:
-    """The rows of a source that was asked for `asked_for` rows."""
-    stopped = bool(rows) and (len(rows) == asked_for or rows[-1]["pos"] == MAX_SCANNED_ROWS)
+) -> PageSource[Any]:
+    """The rows of a source that was asked for `requested` rows."""
+    stopped = bool(rows) and (len(rows) == requested or rows[-1]["pos"] == MAX_SCANNED_ROWS)
     found = {key(row): make(row) for row in rows if row["wanted"]}
-    return Seen(found, key(rows[-1]) if stopped else None)
+    return PageSource(found, key(rows[-1]) if stopped else None)
 
 
-def page_of(sources: Sequence[Seen[Any]], size: int) -> Page:
+def page_of(sources: Sequence[PageSource[Any]], size: int) -> Page:
     """The newest items of all sources, down to where all have read; earlier sources win."""
     floors = [source.floor for source in sources if source.floor is not None]
     floor = max(floors, default=None)
