@@ -14,7 +14,7 @@ import asyncpg
 import click
 import uvloop
 
-from hourbell.compose import Running, collect_rarely, prepared_engine
+from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
 from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.logs import configure_logs
@@ -57,7 +57,7 @@ async def _run(
             if settings.database_url is None:
                 raise
             raise ConfigurationError(why_no_database(error)) from error
-        collect_rarely()
+        tune_garbage_collector()
         click.echo(greet(settings, parts))
         await stop.wait()
         click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
@@ -70,7 +70,7 @@ def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
 
     async def run(settings: Settings) -> None:
         try:
-            async with prepared_engine(settings) as engine:
+            async with command_engine(settings) as engine:
                 await act(engine)
         except NO_DATABASE as error:
             if settings.database_url is None:

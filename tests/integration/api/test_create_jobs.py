@@ -293,13 +293,13 @@ async def test_items_that_name_too_many_new_queues_are_refused_one_by_one_and_so
     monkeypatch.setattr(core, "MAX_QUEUES_PER_TENANT", 100)
     makes = "select count(*) from hourbell.queues where name like 'q%'"
     statements: list[object] = []
-    make = Engine.make
+    insert_missing = Engine.insert_missing
 
     async def noting(self: Engine, statement: str, *args: object) -> Sequence[asyncpg.Record]:
         statements.append(statement)
-        return await make(self, statement, *args)
+        return await insert_missing(self, statement, *args)
 
-    monkeypatch.setattr(Engine, "make", noting)
+    monkeypatch.setattr(Engine, "insert_missing", noting)
     documents = [one_time(queue=f"q{number}") for number in range(1_000)]
     answer = await api.post(BATCH, [one_time(), *documents, one_time()])
     found = codes(answer)

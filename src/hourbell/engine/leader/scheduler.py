@@ -85,11 +85,11 @@ class Scheduler:
 
         A standby's loops succeed without doing anything; they show that it could lead.
         """
-        patience = self._engine.times.leader_lease_seconds
-        if not all(loop.has_succeeded_within(patience) for loop in self._loops):
+        grace_seconds = self._engine.times.leader_lease_seconds
+        if not all(loop.has_succeeded_within(grace_seconds) for loop in self._loops):
             return False
         silent = asyncio.get_running_loop().time() - self._gate_passed_at
-        return self.leadership.term is None or silent < patience
+        return self.leadership.term is None or silent < grace_seconds
 
     def _while_leading(self, step: Step) -> Callable[[], Awaitable[bool]]:
         async def run_once() -> bool:

@@ -44,7 +44,7 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     """Create a key. Within a scope it belongs to that tenant."""
     tenant_id = engine.scope if new.tenant_id is None else new.tenant_id
     if tenant_id is not None:
-        engine.require(tenant_id)
+        engine.require_access(tenant_id)
         if new.role is KeyRole.WORKER:
             problem = (
                 "a worker key has no tenant, so only an administrator of all tenants can create one"

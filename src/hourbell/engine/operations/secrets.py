@@ -283,7 +283,7 @@ def _unsealed(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | N
 def _owner(engine: Engine, tenant_id: str | None) -> str:
     if tenant_id is None:
         return engine.scope or DEFAULT_TENANT
-    engine.require(tenant_id)
+    engine.require_access(tenant_id)
     return tenant_id
 
 

@@ -56,7 +56,7 @@ async def put_job(engine: Engine, name: str, document: object, write: Write) -> 
 @asynccontextmanager
 async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
     """One request at a time per name; Conflict if the others take too long."""
-    lock = engine.puts.setdefault((tenant, name), asyncio.Lock())
+    lock = engine.put_locks.setdefault((tenant, name), asyncio.Lock())
     try:
         async with asyncio.timeout(TURN_SECONDS):
             await lock.acquire()

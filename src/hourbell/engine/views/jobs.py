@@ -122,7 +122,7 @@ async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
     name = engine.scope if name is None else name
     if name is None:
         return None
-    engine.require(name)
+    engine.require_access(name)
     number = await engine.database.value(_J["tenant_by_name"], name)
     return NO_TENANT if number is None else int(number)
 

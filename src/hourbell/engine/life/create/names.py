@@ -142,7 +142,7 @@ async def ensure_timetables(
         rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
         first = [rule.next(now) for rule in rules]
         statement = _Q["ensure_timetables"]
-        rows = await engine.make(statement, *_columns(missing), now, first, tz_version())
+        rows = await engine.insert_missing(statement, *_columns(missing), now, first, tz_version())
         found |= {missing[row["k"] - 1]: row["id"] for row in rows}
     return found
 

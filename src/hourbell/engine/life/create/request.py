@@ -41,7 +41,7 @@ def create_request(
     """A request to create a job, for a tenant that the caller may act for."""
     home = engine.scope or DEFAULT_TENANT
     tenant = _label_in(document, "tenant_id", home)
-    engine.require(tenant)
+    engine.require_access(tenant)
     queue = _label_in(document, "queue", DEFAULT_QUEUE)
     return CreateRequest(document, home, tenant, queue, write, name)
 
