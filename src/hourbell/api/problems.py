@@ -60,7 +60,7 @@ STATUSES = {
     "store_unavailable": 503,
 }
 
-_AWAY = "The database is currently unavailable."
+_UNAVAILABLE = "The database is currently unavailable."
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
     elif isinstance(error, StoreUnavailable):
         # Its message may contain internal addresses, so it goes to the log only.
         _log.warning("store_unavailable", path=_path(request), why=error.message)
-        detail = f"{_AWAY} {_what_to_do(request)}"
+        detail = f"{_UNAVAILABLE} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, Overloaded):
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}

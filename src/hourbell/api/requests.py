@@ -70,7 +70,7 @@ Q = TypeVar("Q", bound=Document)
 Raw = bytes | msgspec.Raw
 
 
-class Part(msgspec.Struct, frozen=True):
+class PageRequest(msgspec.Struct, frozen=True):
     """Which page of a list."""
 
     page_size: int
@@ -236,7 +236,7 @@ def conditional(request: AnyRequest, write: Write) -> Write:
     return msgspec.structs.replace(write, if_versions=versions)
 
 
-def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
+def read_job_filter(request: AnyRequest) -> tuple[JobFilter, PageRequest]:
     """The query parameters of the list of jobs."""
     query = _query(request, JobsQuery)
     wanted = JobFilter(
@@ -247,10 +247,10 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
         name_prefix=query.name_prefix,
         label=query.label,
     )
-    return wanted, _part(query)
+    return wanted, _page_request(query)
 
 
-def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
+def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:
     """The query parameters of the list of executions."""
     query = _query(request, ExecutionsQuery)
     wanted = ExecutionFilter(
@@ -263,10 +263,10 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, _part(query)
+    return wanted, _page_request(query)
 
 
-def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, Part]:
+def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, PageRequest]:
     """The query parameters of a job's execution list, and whether to expand missed occurrences."""
     query = _query(request, JobExecutionsQuery)
     expand_missed = query.expand is not None
@@ -277,13 +277,13 @@ def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, boo
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, expand_missed, _part(query)
+    return wanted, expand_missed, _page_request(query)
 
 
-def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, Part]:
+def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, PageRequest]:
     """The query parameters of the list of dead letters."""
     query = _query(request, DeadLettersQuery)
-    return read_dead_letter_filter(query), _part(query)
+    return read_dead_letter_filter(query), _page_request(query)
 
 
 def read_count(request: AnyRequest) -> int:
@@ -302,15 +302,15 @@ def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     return hours, tenant
 
 
-def read_part(request: AnyRequest) -> Part:
+def read_page_request(request: AnyRequest) -> PageRequest:
     """The query parameters of any other list."""
-    return _part(_query(request, PageQuery))
+    return _page_request(_query(request, PageQuery))
 
 
-def read_tenant_part(request: AnyRequest) -> tuple[str | None, Part]:
+def read_tenant_page_request(request: AnyRequest) -> tuple[str | None, PageRequest]:
     """The query parameters of a list that can be filtered by tenant."""
     query = _query(request, TenantPageQuery)
-    return query.tenant_id, _part(query)
+    return query.tenant_id, _page_request(query)
 
 
 def refuse_query(request: AnyRequest) -> None:
@@ -450,8 +450,8 @@ def _query(request: AnyRequest, kind: type[Q]) -> Q:
     return kind(values, "", problems)
 
 
-def _part(query: PageQuery) -> Part:
-    part = Part(query.page_size, query.page_token)
+def _page_request(query: PageQuery) -> PageRequest:
+    part = PageRequest(query.page_size, query.page_token)
     _finish(query)
     return part
 

@@ -57,7 +57,7 @@ from hourbell.model.jobs import JobStatus, JobType
 from hourbell.security.access import KeyRole
 from hourbell.security.secrets import MASKED
 
-_OF_UNIQUE_KEYS = ("unique_key", "on_duplicate")
+_UNIQUE_KEY_FIELDS = ("unique_key", "on_duplicate")
 
 
 def schemas() -> dict[str, Schema]:
@@ -209,7 +209,7 @@ def _item() -> Schema:
 def _named_job(kind: JobType) -> Schema:
     """Like a new job, but the name comes from the path and is the unique key."""
     schema = _new_job(kind)
-    fields = {k: v for k, v in schema["properties"].items() if k not in _OF_UNIQUE_KEYS}
+    fields = {k: v for k, v in schema["properties"].items() if k not in _UNIQUE_KEY_FIELDS}
     fields["name"] = or_null({**fields["name"], "description": "Omitted, or equal to the path."})
     required = [name for name in schema["required"] if name != "name"]
     return schema | {"properties": fields, "required": required}

@@ -118,7 +118,7 @@ class HeartbeatDocument(SessionDocument):
     )
 
 
-class OfWorker(SessionDocument):
+class WorkerCall(SessionDocument):
     """A call in a session that may also name the worker."""
 
     worker_id = Field(
@@ -127,7 +127,7 @@ class OfWorker(SessionDocument):
     )
 
 
-class ReleaseDocument(OfWorker):
+class ReleaseDocument(WorkerCall):
     fence_token = Field(
         Whole(0, MAX_ID),
         required="is required: the one that came with the execution",
@@ -167,7 +167,7 @@ class EndedDocument(Document):
     )
 
 
-class OutcomeDocument(EndedDocument, OfWorker):
+class OutcomeDocument(EndedDocument, WorkerCall):
     """The outcome of the execution in the path."""
 
 
@@ -175,11 +175,11 @@ class _ListedOutcome(EndedDocument):
     execution_id = Field(ExecutionId(), required=REQUIRED)
 
 
-class OutcomesDocument(OfWorker):
+class OutcomesDocument(WorkerCall):
     outcomes = Field(Several(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
 
 
-class Caller(msgspec.Struct, frozen=True):
+class WorkerCaller(msgspec.Struct, frozen=True):
     """The session of a call."""
 
     session: Session
@@ -217,7 +217,7 @@ def parse_heartbeat(document: object) -> tuple[Session, tuple[int, ...], int | N
     return _checked(call, session, worker).session, held or (), number
 
 
-def parse_outcome(document: object, execution_id: int) -> tuple[Caller, ReportedOutcome]:
+def parse_outcome(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:
     """The outcome of an execution."""
     outcome = OutcomeDocument.open(document, Problems())
     session, worker = outcome.session_token, outcome.worker_id
@@ -225,7 +225,7 @@ def parse_outcome(document: object, execution_id: int) -> tuple[Caller, Reported
     return _checked(outcome, session, worker), ended
 
 
-def parse_outcomes(document: object) -> tuple[Caller, dict[int, ReportedOutcome]]:
+def parse_outcomes(document: object) -> tuple[WorkerCaller, dict[int, ReportedOutcome]]:
     """The outcomes of many executions, by their ids."""
     call = OutcomesDocument.open(document, Problems())
     session, worker = call.session_token, call.worker_id
@@ -239,7 +239,7 @@ def parse_outcomes(document: object) -> tuple[Caller, dict[int, ReportedOutcome]
     return _checked(call, session, worker), ended
 
 
-def parse_progress(document: object) -> tuple[Caller, int, object]:
+def parse_progress(document: object) -> tuple[WorkerCaller, int, object]:
     """The fence of an execution, and its progress."""
     call = ProgressDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
@@ -248,7 +248,7 @@ def parse_progress(document: object) -> tuple[Caller, int, object]:
     return _checked(call, session, worker), fence or 0, progress
 
 
-def parse_release(document: object) -> tuple[Caller, int]:
+def parse_release(document: object) -> tuple[WorkerCaller, int]:
     """The fence of an execution that was not started."""
     call = ReleaseDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
@@ -264,11 +264,11 @@ def parse_close(document: object) -> Session:
     return _checked(call, session, None).session
 
 
-def _checked(document: Document, session: Session | None, worker: str | None) -> Caller:
+def _checked(document: Document, session: Session | None, worker: str | None) -> WorkerCaller:
     """The caller; raises InvalidInput with every invalid field of the document."""
     document.problems.raise_if_any()
     assert session is not None
-    return Caller(session, worker)
+    return WorkerCaller(session, worker)
 
 
 def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
