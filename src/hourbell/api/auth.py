@@ -112,7 +112,7 @@ class Authenticator:
             if len(self._failures) >= _MAX_CACHED:
                 self._failures.clear()
         self._failures[address] = max(self._failures.get(address, 0.0), now) + SECONDS_PER_FAILURE
-        _log.warning("unknown_key", address=address)
+        _log.warning("unknown API key", address=address)
 
 
 def is_local(host: str) -> bool:
