@@ -41,14 +41,14 @@ def is_accepted(status: int, headers: Mapping[str, str]) -> bool:
 
 def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Redactor) -> Failed:
     """The failure for a status, with the beginning of the response body."""
-    said = " ".join(redactor.redacted_beginning(answer.decode("utf-8", "replace")).split())
+    text = " ".join(redactor.redacted_beginning(answer.decode("utf-8", "replace")).split())
     message = f"The target answered {status}"
     if 300 <= status < 400:
         message += ", a redirect; redirects are not followed"
     elif status == _GONE:
         message += ": it is gone"
     return Failed(
-        f"{message}. Response: {said[:MAX_REFUSAL_CHARACTERS]}" if said else f"{message}.",
+        f"{message}. Response: {text[:MAX_REFUSAL_CHARACTERS]}" if text else f"{message}.",
         f"http_{status}",
         _retry_after(headers) if status in _SAY_WHEN else None,
         final=status < 500 and status not in _PASSING,
@@ -73,11 +73,11 @@ def result(status: int, answer: bytes, redactor: Redactor) -> dict[str, Any]:
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """The delay in seconds. A date is relative to the response's own Date: clocks may differ."""
-    said = headers.get("Retry-After", "").strip()
-    if said.isascii() and said.isdigit():
-        return float(said)
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
     try:
-        until = parsedate_to_datetime(said)
+        until = parsedate_to_datetime(value)
         seconds = (until - parsedate_to_datetime(headers.get("Date", ""))).total_seconds()
     except (ValueError, TypeError, OverflowError):  # TypeError: only one of them has a zone
         return None

@@ -7,12 +7,12 @@ from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
     Choice,
     Instant,
+    Integer,
     JobId,
     Kind,
     Label,
     Schema,
     String,
-    Whole,
     choice_of,
 )
 from hourbell.documents.problems import Problems, text_problem
@@ -95,7 +95,7 @@ class TenantQuery(Document):
 
 
 class PageQuery(Document):
-    page_size = Field(Whole(1, MAX_PAGE_SIZE), default=DEFAULT_PAGE_SIZE)
+    page_size = Field(Integer(1, MAX_PAGE_SIZE), default=DEFAULT_PAGE_SIZE)
     page_token = Field(String())
 
 
@@ -146,11 +146,11 @@ class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):
 
 
 class NextRunsQuery(Document):
-    count = Field(Whole(1, MAX_NEXT_RUNS), default=DEFAULT_NEXT_RUNS)
+    count = Field(Integer(1, MAX_NEXT_RUNS), default=DEFAULT_NEXT_RUNS)
 
 
 class ForecastQuery(TenantQuery):
-    hours = Field(Whole(1, MAX_HOURS), default=DEFAULT_HOURS)
+    hours = Field(Integer(1, MAX_HOURS), default=DEFAULT_HOURS)
 
 
 class DeletionQuery(Document):

@@ -37,10 +37,10 @@ from hourbell.api.queries import (
     TenantPageQuery,
     TenantQuery,
 )
-from hourbell.documents.common_case import read_plain
+from hourbell.documents.common_case import read_simple_job
 from hourbell.documents.dead_letters import DeadLetterFilter, read_dead_letter_filter
 from hourbell.documents.fields import Document
-from hourbell.documents.kinds import Whole
+from hourbell.documents.kinds import Integer
 from hourbell.documents.problems import Problems, shown_key
 from hourbell.engine.life.create import MAX_BATCH_ITEMS
 from hourbell.engine.operations.idempotency import Write, fingerprint
@@ -89,7 +89,7 @@ async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Wr
     refuse_query(request)
     body = await _body(request)
     document = _document(request, body, media_types)
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
 async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
@@ -98,11 +98,11 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     refuse_query(request)
     body = await _body(request)
     _check_type(request, (JSON,))
-    plain = read_plain(body)
-    if plain is not None:
-        return plain, _write(request, key, plain.spelt)
+    simple = read_simple_job(body)
+    if simple is not None:
+        return simple, _write(request, key, simple.canonical)
     document = _decode(body)
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
 async def read_batch(request: AnyRequest, reserve: Callable[[int], None]) -> tuple[Batch, Write]:
@@ -126,7 +126,7 @@ async def read_batch(request: AnyRequest, reserve: Callable[[int], None]) -> tup
     write = _write(request, key, b"")
 
     async def find_fingerprint() -> bytes:
-        return _write(request, key, await batch.spelling()).fingerprint
+        return _write(request, key, await batch.digest()).fingerprint
 
     return batch, msgspec.structs.replace(write, find_fingerprint=find_fingerprint)
 
@@ -146,19 +146,19 @@ class Batch:
     def read(self, item: Raw) -> object:
         """The document of an item; raises MalformedJson. Items must be read in order."""
         text = bytes(item)
-        plain = read_plain(text)
-        if plain is not None:
-            self._note(plain.spelt)
-            return plain
+        simple = read_simple_job(text)
+        if simple is not None:
+            self._note(simple.canonical)
+            return simple
         try:
             document = _decode(text)
-            self._note(_spelt(document))
+            self._note(_canonical_json(document))
         except MalformedJson:
             self._note(text)
             raise
         return document
 
-    async def spelling(self) -> bytes:
+    async def digest(self) -> bytes:
         """A digest of the values of the items, independent of their JSON formatting."""
         if self._read < len(self.items):  # called before all items were read
             again = Batch(self.items)
@@ -167,7 +167,7 @@ class Batch:
                 for item in self.items[first : first + _SLICE]:
                     with contextlib.suppress(MalformedJson):
                         again.read(item)
-            return await again.spelling()
+            return await again.digest()
         self._flush()
         return self._digest.digest()
 
@@ -221,7 +221,7 @@ async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write
     if not body:
         return None, _write(request, key, b"")
     document = _document(request, body, (JSON,))
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
@@ -390,7 +390,7 @@ def _decode(body: bytes) -> object:
     return document
 
 
-def _spelt(document: object) -> bytes:
+def _canonical_json(document: object) -> bytes:
     """The canonical JSON text of a value, compared by idempotency: sorted keys, no whitespace."""
     try:
         return msgspec.json.encode(document, order="sorted")
@@ -446,7 +446,7 @@ def _query(request: AnyRequest, kind: type[Q]) -> Q:
             continue
         if name in values:
             problems.add(shown_key(name), "conflict", "is given twice")
-        values[name] = int(text) if isinstance(of, Whole) and _WHOLE.fullmatch(text) else text
+        values[name] = int(text) if isinstance(of, Integer) and _WHOLE.fullmatch(text) else text
     return kind(values, "", problems)
 
 

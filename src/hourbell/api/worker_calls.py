@@ -11,16 +11,16 @@ from hourbell.dispatch import Session
 from hourbell.dispatch.remote import ClaimRequest, ReportedOutcome
 from hourbell.documents.fields import REQUIRED, Document, Field, Object
 from hourbell.documents.kinds import (
+    Array,
     ExecutionId,
+    Integer,
     Json,
     Kind,
     Label,
     Line,
     Schema,
-    Several,
     String,
     Text,
-    Whole,
     one_of,
 )
 from hourbell.documents.problems import Problems
@@ -67,12 +67,12 @@ class ClaimDocument(Document):
         Line(MAX_WORKER_ID), required=REQUIRED, description="A name chosen by the worker."
     )
     capacity = Field(
-        Whole(1, MAX_CAPACITY),
+        Integer(1, MAX_CAPACITY),
         required=REQUIRED,
         description="Most executions to claim; may return fewer.",
     )
     queues = Field(
-        Several(
+        Array(
             Label(),
             1,
             MAX_QUEUES,
@@ -81,7 +81,7 @@ class ClaimDocument(Document):
         description="Queues of the session; `default` if omitted.",
     )
     tasks = Field(
-        Several(
+        Array(
             Text(re.compile("@webhook|[A-Za-z0-9._:-]{1,200}"), "the name of a task, or @webhook"),
             1,
             MAX_TASKS,
@@ -89,10 +89,10 @@ class ClaimDocument(Document):
         ),
         description="Tasks that the session serves, `@webhook` for webhooks; all if omitted.",
     )
-    wait_seconds = Field(Whole(0, MAX_WAIT_SECONDS), default=0)
+    wait_seconds = Field(Integer(0, MAX_WAIT_SECONDS), default=0)
     session_token = Field(SessionToken())
     claim_number = Field(
-        Whole(1, MAX_CLAIM_NUMBER),
+        Integer(1, MAX_CLAIM_NUMBER),
         description="Increases by one with each claim of a session; unchanged to repeat a claim.",
     )
 
@@ -108,12 +108,12 @@ class HeartbeatDocument(SessionDocument):
         Line(MAX_WORKER_ID), description="Optional: the session identifies the worker."
     )
     execution_ids = Field(
-        Several(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
+        Array(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
         required="is required; send an empty array if you hold none",
         description="All executions that the worker holds.",
     )
     claim_number = Field(
-        Whole(0, MAX_CLAIM_NUMBER),
+        Integer(0, MAX_CLAIM_NUMBER),
         description="The worker has the responses of all claims up to this.",
     )
 
@@ -129,7 +129,7 @@ class WorkerCall(SessionDocument):
 
 class ReleaseDocument(WorkerCall):
     fence_token = Field(
-        Whole(0, MAX_ID),
+        Integer(0, MAX_ID),
         required="is required: the one that came with the execution",
         description="The fence token from the claim.",
     )
@@ -149,7 +149,7 @@ class EndedDocument(Document):
     fence_token = ReleaseDocument.fence_token
     status = Field(one_of("SUCCEEDED", "FAILED"), required="is required: SUCCEEDED or FAILED")
     duration_ms = Field(
-        Whole(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
+        Integer(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
     )
     result = Field(
         Json(MAX_RESULT_BYTES),
@@ -162,7 +162,7 @@ class EndedDocument(Document):
         description="On failure: the kind, matched against the job's `non_retryable`.",
     )
     retry_after_seconds = Field(
-        Whole(0, MAX_RETRY_DELAY_SECONDS),
+        Integer(0, MAX_RETRY_DELAY_SECONDS),
         description="On failure: the delay that the target requested.",
     )
 
@@ -176,7 +176,7 @@ class _ListedOutcome(EndedDocument):
 
 
 class OutcomesDocument(WorkerCall):
-    outcomes = Field(Several(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
+    outcomes = Field(Array(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
 
 
 class WorkerCaller(msgspec.Struct, frozen=True):

@@ -5,11 +5,11 @@ from typing import Any
 
 from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import (
-    Flag,
+    Array,
+    Boolean,
     Json,
     Kind,
     Schema,
-    Several,
     String,
     Text,
     choice_of,
@@ -123,7 +123,7 @@ class WebhookDocument(ActionDocument):
         omit_default=True,
     )
     literal = Field(
-        Flag(),
+        Boolean(),
         default=False,
         description="The body is sent verbatim, including any {{; no secret is filled in.",
         omit_default=True,
@@ -145,7 +145,7 @@ class TaskDocument(ActionDocument):
 
 
 class NotificationDocument(Document):
-    on = Field(Several(choice_of(Event), 1, len(Event), distinct=True), required=REQUIRED)
+    on = Field(Array(choice_of(Event), 1, len(Event), distinct=True), required=REQUIRED)
     url = WebhookDocument.url
     headers = WebhookDocument.headers
     secrets = WebhookDocument.secrets

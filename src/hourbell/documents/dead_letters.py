@@ -7,10 +7,10 @@ import msgspec
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
     Instant,
+    Integer,
     JobId,
     Label,
     String,
-    Whole,
     choice_of,
 )
 from hourbell.documents.problems import Problems
@@ -49,12 +49,12 @@ class DeadLetterFilterDocument(Document):
 
 
 class PurgeDocument(DeadLetterFilterDocument):
-    limit = Field(Whole(1, MAX_BULK_LIMIT), default=DEFAULT_BULK_LIMIT)
+    limit = Field(Integer(1, MAX_BULK_LIMIT), default=DEFAULT_BULK_LIMIT)
     page_token = Field(String(), description="The next_page_token of the previous call.")
 
 
 class ReplayDocument(PurgeDocument):
-    rate_per_second = Field(Whole(1, MAX_PER_SECOND), description="Executions due per second.")
+    rate_per_second = Field(Integer(1, MAX_PER_SECOND), description="Executions due per second.")
 
 
 def read_dead_letter_filter(document: DeadLetterFilterDocument) -> DeadLetterFilter:

@@ -44,7 +44,7 @@ class Kind(ABC, Generic[T]):
         """The JSON Schema of a value in a request."""
 
     @property
-    def answer_schema(self) -> Schema:
+    def response_schema(self) -> Schema:
         """The JSON Schema of a value in a response: what was sent can be shown."""
         return self.schema
 
@@ -53,7 +53,7 @@ class Kind(ABC, Generic[T]):
         return value
 
 
-class Whole(Kind[int]):
+class Integer(Kind[int]):
     """A whole number from low to high; true and false are not numbers."""
 
     def __init__(self, low: int, high: int) -> None:
@@ -93,7 +93,7 @@ class Number(Kind[float]):
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
-class Flag(Kind[bool]):
+class Boolean(Kind[bool]):
     """True or false."""
 
     def read(self, value: object, path: str, problems: Problems) -> bool | None:
@@ -228,7 +228,7 @@ class Instant(Kind[datetime]):
         return format_instant(value)
 
 
-class Several(Kind[tuple[T, ...]]):
+class Array(Kind[tuple[T, ...]]):
     """An array of `min_items` to `max_items` values of a kind; if `distinct`, without repetition.
 
     `if_empty` is the message about an empty array, if there is more to say than the limits.
@@ -270,8 +270,8 @@ class Several(Kind[tuple[T, ...]]):
         return self._array(self.kind.schema)
 
     @property
-    def answer_schema(self) -> Schema:
-        return self._array(self.kind.answer_schema)
+    def response_schema(self) -> Schema:
+        return self._array(self.kind.response_schema)
 
     def _array(self, items: Schema) -> Schema:
         return (

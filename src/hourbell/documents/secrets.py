@@ -3,7 +3,7 @@
 import msgspec
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Label, Schema, String, Whole, one_of
+from hourbell.documents.kinds import Integer, Label, Schema, String, one_of
 from hourbell.documents.problems import Problems, text_problem
 from hourbell.security.secrets import MIN_CHARACTERS
 
@@ -44,7 +44,7 @@ class SecretDocument(Document):
         one_of("signing"), description="Instead of a value: generate one for signatures."
     )
     keep_previous_seconds = Field(
-        Whole(0, MAX_KEEP_SECONDS),
+        Integer(0, MAX_KEEP_SECONDS),
         default=0,
         description="How long requests are also signed with the previous value.",
     )

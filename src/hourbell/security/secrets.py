@@ -290,9 +290,9 @@ def _bare(text: str) -> str:
 def _undone(text: str) -> set[str]:
     """All plausible decodings of a text, bare."""
     written = {text, _JSON_ESCAPE.sub(_unescaped, text)}
-    said = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
-    said |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
-    return {_bare(each) for each in written | said}
+    decoded = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
+    decoded |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
+    return {_bare(each) for each in written | decoded}
 
 
 def _unescaped(found: re.Match[str]) -> str:

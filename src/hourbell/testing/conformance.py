@@ -613,8 +613,8 @@ class DispatchConformance:
         assert list(await known(session, outcomes)) == [first.execution_id]
         another = msgspec.structs.replace(outcomes[0], fence=first.fence - 1)
         assert list(await known(session, [another])) == []
-        said = SUCCEEDED if kind != SUCCEEDED else RETRY
-        otherwise = msgspec.structs.replace(outcomes[0], kind=said)
+        other_kind = SUCCEEDED if kind != SUCCEEDED else RETRY
+        otherwise = msgspec.structs.replace(outcomes[0], kind=other_kind)
         assert list(await known(session, [otherwise])) == []
         if kind != RELEASED:
             assert list(await known(other, outcomes)) == []

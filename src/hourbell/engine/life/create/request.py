@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.common_case import PlainJob
+from hourbell.documents.common_case import SimpleJob
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
@@ -80,10 +80,10 @@ class CreateContext:
     def parse(self, request: CreateRequest, job_id: int) -> NewJob:
         """The requested job; InvalidInput names every wrong field."""
         document, queue = request.document, self._queues.get(request.queue)
-        if isinstance(document, PlainJob):
-            plain = document.new_job(self.now, queue, request.home)
-            if plain is not None:
-                return plain
+        if isinstance(document, SimpleJob):
+            simple = document.new_job(self.now, queue, request.home)
+            if simple is not None:
+                return simple
             document = document.document()
         return parse_new_job(document, self.now, job_id, queue, request.home)
 
@@ -134,7 +134,7 @@ def _zipped(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
 
 def _label_in(document: object, field: str, default: str) -> str:
     """What a document names, before validation: selects stored answers and queue defaults."""
-    if isinstance(document, PlainJob):
+    if isinstance(document, SimpleJob):
         return (document.tenant if field == "tenant_id" else document.queue) or default
     named = document.get(field) if isinstance(document, dict) else None
     return named if isinstance(named, str) and named.isprintable() else default
