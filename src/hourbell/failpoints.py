@@ -4,7 +4,7 @@
 
 The behaviour after a crash between two particular lines can only be tested by crashing the shipped
 code there. So the failpoints stay in the product; an inactive one costs a call and a dictionary
-look-up.
+lookup.
 
 A point is named after the verb it interrupts and the moment in it. The actions are:
 

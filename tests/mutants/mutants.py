@@ -794,8 +794,8 @@ MUTANTS = [
     Mutant(
         "unrecorded_outcome_forgotten",
         SETTLER,
-        '                complain("settling", error)\n                await backoff.wait()\n',
-        '                complain("settling", error)\n                return []\n',
+        '                log_error("settling", error)\n                await backoff.wait()\n',
+        '                log_error("settling", error)\n                return []\n',
         (f"{LOST_TEST}::test_a_worker_that_loses_answers_runs_everything_once",),
         "An outcome is settled until the database has said so, and here one error is enough.",
     ),

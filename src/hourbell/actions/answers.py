@@ -25,9 +25,9 @@ from hourbell.security.secrets import Redactor
 MAX_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
 MAX_REFUSAL_CHARACTERS = 500
 
-_PASSING = frozenset({408, 425, 429})  # the temporary ones among 4xx
+_TEMPORARY = frozenset({408, 425, 429})  # the temporary ones among 4xx
 _GONE = 410
-_SAY_WHEN = frozenset({429, 503})
+_MAY_SET_DELAY = frozenset({429, 503})
 
 
 def is_success(status: int) -> bool:
@@ -50,8 +50,8 @@ def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Re
     return Failed(
         f"{message}. Response: {text[:MAX_REFUSAL_CHARACTERS]}" if text else f"{message}.",
         f"http_{status}",
-        _retry_after(headers) if status in _SAY_WHEN else None,
-        final=status < 500 and status not in _PASSING,
+        _retry_after(headers) if status in _MAY_SET_DELAY else None,
+        final=status < 500 and status not in _TEMPORARY,
         gone=status == _GONE,
     )
 

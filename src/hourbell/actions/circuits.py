@@ -30,10 +30,10 @@ FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 30.0
 PROBE_SECONDS = 30.0  # after this, another request may probe
 MAX_LATE_AT_ONCE = 20  # in-flight requests per open circuit that had reached the longest wait
-_NO_PLACE_SECONDS = 1.0  # the shortest delay when that limit is reached
+_LATE_RETRY_SECONDS = 1.0  # the shortest delay when that limit is reached
 _MAX_TARGETS = 10_000  # circuits; beyond that, those whose failures began first are dropped
 _MAX_WAITING = 10_000  # attempts whose wait is tracked; beyond that, later ones are not tracked
-_FORGOTTEN_AFTER = 3  # times the longest wait: by then another process has run the attempt
+_FORGET_AFTER = 3  # times the longest wait: by then another process has run the attempt
 
 Target = tuple[str | int, ...]  # tenant, host, port; for an endpoint: tenant, method, URL
 
@@ -101,19 +101,19 @@ class Circuits:
             circuit.late.add(call)
             self._waiting.pop(attempt, None)
             return None
-        return _NO_PLACE_SECONDS + random.random()  # nosec B311
+        return _LATE_RETRY_SECONDS + random.random()  # nosec B311
 
     def _remember(self, attempt: tuple[int, int], since: float, now: float) -> None:
         if attempt in self._waiting:
             return
         if len(self._waiting) >= _MAX_WAITING:
             oldest = next(iter(self._waiting))
-            if self._waiting[oldest] > now - _FORGOTTEN_AFTER * self._max_wait_seconds:
+            if self._waiting[oldest] > now - _FORGET_AFTER * self._max_wait_seconds:
                 return
             del self._waiting[oldest]
         self._waiting[attempt] = since
 
-    def lives(self, target: Target) -> None:
+    def succeeded(self, target: Target) -> None:
         """The target responded."""
         if self._circuits:
             self._circuits.pop(target, None)
@@ -135,7 +135,7 @@ class Circuits:
             return circuit.pause
         return None
 
-    def unknown(self, target: Target, call: int) -> None:
+    def inconclusive(self, target: Target, call: int) -> None:
         """The call gave no information on the target; if it was the probe, the next one probes."""
         circuit = self._circuits.get(target)
         if circuit is not None:

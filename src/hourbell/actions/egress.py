@@ -94,4 +94,4 @@ class GuardedResolver(AbstractResolver):
         return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
-        """Nothing to close: look-up threads end by themselves."""
+        """Nothing to close: lookup threads end by themselves."""

@@ -26,7 +26,7 @@ from hourbell.security.secrets import (
     Secret,
     SecretSource,
     filled,
-    names_of,
+    secret_names,
     signer_of,
 )
 
@@ -50,7 +50,7 @@ class CannotSend(Exception):
         self.kind = kind
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedRequest(msgspec.Struct, frozen=True):
     """A request that is ready to be sent."""
 
     url: str
@@ -59,14 +59,14 @@ class Prepared(msgspec.Struct, frozen=True):
     redactor: Redactor  # for whatever is stored of the response
 
 
-async def prepared(
+async def prepare_request(
     action: WebhookAction, run: Run, secrets: SecretSource, token: str, timestamp: int
-) -> Prepared:
+) -> PreparedRequest:
     """The request of this attempt. With `token` the target can complete it asynchronously."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
     fillable = None if action.literal else body
-    names = names_of(action) if _may_have_secrets(url, headers, fillable) else set()
+    names = secret_names(action) if _may_have_secrets(url, headers, fillable) else set()
     if len(names) > MAX_OF_REQUEST:
         raise CannotSend(f"The request uses more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
     known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
@@ -92,7 +92,7 @@ async def prepared(
         # trust to come from Hourbell.
         request.update(headers)
         request.update(own)
-    return Prepared(url, request, body, _redactor(known))
+    return PreparedRequest(url, request, body, _redactor(known))
 
 
 def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) -> bool:

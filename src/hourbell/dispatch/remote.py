@@ -45,7 +45,7 @@ from hourbell.dispatch import (
     Settlement,
 )
 from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_whole
-from hourbell.engine.life.outcomes import plain_settlement, settlement
+from hourbell.engine.life.outcomes import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
 from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
@@ -290,7 +290,7 @@ class RemoteWorkers:
         for one in batch:
             number, fence, outcome = one.execution_id, one.fence, one.outcome
             if not isinstance(outcome, Failed):
-                decided.append(plain_settlement(number, fence, outcome, None, one.took_ms))
+                decided.append(settlement_without_policy(number, fence, outcome, None, one.took_ms))
             elif (claimed := claimed_by_id.get(number)) is None or claimed.fence != fence:
                 refused.append(Settlement(number, fence, RETRY))
             else:

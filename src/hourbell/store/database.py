@@ -26,7 +26,7 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
 # The database is unavailable, or rejected the statement for a temporary reason: retry it later.
-_PASSING = (
+_TEMPORARY = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -46,7 +46,7 @@ def translate_errors() -> Iterator[None]:
     """Translate temporary database errors into StoreUnavailable."""
     try:
         yield
-    except _PASSING as error:
+    except _TEMPORARY as error:
         raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
@@ -135,7 +135,7 @@ class Database:
         """Close all connections; terminate them if one does not respond."""
         try:
             await self._pool.close()
-        except (*_PASSING, asyncpg.PostgresError):
+        except (*_TEMPORARY, asyncpg.PostgresError):
             self._pool.terminate()
 
     @asynccontextmanager

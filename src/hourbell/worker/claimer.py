@@ -19,7 +19,7 @@ from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.runners import Runners
 from hourbell.worker.session import SessionKeeper
 from hourbell.worker.settings import WorkerSettings
-from hourbell.worker.settler import complain
+from hourbell.worker.settler import log_error
 from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
@@ -83,7 +83,7 @@ class Claimer:
                 continue
             except Exception as error:
                 self._is_repeated = True
-                complain("claiming", error)
+                log_error("claiming", error)
                 await backoff.wait()
                 continue
             backoff.reset()

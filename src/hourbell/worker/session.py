@@ -20,7 +20,7 @@ from hourbell.engine.leader.loop import Backoff
 from hourbell.model.errors import SessionLost
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.settings import WorkerSettings
-from hourbell.worker.settler import Settler, complain
+from hourbell.worker.settler import Settler, log_error
 from hourbell.worker.watchdog import Watchdog
 
 log = structlog.get_logger()
@@ -64,7 +64,7 @@ class SessionKeeper:
                 else:
                     await self._beat(self.current)
             except Exception as error:
-                complain("renewing the session", error)
+                log_error("renewing the session", error)
                 await backoff.wait()
                 continue
             backoff.reset()

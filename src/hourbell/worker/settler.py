@@ -111,12 +111,12 @@ class Settler:
             except REJECTED:
                 raise
             except Exception as error:
-                complain("settling", error)
+                log_error("settling", error)
                 await backoff.wait()
         return []
 
 
-def complain(doing: str, error: Exception) -> None:
+def log_error(doing: str, error: Exception) -> None:
     """Log an error and continue: a worker must not end because of it."""
     if isinstance(error, StoreUnavailable):
         log.warning("database unavailable", doing=doing, error=str(error))

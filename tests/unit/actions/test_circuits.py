@@ -41,7 +41,7 @@ def delay(circuits: Circuits, now: float, target: tuple[str, str, int] = BAD) ->
 def test_a_target_is_called_until_it_has_failed_so_often_in_a_row(circuits: Circuits) -> None:
     fail(circuits, FAILURES - 1)
     assert delay(circuits, 0.0) is None
-    circuits.lives(BAD)
+    circuits.succeeded(BAD)
     fail(circuits, FAILURES - 1)
     assert delay(circuits, 0.0) is None
     fail(circuits, 1)
@@ -82,7 +82,7 @@ def test_after_the_pause_one_is_let_through_and_no_more(circuits: Circuits) -> N
 def test_a_probe_that_succeeds_closes_the_circuit(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
     delay(circuits, FIRST_PAUSE_SECONDS)
-    circuits.lives(BAD)
+    circuits.succeeded(BAD)
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
@@ -104,9 +104,9 @@ def test_a_probe_that_was_stopped_leaves_its_place_to_the_next(circuits: Circuit
     fail(circuits, FAILURES)
     probe = next(CALLS)
     assert circuits.delay_seconds(BAD, probe, FIRST_PAUSE_SECONDS) is None
-    circuits.unknown(BAD, next(CALLS))
+    circuits.inconclusive(BAD, next(CALLS))
     assert delay(circuits, FIRST_PAUSE_SECONDS) is not None
-    circuits.unknown(BAD, probe)
+    circuits.inconclusive(BAD, probe)
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
 
@@ -183,7 +183,7 @@ def test_few_attempts_at_once_go_past_an_open_circuit(bounded: Circuits) -> None
     assert late(calls[-1]) is not None
     bounded.failed(BAD, calls[0], FIRST_PAUSE_SECONDS)
     assert late(calls[-1]) is None
-    bounded.unknown(BAD, calls[1])
+    bounded.inconclusive(BAD, calls[1])
     assert late(next(CALLS)) is None
 
 
@@ -223,7 +223,7 @@ def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than
             yield 0.05
             if healthy:
                 late.append(now - began)
-                circuits.lives(BAD)
+                circuits.succeeded(BAD)
                 return
             circuits.failed(BAD, call, now)
             yield random.uniform(1, 10)

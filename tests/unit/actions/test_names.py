@@ -133,8 +133,8 @@ async def test_look_ups_are_bounded_and_the_next_is_whose_tenant_has_the_fewest(
     servers.answer.set()
     await asyncio.gather(*asked)
     assert [*servers.asked].index("slow.globex") == MAX_LOOKUPS
-    assert names._wanted == {}
-    assert names._under_way == {}
+    assert names._lookups == {}
+    assert names._running == {}
 
 
 async def test_who_waits_too_long_goes_without_and_the_answer_is_still_learnt(
@@ -171,7 +171,7 @@ async def test_a_bounded_number_of_names_is_remembered(
     names = Names(servers)
     for number in range(10):
         await names.addresses("acme", f"{number}.example")
-    assert [*names._known] == ["7.example", "8.example", "9.example"]
+    assert [*names._cache] == ["7.example", "8.example", "9.example"]
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udc80"])

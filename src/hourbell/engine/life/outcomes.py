@@ -58,10 +58,12 @@ def settlement(
         return Settlement(claimed.execution_id, claimed.fence, SUCCEEDED, begun_ms, took_ms)
     if isinstance(outcome, Failed):
         return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
-    return plain_settlement(claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms)
+    return settlement_without_policy(
+        claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms
+    )
 
 
-def plain_settlement(
+def settlement_without_policy(
     number: int,
     fence: int,
     outcome: Succeeded | Cancelled | Accepted | Released,

@@ -35,8 +35,8 @@ from hourbell.security.secrets import (
     SECRET_NAME_IS,
     Redactor,
     Secret,
-    names_of,
     new_signing_secret,
+    secret_names,
     signer_of,
 )
 from hourbell.store.database import translate_errors
@@ -246,7 +246,7 @@ async def redactor_of_sent(
     engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
 ) -> Redactor | None:
     """A redactor for the secrets in a sent request; None if they cannot be determined or opened."""
-    names = names_of(action)
+    names = secret_names(action)
     rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
     if not names <= {row["name"] for row in rows}:
         return None
