@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from hourbell import failpoints
-from hourbell.actions import Actions
+from hourbell.actions import ActionRunners
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.task import Handler, TaskRunner
 from hourbell.actions.webhook import WebhookRunner
@@ -353,7 +353,7 @@ def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettin
 @asynccontextmanager
 async def _actions(
     handlers: Mapping[str, Handler], settings: Settings, engine: Engine, clock: DatabaseClock
-) -> AsyncIterator[Actions]:
+) -> AsyncIterator[ActionRunners]:
     tasks = TaskRunner(handlers)
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))

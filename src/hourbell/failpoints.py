@@ -106,7 +106,7 @@ class AnswerLost(ConnectionResetError):
     """Simulates a connection that was lost after the effect and before its response."""
 
 
-class Action(msgspec.Struct, frozen=True):
+class FailpointAction(msgspec.Struct, frozen=True):
     """What happens at a point, and at which of its hits."""
 
     verb: Verb
@@ -145,13 +145,13 @@ class Barrier:
 class _Point:
     """An active point, with the count of its hits."""
 
-    def __init__(self, does: Action | Barrier) -> None:
+    def __init__(self, does: FailpointAction | Barrier) -> None:
         self.does = does
         self._hits = 0
 
-    def next_action(self) -> Action | None:
+    def next_action(self) -> FailpointAction | None:
         self._hits += 1
-        assert isinstance(self.does, Action)
+        assert isinstance(self.does, FailpointAction)
         return self.does if self.does.applies_to(self._hits) else None
 
 
@@ -211,9 +211,9 @@ def barrier(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Barrier]:
             _points[name] = before
 
 
-def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, Action]:
+def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, FailpointAction]:
     """Parse `name=action;name=action`; raises ConfigurationError at the first error."""
-    actions: dict[str, Action] = {}
+    actions: dict[str, FailpointAction] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, what = entry.partition("=")
         if not equals:
@@ -233,7 +233,7 @@ _ACTION = re.compile(
 )
 
 
-def _parse_action(text: str) -> Action:
+def _parse_action(text: str) -> FailpointAction:
     found = _ACTION.fullmatch(text)
     if found is None or float(found["seconds"] or 0) > MAX_PAUSE_SECONDS:
         raise ConfigurationError(
@@ -241,7 +241,7 @@ def _parse_action(text: str) -> Action:
             f"pause:SECONDS (at most {MAX_PAUSE_SECONDS:g}), and may end in *N (the first N hits) "
             f"or @N (the Nth hit)."
         )
-    return Action(
+    return FailpointAction(
         verb=cast(Verb, found["verb"] or "pause"),
         pause_seconds=float(found["seconds"] or 0),
         first_hits=int(found["first"]) if found["first"] else None,

@@ -12,8 +12,8 @@ import pytest
 
 from hourbell import failpoints
 from hourbell.failpoints import (
-    Action,
     AnswerLost,
+    FailpointAction,
     FailpointError,
     barrier,
     configure,
@@ -28,9 +28,9 @@ NAMES = ("plan.before_commit", "plan.after_commit", "claim.answer")
 def test_reads_names_actions_and_counts() -> None:
     text = "plan.before_commit=kill; plan.after_commit=pause:0.5@3 ;claim.answer=drop*2;"
     assert parse(text, names=NAMES) == {
-        "plan.before_commit": Action("kill"),
-        "plan.after_commit": Action("pause", pause_seconds=0.5, only_hit=3),
-        "claim.answer": Action("drop", first_hits=2),
+        "plan.before_commit": FailpointAction("kill"),
+        "plan.after_commit": FailpointAction("pause", pause_seconds=0.5, only_hit=3),
+        "claim.answer": FailpointAction("drop", first_hits=2),
     }
 
 

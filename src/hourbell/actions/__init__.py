@@ -44,7 +44,7 @@ def failed(error: BaseException) -> Failed:
         return Failed(kind, kind)  # the exception's own __str__ failed
 
 
-class Action(Protocol):
+class ActionRunner(Protocol):
     """A way to run executions: webhook or task."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
@@ -55,4 +55,4 @@ class Action(Protocol):
         """
 
 
-Actions = Mapping[type, Action]  # by the type of the job's specification
+ActionRunners = Mapping[type, ActionRunner]  # by the type of the job's specification

@@ -15,7 +15,7 @@ from hourbell.documents.render import (
 )
 from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
-from hourbell.engine.operations.audit import Entry
+from hourbell.engine.operations.audit import AuditEntry
 from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.explain import Explanation
@@ -73,7 +73,7 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
     }
 
 
-def render_audit(entry: Entry) -> dict[str, Any]:
+def render_audit(entry: AuditEntry) -> dict[str, Any]:
     """One entry of the audit trail."""
     return {
         "at": format_instant(entry.at),

@@ -61,13 +61,13 @@ async def heartbeat_executions(
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     session, running, number = parse_heartbeat(await read_call(request))
-    heard = await remote.heartbeat(session, running, number)
-    stop = {*heard.lost, *heard.unwanted}
+    result = await remote.heartbeat(session, running, number)
+    stop = {*result.lost, *result.unwanted}
     return answer(
         {
             "held": [execution_text(each) for each in running if each not in stop],
-            "lost": [*map(execution_text, heard.lost)],
-            "cancelled": [*map(execution_text, heard.unwanted)],
+            "lost": [*map(execution_text, result.lost)],
+            "cancelled": [*map(execution_text, result.unwanted)],
             "lease_seconds": remote.lease_seconds,
         }
     )

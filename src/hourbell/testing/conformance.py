@@ -109,8 +109,8 @@ class DispatchConformance:
         session = await opened(stage)
         sizes = [len(await stage.dispatch.claim(session, number, 3)) for number in range(1, 5)]
         assert sizes == [3, 3, 1, 0]
-        heard = await stage.dispatch.heartbeat(session, ids, 0)
-        assert list(heard.lost) == []
+        result = await stage.dispatch.heartbeat(session, ids, 0)
+        assert list(result.lost) == []
 
     async def test_a_session_is_given_executions_of_its_queues_only(self, stage: Stage) -> None:
         [mail] = await stage.enqueue(queue="mail")
@@ -438,8 +438,8 @@ class DispatchConformance:
         [claimed] = await stage.dispatch.claim(session, 1, 1)
         for _ in range(4):
             await stage.wait(stage.lease_seconds * 0.6)
-            heard = await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
-            assert list(heard.lost) == []
+            result = await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
+            assert list(result.lost) == []
         await settle(stage, session, succeeded(claimed))
 
     async def test_a_heartbeat_says_what_is_lost(self, stage: Stage) -> None:
@@ -448,18 +448,18 @@ class DispatchConformance:
         [mine] = await stage.dispatch.claim(session, 1, 1)
         [theirs] = await stage.dispatch.claim(other, 1, 1)
         running = [mine.execution_id, theirs.execution_id]
-        heard = await stage.dispatch.heartbeat(session, running, 1)
-        assert list(heard.lost) == [theirs.execution_id]
-        assert list(heard.unwanted) == []
+        result = await stage.dispatch.heartbeat(session, running, 1)
+        assert list(result.lost) == [theirs.execution_id]
+        assert list(result.unwanted) == []
 
     async def test_a_heartbeat_says_what_is_unwanted(self, stage: Stage) -> None:
         await stage.enqueue(2)
         session = await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 2)
         await stage.cancel(claimed[0].execution_id)
-        heard = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
-        assert list(heard.unwanted) == [claimed[0].execution_id]
-        assert list(heard.lost) == []
+        result = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
+        assert list(result.unwanted) == [claimed[0].execution_id]
+        assert list(result.lost) == []
 
     async def test_a_heartbeat_gives_back_what_the_worker_has_not_heard_of(
         self, stage: Stage
@@ -533,8 +533,8 @@ class DispatchConformance:
         await stage.wait(stage.lease_seconds * 0.7)
         [young] = await stage.dispatch.claim(session, 0, 1)
         await stage.dispatch.heartbeat(session, [named.execution_id], None)
-        heard = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
-        assert list(heard.lost) == [forgotten.execution_id]
+        result = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
+        assert list(result.lost) == [forgotten.execution_id]
 
     async def test_a_numbered_heartbeat_says_nothing_about_unnumbered_claims(
         self, stage: Stage
@@ -550,8 +550,8 @@ class DispatchConformance:
         await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
         await stage.wait(stage.lease_seconds * 0.7)
         await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
-        heard = await stage.dispatch.heartbeat(session, both, 1)
-        assert list(heard.lost) == [unnumbered.execution_id]
+        result = await stage.dispatch.heartbeat(session, both, 1)
+        assert list(result.lost) == [unnumbered.execution_id]
 
     async def test_asking_extends_a_session_that_holds_nothing_and_no_other(
         self, stage: Stage

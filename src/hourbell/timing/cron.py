@@ -1,6 +1,6 @@
 """Cron rules: five fields, or six with leading seconds, or a macro such as `@daily`.
 
-A rule is read once into a `Cron`, which answers one question about the calendar: which is the
+A rule is read once into a `ParsedCron`, which answers one question about the calendar: which is the
 first wall time, from a given one on, that the fields match? It knows nothing of zones; what happens
 when a wall time is missing or comes twice is decided in `rules.py`.
 
@@ -49,7 +49,7 @@ _EVERY_SECOND = ("*", "*/1", "0-59", "0/1")
 NextTable = tuple[int, ...]  # [v] is the smallest value of the field that is >= v, or -1
 
 
-class Cron(msgspec.Struct, frozen=True):
+class ParsedCron(msgspec.Struct, frozen=True):
     """A rule that was read: tables to find the next matching wall time with."""
 
     text: str  # canonical
@@ -103,7 +103,7 @@ class Cron(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def parse_cron(expression: str) -> Cron:
+def parse_cron(expression: str) -> ParsedCron:
     """Read a rule without H; InvalidRule if it is none, or if no day of any year can match."""
     rules = [
         parse_field(field, text) for field, text in zip(FIELDS, _split(expression), strict=True)
@@ -117,7 +117,7 @@ def parse_cron(expression: str) -> Cron:
         )
     texts = [canonical_field(rule) for rule in rules]
     text = " ".join(texts[1:] if texts[0] == "0" else texts)
-    return Cron(
+    return ParsedCron(
         # `0/1` becomes `0-59`: at the very limit, what can be read again is worth more.
         text=text if len(text) <= MAX_EXPRESSION_CHARS else expression,
         fixed_time=not (minute.begins_with_star or hour.begins_with_star),

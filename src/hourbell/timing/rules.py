@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from hourbell.model.schedules import DstGap, DstOverlap
-from hourbell.timing.cron import Cron, parse_cron
+from hourbell.timing.cron import ParsedCron, parse_cron
 from hourbell.timing.intervals import Interval, is_interval, parse_interval
 from hourbell.timing.zones import load_zone, utc_offset
 
@@ -116,7 +116,7 @@ class CronRule:
     """A cron rule in a zone, with what it does when clocks change."""
 
     def __init__(
-        self, cron: Cron, zone: ZoneInfo, dst_gap: DstGap, dst_overlap: DstOverlap
+        self, cron: ParsedCron, zone: ZoneInfo, dst_gap: DstGap, dst_overlap: DstOverlap
     ) -> None:
         self._cron = cron
         self._zone = zone

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import Backoff
+from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.worker.executions import Executions, StopReason
@@ -63,7 +63,7 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until the worker is stopped."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         more_waits = False  # the last claim was full: more is ready
         while not self._stopping.is_set():
             session = self._session.current

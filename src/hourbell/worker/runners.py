@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from hourbell.actions import Actions, Run, StillRunning, failed
+from hourbell.actions import ActionRunners, Run, StillRunning, failed
 from hourbell.model.executions import Failed, Outcome, Succeeded
 from hourbell.model.jobs import decode_spec
 from hourbell.worker.executions import Executions, LocalExecution
@@ -40,7 +40,7 @@ class Runners:
 
     def __init__(
         self,
-        actions: Actions,
+        actions: ActionRunners,
         executions: Executions,
         slots: int,
         may_start: Callable[[float], bool],

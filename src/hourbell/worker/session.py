@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import Backoff
+from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.settings import WorkerSettings
@@ -56,7 +56,7 @@ class SessionKeeper:
 
     async def run(self, renewed: Callable[[], None]) -> None:
         """Heartbeats every third of the lease; more often while the database does not answer."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         while True:
             try:
                 if self.current is None:
@@ -97,7 +97,7 @@ class SessionKeeper:
         answered = self.answered_claim  # read before the list, which lacks later claims
         listed = self._executions.snapshot()
         try:
-            heard = await self._dispatch.heartbeat(session, list(listed), answered)
+            result = await self._dispatch.heartbeat(session, list(listed), answered)
         except SessionLost:
             self.lose(session)
             await self._open()
@@ -105,10 +105,10 @@ class SessionKeeper:
         if self.current is not session:
             return
         self._renewed_at = asked_at
-        for number in heard.lost:
+        for number in result.lost:
             # An execution settled during the heartbeat is reported too; it may be claimed again.
             if self._executions.get(number) is listed[number]:
                 self._watchdog.stop(listed[number], StopReason.LOST)
-        for number in heard.unwanted:
+        for number in result.unwanted:
             if (execution := self._executions.get(number)) is not None:
                 self._watchdog.stop(execution, StopReason.CANCELLED)

@@ -18,7 +18,7 @@ from hourbell.model.errors import NotLeader, StoreUnavailable
 log = structlog.get_logger()
 
 
-class Backoff:
+class BackoffTimer:
     """Exponential backoff with jitter, so that a fleet does not retry in step."""
 
     def __init__(self, first_seconds: float = 0.05, max_seconds: float = 1.0) -> None:
@@ -57,7 +57,7 @@ class Loop:
 
     async def run(self) -> None:
         """Repeat until cancelled."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()

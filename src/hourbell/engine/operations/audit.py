@@ -31,7 +31,7 @@ from hourbell.store.queries import queries
 _Q = queries("audit")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change."""
 
     at: datetime
@@ -83,11 +83,11 @@ async def _list(engine: Engine, statement: str, page_size: int, before: int, *of
     )
 
 
-def _entry(row: asyncpg.Record) -> Entry:
+def _entry(row: asyncpg.Record) -> AuditEntry:
     after = _shown(row["shown"])
     if row["operation"] == "create" and after is not None:
         after.pop("status", None)  # it may come from the following change
-    return Entry(
+    return AuditEntry(
         at=row["at"],
         tenant_id=row["tenant_name"],
         job_id=row["of_job"],

@@ -53,7 +53,7 @@ class Forecast(msgspec.Struct, frozen=True):
     minutes: list[tuple[datetime, int]]
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _PartialForecast(msgspec.Struct, frozen=True):
     firings: list[Firing]
     complete_until: datetime
     estimated: bool
@@ -82,7 +82,7 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     return Forecast(now, through, max(now, min(ends)), part.estimated, minutes)
 
 
-async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Part:
+async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _PartialForecast:
     timetables = await walk(engine, _Q["firing_by"], through, _MAX_TIMETABLES)
     complete = through if len(timetables) < _MAX_TIMETABLES else timetables[-1]["plan_from"]
     ids = [row["id"] for row in timetables]
@@ -106,10 +106,12 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
             estimated = True
             members.append(Members(max(row["size"] - counted, 0)))
         firings.append(Firing(rule, row["next_fire_at"], tuple(members)))
-    return _Part(firings, complete, estimated)
+    return _PartialForecast(firings, complete, estimated)
 
 
-async def _one_tenant(engine: Engine, tenant: int, now: datetime, through: datetime) -> _Part:
+async def _one_tenant(
+    engine: Engine, tenant: int, now: datetime, through: datetime
+) -> _PartialForecast:
     rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MAX_JOBS)
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
@@ -119,7 +121,7 @@ async def _one_tenant(engine: Engine, tenant: int, now: datetime, through: datet
         if (rule := _rule_or_none(timetables[number])) is not None
     ]
     cut = sum(row["n"] for row in rows) >= _MAX_JOBS
-    return _Part(firings, now if cut else through, len(firings) < len(by_timetable))
+    return _PartialForecast(firings, now if cut else through, len(firings) < len(by_timetable))
 
 
 def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Members]]:
