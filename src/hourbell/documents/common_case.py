@@ -88,7 +88,7 @@ class SimpleJob(msgspec.Struct, frozen=True):
     queue: str | None
 
     def new_job(
-        self, now: datetime, queue: QueueSettings | None, home: str = DEFAULT_TENANT
+        self, now: datetime, queue: QueueSettings | None, default_tenant: str = DEFAULT_TENANT
     ) -> NewJob | None:
         """The job that it describes; None: use the full reader."""
         fields = self.fields
@@ -108,7 +108,7 @@ class SimpleJob(msgspec.Struct, frozen=True):
             action=action,
             retry_policy=retries,
             timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout is UNSET else timeout,
-            tenant_id=self.tenant or home,
+            tenant_id=self.tenant or default_tenant,
             queue=self.queue or DEFAULT_QUEUE,
             priority=_PRIORITIES[fields.priority]
             if fields.priority is not UNSET

@@ -52,12 +52,12 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             raise InvalidInput([FieldError("role", "conflict", problem)])
     now = await engine.clock.now()
     number = await engine.new_id(now)
-    home = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
+    key_owner = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
     key = new_key()
     digest = digest_of(key)
-    writing = Idempotent(engine, write, _FAILPOINTS, home, now, MadeKey)
+    writing = Idempotent(engine, write, _FAILPOINTS, key_owner, now, MadeKey)
     async for attempt in writing:
-        tenant = await engine.tenant(home, now)
+        tenant = await engine.tenant(key_owner, now)
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
@@ -100,10 +100,10 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
     """Revoke an API key; it takes effect on every node within seconds."""
     seen = await get_key(engine, key_id)
     now = await engine.clock.now()
-    home = seen.tenant_id or DEFAULT_TENANT
-    writing = Idempotent(engine, write, _FAILPOINTS, home, now, ApiKey)
+    key_owner = seen.tenant_id or DEFAULT_TENANT
+    writing = Idempotent(engine, write, _FAILPOINTS, key_owner, now, ApiKey)
     async for attempt in writing:
-        tenant = await engine.tenant(home, now)
+        tenant = await engine.tenant(key_owner, now)
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             if not await connection.fetchval(_K["lasting_admin"], key_id):

@@ -44,11 +44,11 @@ class ResolvedNames(msgspec.Struct, frozen=True):
 
 
 async def resolve_names(
-    engine: Engine, rows: Collection[JobRow], now: datetime, home: str | None = None
+    engine: Engine, rows: Collection[JobRow], now: datetime, key_owner: str | None = None
 ) -> ResolvedNames:
     """The ids of everything that jobs name; unknown names are created.
 
-    `home`: a tenant to resolve besides, as the owner of an idempotency key.
+    `key_owner`: a tenant to resolve besides, as the owner of an idempotency key.
     """
     timetables = {
         row.job_id: timetable_of(row.recurring.schedule, row.job_id)
@@ -56,8 +56,8 @@ async def resolve_names(
         if row.recurring is not None and not isinstance(row.recurring.schedule, Once)
     }
     tenants = {row.tenant for row in rows}
-    if home is not None:
-        tenants.add(home)
+    if key_owner is not None:
+        tenants.add(key_owner)
     queue_tenants = {row.settings[0]: row.tenant for row in rows}
     target_tenants = {row.settings[1]: row.tenant for row in rows}
     return ResolvedNames(
@@ -73,7 +73,7 @@ async def resolve_available(
     engine: Engine,
     rows: Sequence[JobRow],
     now: datetime,
-    home: str | None = None,
+    key_owner: str | None = None,
     max_problems: int | None = None,
 ) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
     """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
@@ -84,7 +84,7 @@ async def resolve_available(
     problems: dict[int, HourbellError | Blocked] = {}
     for _ in range(_TRIES):
         try:
-            return await resolve_names(engine, rows, now, home), problems
+            return await resolve_names(engine, rows, now, key_owner), problems
         except (InvalidInput, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
@@ -106,20 +106,20 @@ async def _unavailable(
     """
     problems: dict[Names, HourbellError | Blocked] = {}
 
-    async def search(those: list[JobRow]) -> None:
+    async def search(part: list[JobRow]) -> None:
         try:
-            await resolve_names(engine, those, now)
+            await resolve_names(engine, part, now)
         except (InvalidInput, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
-            if len(those) == 1:
-                problems[_names(those[0])] = Blocked() if is_lock_conflict(error) else error
+            if len(part) == 1:
+                problems[_names(part[0])] = Blocked() if is_lock_conflict(error) else error
             elif max_problems is not None and len(problems) >= max_problems:
-                problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
+                problems.update((_names(row), Conflict(_TOO_MANY)) for row in part)
             else:
-                middle = len(those) // 2
-                await search(those[:middle])
-                await search(those[middle:])
+                middle = len(part) // 2
+                await search(part[:middle])
+                await search(part[middle:])
 
     await search(list({_names(row): row for row in rows}.values()))
     return problems

@@ -143,7 +143,7 @@ async def _create_group(
             later.append((earlier, pending))
             continue
         try:
-            context.require_room(pending.row)
+            context.reserve_quota(pending.row)
         except QuotaExceeded as error:
             pending.submission.refuse(error)
             continue
@@ -176,8 +176,8 @@ def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _P
     new = context.parse(request, job_id)
     created = Created(_as_created(new, job_id, context.now))
     answer = None if write.key is None else msgspec.json.encode(created).decode()
-    stored_with = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
-    row = job_row(job_id, new, stored_with, request.name)
+    request_row = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
+    row = job_row(job_id, new, request_row, request.name)
     secrets = required_secrets(new) if may_name_secrets(row.spec) else {}
     return _Pending(submission, row, created, secrets)
 
@@ -205,9 +205,9 @@ async def _store_group(
     store = Store(engine, context, names, timeouts)
     available = [row for row in rows if row.job_id not in unavailable]
     async for inserted, problems in store.insert_each(available):
-        those = [group[row.job_id] for row in inserted]
-        _answer_problems(engine, timeouts, those, problems)
-        stored = [each for each in those if each.row.job_id not in problems]
+        part = [group[row.job_id] for row in inserted]
+        _answer_problems(engine, timeouts, part, problems)
+        stored = [each for each in part if each.row.job_id not in problems]
         for pending in stored:
             if pending.row.recurring is None:
                 pending.submission.answer(pending.created)

@@ -116,10 +116,10 @@ class Store:
             yield rows, problems
             return
         if by_quota:
-            limited = [row for row in rows if row.tenant in self._context.room]
+            limited = [row for row in rows if row.tenant in self._context.quota_left]
             yield limited, dict.fromkeys((row.job_id for row in limited), Blocked(by_quota=True))
             parts: list[Sequence[JobRow]] = [
-                [row for row in rows if row.tenant not in self._context.room]
+                [row for row in rows if row.tenant not in self._context.quota_left]
             ]
         elif len(rows) == 1:
             yield rows, {rows[0].job_id: problem}
@@ -156,7 +156,7 @@ class Store:
         A transaction of several statements locks those of all its rows at once, in one order: it
         must not wait for a quota after it has locked others.
         """
-        limited, known = set(self._context.room), self._names.tenants
+        limited, known = set(self._context.quota_left), self._names.tenants
         if limited and self._connection is None:
             limited &= {row.tenant for row in rows}
         return [known[tenant] for tenant in limited if tenant in known]
@@ -220,10 +220,10 @@ async def after_commit(
     if not joined:
         return
     present = await engine.clock.now()
-    few = asyncio.Semaphore(_MAX_CONCURRENT_JOINS)
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_JOINS)
 
     async def join(timetable: Timetable) -> None:
-        async with few:
+        async with slots:
             await join_timetable(engine, names.timetables[timetable], timetable, now, present)
 
     await asyncio.gather(*map(join, joined))
