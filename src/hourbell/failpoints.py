@@ -8,8 +8,8 @@ lookup.
 
 A point is named after the verb it interrupts and the moment in it. The actions are:
 
-    kill            the process ends as by kill -9
-    stop            the process stops as by SIGSTOP, until it receives SIGCONT
+    kill            the process ends as if by kill -9
+    stop            the process stops as if by SIGSTOP, until it receives SIGCONT
     pause:SECONDS   the caller waits while other tasks continue (the sync form blocks its thread)
     error           FailpointError: the step failed
     drop            AnswerLost, a ConnectionResetError: the step took effect, its response was lost

@@ -127,8 +127,8 @@ class Engine:
     ) -> dict[str, int]:
         """The ids of queues; an unknown name creates the queue.
 
-        `tenants`: for queues named by jobs, the tenant of such a job. A cell has room for a limited
-        number of queues, so each tenant has a limit: no tenant can use up the room alone.
+        `tenants`: for queues named by jobs, the tenant of such a job. The number of queues
+        of a cell is limited, so each tenant has a limit: no tenant can use them up alone.
         """
         owners = tenants or {}
 

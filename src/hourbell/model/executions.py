@@ -39,7 +39,7 @@ class ExecutionStatus(StrEnum):
 
     SCHEDULED = "SCHEDULED"  # not yet due, or its job is paused
     QUEUED = "QUEUED"  # due; waiting for admission, a limit or a worker
-    RUNNING = "RUNNING"  # held by a lease
+    RUNNING = "RUNNING"  # claimed by a worker
     AWAITING = "AWAITING"  # the target has accepted it and will report the outcome
     FAILED = "FAILED"  # an attempt failed; see the diagram above
     RETRYING = "RETRYING"  # waiting for its next attempt

@@ -97,7 +97,7 @@ class JobType(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """The state of a job (R20)."""
+    """The state of a job."""
 
     SCHEDULED = "SCHEDULED"
     PAUSED = "PAUSED"
@@ -106,7 +106,7 @@ class JobStatus(StrEnum):
 
 
 class OnDuplicate(StrEnum):
-    """What to do when another job that has not ended has the same unique key (R10)."""
+    """What to do when another job that has not ended has the same unique key."""
 
     REJECT = "reject"
     KEEP = "keep"  # return the existing job
@@ -151,7 +151,7 @@ class Event(StrEnum):
 
     SUCCESS = "success"
     FAILURE = "failure"  # an attempt failed, and will be retried
-    DEAD_LETTER = "dead_letter"  # it will not be tried again, for whatever reason
+    DEAD_LETTER = "dead_letter"  # it will not be retried, for whatever reason
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

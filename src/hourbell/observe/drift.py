@@ -1,4 +1,4 @@
-"""Clock drift: the local clock decides nothing but stamps the logs, so drift is reported (R63)."""
+"""Clock drift: the local clock decides nothing, but it stamps the logs, so drift is reported."""
 
 from __future__ import annotations
 

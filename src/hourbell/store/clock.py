@@ -1,4 +1,4 @@
-"""The clock: the database is the only source of wall time (R63).
+"""The clock: the database is the only source of wall time.
 
 Wall time comes from `hourbell.clock()` and is stored; monotonic time comes from this machine and is
 used only for measuring.

@@ -1,4 +1,4 @@
-"""One way of looping: repeat a step; without more to do, pause until the next poll or wake-up.
+"""The loop of all background work: repeat a step; when idle, pause until a poll or a wake-up.
 
 A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds
 the database unavailable is retried with backoff. Any other exception is logged and does not end

@@ -33,8 +33,8 @@ from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
     CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
     Write,
     store_answer,
@@ -223,7 +223,7 @@ class Change:
         self._timetable_ref = timetable_ref
 
     async def commit(self, answer: Callable[[Job], T]) -> T:
-        """Change the job and store the answer; ChangedMeanwhile: it is not as it was read."""
+        """Change the job and store the answer; ConcurrentChange: it is not as it was read."""
         seen, desired = self._seen, self._desired
         unchanged = answer(seen)
         tenant = await self._engine.tenant(seen.tenant_id, self._now)
@@ -258,7 +258,7 @@ class Change:
                     f"{job_text(seen.job_id)} is already queued or running, so it cannot be"
                     " changed. Cancel its execution, or create another job."
                 )
-        raise ChangedMeanwhile
+        raise ConcurrentChange
 
     async def join(self) -> None:
         """After the commit: join the timetable. If this process dies before, the leader joins."""

@@ -30,8 +30,8 @@ from hourbell.engine.life.outcomes import (
 )
 from hourbell.engine.life.settle import SETTLE, columns
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
     CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
     Write,
 )
@@ -107,7 +107,7 @@ async def complete(
         async with attempt.transaction(_NO_TENANT) as connection:
             fence = settled.fence
             if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
-                raise ChangedMeanwhile
+                raise ConcurrentChange
             done = await connection.fetchrow(
                 SETTLE, AWAITING_SESSION, _TOKEN_OF_SESSION, now, *columns([settled])
             )

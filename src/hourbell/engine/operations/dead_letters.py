@@ -22,8 +22,8 @@ from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
     CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
     Write,
     insert_audit_row,
@@ -223,7 +223,7 @@ async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception
     number = execution_text(letter.execution_id)
     row = await connection.fetchrow(_Q["letter"], letter.execution_id)
     if row is None:
-        return ChangedMeanwhile()  # another request was first; the next read shows its effect
+        return ConcurrentChange()  # another request was first; the next read shows its effect
     if row["job"] is not None:
         job = await connection.fetchrow(_J["recurring"], row["job"])
         if job is None or job["status"] == CANCELLED:
@@ -240,7 +240,7 @@ async def _retry_now(
     number = execution.execution_id
     if await connection.fetchval(_Q["try_now"], number, now) is None:
         if await connection.fetchval(_Q["is_due"], number):
-            raise ChangedMeanwhile
+            raise ConcurrentChange
         raise Conflict(
             f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is"
             " paused, or it is already queued. Use explain to see which."

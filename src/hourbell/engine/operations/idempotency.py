@@ -124,7 +124,7 @@ class Idempotent(Generic[T]):
             ...  # what follows the commit
         return writing.answer
 
-    The body runs again if the job changed meanwhile (`ChangedMeanwhile`), if an unused timetable
+    The body runs again if the job changed meanwhile (`ConcurrentChange`), if an unused timetable
     was deleted, or if another request was first under the same key.
     """
 
@@ -210,7 +210,7 @@ class Idempotent(Generic[T]):
             if is_lock_conflict(error):
                 raise Conflict(IN_USE) from error
             raise
-        except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
+        except (asyncpg.ForeignKeyViolationError, ConcurrentChange):
             # An unused timetable was deleted, or the job changed, between the read and the lock.
             pass
 
@@ -227,7 +227,7 @@ def is_quota_lock_timeout(error: BaseException | None) -> bool:
     return isinstance(error, asyncpg.LockNotAvailableError) and error.constraint_name == "quota"
 
 
-class ChangedMeanwhile(Exception):
+class ConcurrentChange(Exception):
     """The state that a write was prepared for has changed."""
 
 

@@ -16,8 +16,8 @@ from hourbell.engine.leader.watch import next_expected
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
     CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
     Write,
     insert_audit_row,
@@ -81,7 +81,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 or row["version"] != job.version
                 or JOB_STATUSES[row["status"]] is not job.status
             ):
-                raise ChangedMeanwhile
+                raise ConcurrentChange
             if await connection.fetchval(_Q["monitors_of_job"], job.job_id) >= MAX_MONITORS:
                 raise Conflict(
                     f"{job_text(job.job_id)} already has the maximum of {MAX_MONITORS} monitors;"
@@ -153,7 +153,7 @@ async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monit
         tenant = await engine.tenant(seen.tenant_id, now)
         async with attempt.transaction(tenant) as connection:
             if await connection.fetchval(_Q["delete_monitor"], monitor_id, now) is None:
-                raise ChangedMeanwhile
+                raise ConcurrentChange
             await insert_audit_row(
                 connection, write, now, tenant, seen.job_id, "delete_monitor", None, None
             )

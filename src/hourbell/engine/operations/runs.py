@@ -18,8 +18,8 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
     CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
     Write,
     insert_audit_row,
@@ -141,7 +141,7 @@ async def _cancel(
             return cancelled
         case "unchanged":
             return seen
-    raise ChangedMeanwhile
+    raise ConcurrentChange
 
 
 async def _insert_runs(
@@ -192,7 +192,7 @@ async def _run_one_time_now(
                 f"{job_text(job.job_id)} is already queued or running, so its input cannot be"
                 " changed. Create another job."
             )
-    raise ChangedMeanwhile
+    raise ConcurrentChange
 
 
 def _past_occurrences(

@@ -55,9 +55,11 @@ T = TypeVar("T")
 MAX_BATCH_ITEMS = 10_000
 
 _WHOLE = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
-_EACH = LockTimeouts(50, 5_000)  # brief for what one item of many needs
+_EACH = LockTimeouts(50, 5_000)  # short for locks that a single item needs
 _MAX_PROBLEMS = 16  # problems with names that are reported individually
-_SLICE = 200  # items parsed before the loop may run others; more would not fit in the CPU caches
+_SLICE = (
+    200  # items parsed before the loop may run others; larger slices do not fit in the CPU caches
+)
 
 
 class Refused(msgspec.Struct, frozen=True):
