@@ -39,7 +39,7 @@ from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.views.health import check_database
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
-from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
+from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
 from hourbell.settings import ALL_QUEUES, Settings
@@ -278,7 +278,7 @@ async def running(
             ring = KeyRing.parse(settings.secret_keys)
             app = create_app(api_engine, parts, ring, parts.remote, local)
         await make_partitions(engine, await engine.clock.now())
-        watch = Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS)
+        watch = Loop("drift", lambda: check_drift(clock), CHECK_SECONDS)
         await stack.enter_async_context(_in_background(watch))
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))

@@ -415,7 +415,7 @@ async def test_overlap_replace_asks_the_earlier_one_to_go(world: World) -> None:
     [running] = await world.claim()
     await world.pass_time(minute(2))
     heard = await world.dispatch.heartbeat(await world.session(), [running.execution_id], 0)
-    assert list(heard.unwanted) == [running.execution_id]
+    assert list(heard.cancelled) == [running.execution_id]
     await world.settle(running, CANCELLED, reason=Reason.CANCELLED.value)
     await world.schedule()
     assert await world.work() == [minute(2)]

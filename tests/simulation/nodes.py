@@ -390,7 +390,7 @@ class Worker(Node):
         for number in heard.lost:
             self.running.pop(number, None)
             self._unsettled = [one for one in self._unsettled if one.execution_id != number]
-        for number in heard.unwanted:
+        for number in heard.cancelled:
             if number in self.running:
                 one = self.running[number]
                 self.running[number] = replace(one, ends_at=now, outcome=Cancelled())

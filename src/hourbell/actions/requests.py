@@ -20,8 +20,8 @@ from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import WebhookAction, header_value_problem, url_problem
 from hourbell.security.secrets import (
-    MAX_BYTES_OF_REQUEST,
-    MAX_OF_REQUEST,
+    MAX_SECRET_BYTES_PER_REQUEST,
+    MAX_SECRETS_PER_REQUEST,
     Redactor,
     Secret,
     SecretSource,
@@ -67,8 +67,10 @@ async def prepare_request(
     body = _encoded(content)
     fillable = None if action.literal else body
     names = secret_names(action) if _may_have_secrets(url, headers, fillable) else set()
-    if len(names) > MAX_OF_REQUEST:
-        raise CannotSend(f"The request uses more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
+    if len(names) > MAX_SECRETS_PER_REQUEST:
+        raise CannotSend(
+            f"The request uses more than {MAX_SECRETS_PER_REQUEST} secrets.", BAD_SECRET
+        )
     known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
     if names:
         values = {name: secret.value for name, secret in known.items()}
@@ -141,9 +143,11 @@ def _missing(name: str) -> CannotSend:
 def _check_secrets(known: Mapping[str, Secret]) -> None:
     """Bound the total size, because every response is searched for all secrets."""
     if sum(len(value.encode()) for one in known.values() for value in one.values) > (
-        MAX_BYTES_OF_REQUEST
+        MAX_SECRET_BYTES_PER_REQUEST
     ):
-        message = f"The secrets of the request exceed {MAX_BYTES_OF_REQUEST} bytes in total."
+        message = (
+            f"The secrets of the request exceed {MAX_SECRET_BYTES_PER_REQUEST} bytes in total."
+        )
         raise CannotSend(message, BAD_SECRET)
 
 

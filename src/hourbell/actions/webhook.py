@@ -30,10 +30,10 @@ from yarl import URL
 from hourbell.actions import Run
 from hourbell.actions.answers import MAX_RESULT_BYTES, is_accepted, is_success, refusal, result
 from hourbell.actions.circuits import Circuits
-from hourbell.actions.egress import SENDING, GuardedResolver, Sending
+from hourbell.actions.egress import CURRENT_REQUEST, GuardedResolver, OutgoingRequest
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, PreparedRequest, prepare_request
-from hourbell.actions.trust import certificate_problem, tls_problem, trust
+from hourbell.actions.trust import certificate_problem, tls_context, tls_problem
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
@@ -90,7 +90,7 @@ class WebhookRunner:
             limit_per_host=0,
             resolver=resolver,
             socket_factory=resolver.make_socket,
-            ssl=trust(ca_file),
+            ssl=tls_context(ca_file),
             use_dns_cache=False,  # the address is checked for each connection
         )
         connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
@@ -126,8 +126,8 @@ class WebhookRunner:
         delay = self._delay_seconds(call, began)
         if delay is not None:
             return Released(delay, CIRCUIT_OPEN)
-        sending = Sending(run.claimed.tenant_id)
-        before = SENDING.set(sending)
+        outgoing = OutgoingRequest(run.claimed.tenant_id)
+        before = CURRENT_REQUEST.set(outgoing)
         try:
             outcome = await self._send(action.method, url, request, run, token, began)
         except BaseException as error:
@@ -136,11 +136,11 @@ class WebhookRunner:
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds
             )
-            self._update_circuits(call, sending.connected, is_failure=True if is_timeout else None)
+            self._update_circuits(call, outgoing.connected, is_failure=True if is_timeout else None)
             raise
         finally:
-            SENDING.reset(before)
-        self._update_circuits(call, sending.connected, _is_failure_of_target(outcome))
+            CURRENT_REQUEST.reset(before)
+        self._update_circuits(call, outgoing.connected, _is_failure_of_target(outcome))
         return outcome
 
     def _delay_seconds(self, call: _Call, now: float) -> float | None:
@@ -327,7 +327,7 @@ class _Connector(aiohttp.TCPConnector):
 
     async def connect(self, *args: Any, **options: Any) -> Connection:
         connection = await super().connect(*args, **options)
-        SENDING.get().connected = True
+        CURRENT_REQUEST.get().connected = True
         return connection
 
 

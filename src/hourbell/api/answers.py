@@ -118,7 +118,7 @@ def render_purged(purged: Purged) -> dict[str, Any]:
     return {"purged": purged.purged, "next_page_token": purged.next_token}
 
 
-def render_named(field: str) -> Callable[[NamedResource], dict[str, Any]]:
+def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,

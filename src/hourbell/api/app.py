@@ -85,7 +85,8 @@ def _app(
             *map(_handler, routes),
         ],
         dependencies={
-            name: Provide(_giving(value), sync_to_thread=False) for name, value in provided.items()
+            name: Provide(_constant(value), sync_to_thread=False)
+            for name, value in provided.items()
         }
         | dict(asked),
         exception_handlers={
@@ -99,7 +100,7 @@ def _app(
     )
 
 
-def _giving(value: object) -> Callable[[], object]:
+def _constant(value: object) -> Callable[[], object]:
     return lambda: value
 
 

@@ -9,8 +9,8 @@ from hourbell.api.answers import (
     answer,
     render_audit,
     render_forecast,
-    render_named,
     render_page,
+    render_resource,
 )
 from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery
 from hourbell.api.requests import (
@@ -28,7 +28,7 @@ from hourbell.engine.views import forecast as forecasts
 from hourbell.engine.views import overview
 from hourbell.security.access import ADMINISTER, OPERATE, READ
 
-_tenant, _queue, _target = (render_named(field) for field in ("tenant_id", "queue", "host"))
+_tenant, _queue, _target = (render_resource(field) for field in ("tenant_id", "queue", "host"))
 
 
 async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes]:

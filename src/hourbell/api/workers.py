@@ -62,12 +62,12 @@ async def heartbeat_executions(
     _require_all_tenants(engine)
     session, running, number = parse_heartbeat(await read_call(request))
     result = await remote.heartbeat(session, running, number)
-    stop = {*result.lost, *result.unwanted}
+    stop = {*result.lost, *result.cancelled}
     return answer(
         {
             "held": [execution_text(each) for each in running if each not in stop],
             "lost": [*map(execution_text, result.lost)],
-            "cancelled": [*map(execution_text, result.unwanted)],
+            "cancelled": [*map(execution_text, result.cancelled)],
             "lease_seconds": remote.lease_seconds,
         }
     )

@@ -56,7 +56,7 @@ async def _run(
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
-            raise ConfigurationError(why_no_database(error)) from error
+            raise ConfigurationError(database_problem(error)) from error
         tune_garbage_collector()
         click.echo(greet(settings, parts))
         await stop.wait()
@@ -65,7 +65,7 @@ async def _run(
     click.echo("Stopped.")
 
 
-def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
+def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
     """Run `act` with an engine on the configured database."""
 
     async def run(settings: Settings) -> None:
@@ -75,7 +75,7 @@ def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
-            raise ConfigurationError(why_no_database(error)) from error
+            raise ConfigurationError(database_problem(error)) from error
 
     try:
         asyncio.run(run(from_environment(os.environ)))
@@ -99,7 +99,7 @@ def _stop_now(settings: Settings) -> None:
         os._exit(130)
 
 
-def why_no_database(error: Exception) -> str:
+def database_problem(error: Exception) -> str:
     # The underlying error; the text that StoreUnavailable adds is about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__

@@ -40,7 +40,7 @@ class Session(msgspec.Struct, frozen=True):
     token: UUID
 
 
-class Service(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True):
     """The queues and tasks that a session serves, in order."""
 
     queues: tuple[str, ...]
@@ -51,7 +51,7 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     lost: Sequence[int]  # no longer held: stop them, their outcome will be refused
-    unwanted: Sequence[int]  # cancellation was requested
+    cancelled: Sequence[int]  # cancellation was requested
 
 
 class Dispatch(Protocol):
@@ -83,14 +83,14 @@ class Dispatch(Protocol):
         repeated: bool = False,
         reserved: int = 0,
         lowest_first: bool = False,
-        at_once: bool = False,
+        same_start: bool = False,
     ) -> list[Claimed]:
         """Claim up to `limit` executions, most urgent first; SessionLost if the session is over.
 
         `number` is 0 if the worker does not number its claims. `repeated`: this number was sent
         before and no answer arrived; if that claim took executions, they are the answer now.
         `reserved` of the limit are for CRITICAL only. `lowest_first` begins with the least urgent. An
-        execution under a rate limit may have to wait for its start (`start_in_seconds`); `at_once`
+        execution under a rate limit may have to wait for its start (`start_in_seconds`); `same_start`
         claims only executions that can all start at the same moment.
         """
 
@@ -104,7 +104,7 @@ class Dispatch(Protocol):
         not listed one whole lease after their claim.
         """
 
-    async def renew(self, session: Session) -> Service:
+    async def renew(self, session: Session) -> Subscription:
         """What the session serves; SessionLost if it is over. An empty session is extended."""
 
     async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:

@@ -8,7 +8,7 @@ from itertools import repeat
 import asyncpg
 from msgspec.structs import replace
 
-from hourbell.dispatch import HeartbeatResult, Service, Session, Settlement
+from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
@@ -73,7 +73,7 @@ class PostgresDispatch:
         repeated: bool = False,
         reserved: int = 0,
         lowest_first: bool = False,
-        at_once: bool = False,
+        same_start: bool = False,
     ) -> list[Claimed]:
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
@@ -85,7 +85,7 @@ class PostgresDispatch:
                 limit,
                 reserved,
                 lowest_first,
-                at_once,
+                same_start,
                 self._engine.times.lease,
             )
         if not row["alive"]:
@@ -116,7 +116,7 @@ class PostgresDispatch:
             raise SessionLost
         return HeartbeatResult(row["lost"], row["unwanted"])
 
-    async def renew(self, session: Session) -> Service:
+    async def renew(self, session: Session) -> Subscription:
         now = await self._engine.clock.now()
         row = await self._engine.database.row(
             _RENEW,
@@ -128,7 +128,7 @@ class PostgresDispatch:
         if not row["alive"]:
             raise SessionLost
         tasks = row["tasks"]
-        return Service(tuple(row["queues"]), None if tasks is None else tuple(tasks))
+        return Subscription(tuple(row["queues"]), None if tasks is None else tuple(tasks))
 
     async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         row = await self._engine.database.row(_CLAIMED_BY, session.id, session.token, execution_ids)

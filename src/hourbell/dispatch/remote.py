@@ -40,11 +40,11 @@ from hourbell.dispatch import (
     RETRY,
     Dispatch,
     HeartbeatResult,
-    Service,
     Session,
     Settlement,
+    Subscription,
 )
-from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_whole
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_all
 from hourbell.engine.life.outcomes import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
@@ -96,7 +96,7 @@ class RemoteWorkers:
         self._dispatch = dispatch
         self.lease_seconds = lease_seconds
         self._gate = _Gate(dispatch.admit)
-        self._lines: dict[Service, _ClaimLine] = {}
+        self._lines: dict[Subscription, _ClaimLine] = {}
         self._polling: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopped = False
@@ -126,23 +126,23 @@ class RemoteWorkers:
         if self._stopped:
             return ClaimResult(request.session, [])
         if request.session is not None:
-            service = await self._dispatch.renew(request.session)
-            _check_named("queues", request.queues, service.queues)
-            _check_named("tasks", request.tasks, service.tasks)
-            executions = await self._claim_or_wait(request.session, service, request, gone)
+            subscription = await self._dispatch.renew(request.session)
+            _check_named("queues", request.queues, subscription.queues)
+            _check_named("tasks", request.tasks, subscription.tasks)
+            executions = await self._claim_or_wait(request.session, subscription, request, gone)
             if executions and gone.done() and request.number is None:
                 await self._release(request.session, executions)
             return ClaimResult(request.session, executions)
-        service = Service(
+        subscription = Subscription(
             tuple(sorted(set(request.queues or [DEFAULT_QUEUE]))),
             None if request.tasks is None else tuple(sorted(set(request.tasks))),
         )
         session = await self._dispatch.open(
-            request.worker, service.queues, request.capacity, service.tasks
+            request.worker, subscription.queues, request.capacity, subscription.tasks
         )
         executions = []
         try:
-            executions = await self._claim_or_wait(session, service, request, gone)
+            executions = await self._claim_or_wait(session, subscription, request, gone)
         finally:
             if not executions or gone.done():
                 with contextlib.suppress(StoreUnavailable):  # if this fails, the session expires
@@ -152,14 +152,14 @@ class RemoteWorkers:
     async def _claim_or_wait(
         self,
         session: Session,
-        service: Service,
+        subscription: Subscription,
         request: ClaimRequest,
         gone: asyncio.Future[None],
     ) -> list[tuple[Claimed, SentSpec]]:
         clock = asyncio.get_running_loop().time
         until, renew_at = clock() + request.wait_seconds, clock() + self.lease_seconds / 3
         passed_gate = False
-        async with self._in_line(service) as line:
+        async with self._in_line(subscription) as line:
             while True:
                 notifications = line.notifications
                 if executions := await self._claim(session, request):
@@ -189,7 +189,7 @@ class RemoteWorkers:
             min(request.capacity, MAX_PER_CLAIM),
             repeated=request.number is not None,
             lowest_first=next(self._claims) % LOWEST_FIRST_EVERY == 0,
-            at_once=True,
+            same_start=True,
         )
         executions: list[tuple[Claimed, SentSpec]] = []
         others: list[Settlement] = []
@@ -216,15 +216,15 @@ class RemoteWorkers:
         await self._dispatch.settle(session, released)
 
     @asynccontextmanager
-    async def _in_line(self, service: Service) -> AsyncIterator[_ClaimLine]:
-        line = self._lines.setdefault(service, _ClaimLine())
+    async def _in_line(self, subscription: Subscription) -> AsyncIterator[_ClaimLine]:
+        line = self._lines.setdefault(subscription, _ClaimLine())
         line.users += 1
         try:
             yield line
         finally:
             line.users -= 1
             if not line.users:
-                del self._lines[service]
+                del self._lines[subscription]
 
     def _start_polling(self) -> None:
         """Start polling, if no poll is running: a claim waits."""
@@ -298,7 +298,7 @@ class RemoteWorkers:
                 spec = _spec(claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
-            refused_ids = set(await settle_whole(partial(self._dispatch.settle, session), decided))
+            refused_ids = set(await settle_all(partial(self._dispatch.settle, session), decided))
             refused += [one for one in decided if one.execution_id in refused_ids]
         if not refused:
             return frozenset()

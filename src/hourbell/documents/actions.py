@@ -33,7 +33,7 @@ from hourbell.model.jobs import (
 )
 from hourbell.security.secrets import (
     MASKED,
-    MAX_OF_REQUEST,
+    MAX_SECRETS_PER_REQUEST,
     SECRET_NAME,
     names_in,
     template_problem,
@@ -206,9 +206,11 @@ def read_notification(document: NotificationDocument) -> Notification | None:
 
 def check_number_of_secrets(document: Document, *parts: object) -> None:
     """Record a problem if a webhook uses more secrets than one request may."""
-    if len(names_in(list(parts))) > MAX_OF_REQUEST:
+    if len(names_in(list(parts))) > MAX_SECRETS_PER_REQUEST:
         document.wrong(
-            "url", "too_long", f"and headers and body use more than {MAX_OF_REQUEST} secrets"
+            "url",
+            "too_long",
+            f"and headers and body use more than {MAX_SECRETS_PER_REQUEST} secrets",
         )
 
 

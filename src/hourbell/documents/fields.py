@@ -4,7 +4,7 @@ A document is a class, and its attributes are the fields that it may have:
 
     class RateLimitDocument(Document):
         per_second = Field(Number(MIN_RATE, MAX_RATE), required=REQUIRED)
-        burst = Field(Whole(1, MAX_BURST), description="…")
+        burst = Field(Integer(1, MAX_BURST), description="…")
 
 Three things come from this declaration, so they cannot differ:
 

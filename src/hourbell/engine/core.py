@@ -16,7 +16,7 @@ import msgspec
 from hourbell.engine.life.due_counts import DueCounts
 from hourbell.engine.life.groups import BoundedSlots, GroupExecutor, MemoryBudget
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
-from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
+from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
@@ -24,7 +24,7 @@ from hourbell.store.queries import queries
 _Q = queries("jobs")
 MAX_QUEUES_PER_TENANT = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
 MAX_TASKS_PER_TENANT = 10_000  # created by the jobs of one tenant
-_WEBHOOKS = TASK_MARK + WEBHOOK_TASK
+_WEBHOOKS = TASK_PREFIX + WEBHOOK_TASK
 _MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
@@ -168,16 +168,19 @@ class Engine:
 
         async def insert(missing: list[str]) -> Sequence[_NameAndId]:
             inserted: list[_NameAndId] = [(name, -1) for name in missing if name == _WEBHOOKS]
-            hosts = [name for name in missing if not name.startswith(TASK_MARK)]
-            tasks = [name for name in missing if name.startswith(TASK_MARK) and name != _WEBHOOKS]
+            hosts = [name for name in missing if not name.startswith(TASK_PREFIX)]
+            tasks = [name for name in missing if name.startswith(TASK_PREFIX) and name != _WEBHOOKS]
             if hosts:
                 inserted += _pairs(await self.insert_missing(_Q["ensure_targets"], hosts, now))
             if tasks:
-                plain, named_by = [t.removeprefix(TASK_MARK) for t in tasks], map(owners.get, tasks)
+                plain, named_by = (
+                    [t.removeprefix(TASK_PREFIX) for t in tasks],
+                    map(owners.get, tasks),
+                )
                 rows = await self.insert_missing(
                     _Q["ensure_tasks"], plain, now, list(named_by), MAX_TASKS_PER_TENANT
                 )
-                inserted += [(TASK_MARK + name, -number) for name, number in _pairs(rows)]
+                inserted += [(TASK_PREFIX + name, -number) for name, number in _pairs(rows)]
             return inserted
 
         try:
@@ -192,7 +195,7 @@ class Engine:
 
     async def tasks(self, names: Collection[str], now: datetime) -> list[int]:
         """The ids of the tasks that a worker serves; `@webhook` is one of them."""
-        ids = await self.targets([TASK_MARK + name for name in names], now)
+        ids = await self.targets([TASK_PREFIX + name for name in names], now)
         return [-number for number in ids.values()]
 
     async def insert_missing(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:

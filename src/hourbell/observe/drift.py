@@ -12,7 +12,7 @@ CHECK_SECONDS = 30.0
 log = structlog.get_logger()
 
 
-async def alarm_drift(clock: DatabaseClock) -> bool:
+async def check_drift(clock: DatabaseClock) -> bool:
     """Compare the clocks once and warn if they differ. Returns False: nothing more to do."""
     drift = await clock.drift_seconds()
     if drift is not None and abs(drift) > MAX_DRIFT_SECONDS:

@@ -23,7 +23,7 @@ from hourbell.model.jobs import (
     Notification,
     SecretsCheck,
     WebhookAction,
-    holds_credentials,
+    is_credential_header,
 )
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -36,8 +36,10 @@ MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credenti
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
 MIN_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
-MAX_OF_REQUEST = 50  # secrets that one request can use,
-MAX_BYTES_OF_REQUEST = 32 * 1024  # and their total size: each response is searched for all of them
+MAX_SECRETS_PER_REQUEST = 50  # secrets that one request can use,
+MAX_SECRET_BYTES_PER_REQUEST = (
+    32 * 1024
+)  # and their total size: each response is searched for all of them
 DEFAULT_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 REDACTED = "[secret]"
 WITHHELD_WHOLE = "[withheld: contains a secret in a form that could not be redacted]"
@@ -149,7 +151,7 @@ def template_problem(text: str) -> str | None:
 
 def masked(name: str, value: str) -> str:
     """The value of a header as shown to users: literal credentials masked, secret names shown."""
-    if not holds_credentials(name):
+    if not is_credential_header(name):
         return value
     beside, found = PLACEHOLDER.subn("", value)
     return value if found and _BESIDE_SECRET.fullmatch(beside) else MASKED

@@ -450,7 +450,7 @@ class DispatchConformance:
         running = [mine.execution_id, theirs.execution_id]
         result = await stage.dispatch.heartbeat(session, running, 1)
         assert list(result.lost) == [theirs.execution_id]
-        assert list(result.unwanted) == []
+        assert list(result.cancelled) == []
 
     async def test_a_heartbeat_says_what_is_unwanted(self, stage: Stage) -> None:
         await stage.enqueue(2)
@@ -458,7 +458,7 @@ class DispatchConformance:
         claimed = await stage.dispatch.claim(session, 1, 2)
         await stage.cancel(claimed[0].execution_id)
         result = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
-        assert list(result.unwanted) == [claimed[0].execution_id]
+        assert list(result.cancelled) == [claimed[0].execution_id]
         assert list(result.lost) == []
 
     async def test_a_heartbeat_gives_back_what_the_worker_has_not_heard_of(

@@ -54,7 +54,7 @@ class Claimer:
         # The claim without an answer yet; 0: none.
         self._number = 0
         self._is_repeated = False
-        self._asked: Session | None = None  # the session of that claim
+        self._claim_session: Session | None = None  # the session of that claim
 
     def notify(self) -> None:
         """Pass the gate and claim now: an execution may have fallen due."""
@@ -101,10 +101,10 @@ class Claimer:
                 await self._executions.wait(POLL_SECONDS)
 
     async def _claim(self, session: Session, free: int, limit: int) -> Sequence[Claimed]:
-        if not self._number or session is not self._asked:
+        if not self._number or session is not self._claim_session:
             self._session.last_claim += 1
             self._number, self._is_repeated = self._session.last_claim, False
-            self._asked = session
+            self._claim_session = session
             self._low_share_due = self._low_share_due % 1 + self._settings.low_share
         if self._is_notified or time.monotonic() > self._gate_at:
             self._is_notified = False

@@ -62,7 +62,7 @@ class SessionKeeper:
                 if self.current is None:
                     await self._open()
                 else:
-                    await self._beat(self.current)
+                    await self._heartbeat(self.current)
             except Exception as error:
                 log_error("renewing the session", error)
                 await backoff.wait()
@@ -92,7 +92,7 @@ class SessionKeeper:
         self._renewed_at = asked_at
         self._executions.changed.set()
 
-    async def _beat(self, session: Session) -> None:
+    async def _heartbeat(self, session: Session) -> None:
         asked_at = time.monotonic()
         answered = self.answered_claim  # read before the list, which lacks later claims
         listed = self._executions.snapshot()
@@ -109,6 +109,6 @@ class SessionKeeper:
             # An execution settled during the heartbeat is reported too; it may be claimed again.
             if self._executions.get(number) is listed[number]:
                 self._watchdog.stop(listed[number], StopReason.LOST)
-        for number in result.unwanted:
+        for number in result.cancelled:
             if (execution := self._executions.get(number)) is not None:
                 self._watchdog.stop(execution, StopReason.CANCELLED)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
-from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_whole
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_all
 from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import StoreUnavailable
 
@@ -82,7 +82,7 @@ class Settler:
             if batch:
                 self._batches += 1
                 try:
-                    refused = await settle_whole(self._settle, batch)
+                    refused = await settle_all(self._settle, batch)
                 finally:
                     self._batches -= 1
                 if refused:

@@ -112,7 +112,7 @@ async def test_what_somebody_holds_delays_no_stranger(
     api: Client, engine: Engine, database: str, what: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        single, "_ALONE", LockTimeouts(5_000, 5_000)
+        single, "_SEPARATE_TIMEOUTS", LockTimeouts(5_000, 5_000)
     )  # longer than a slow machine needs for 120
     insert, wanting = HELD[what]
     await api.created(one_time())

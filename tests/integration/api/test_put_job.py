@@ -106,7 +106,7 @@ async def test_puts_of_one_name_through_two_processes_wait_for_each_other(
 async def test_a_put_waits_for_others_of_its_name_for_some_seconds_only(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(upsert, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(upsert, "NAME_LOCK_SECONDS", 0.05)
     lock = engine.put_locks.setdefault(("default", "nightly"), asyncio.Lock())
     async with lock:  # a request that does not end
         assert (await api.put(NIGHTLY, nightly())).is_problem(409, "conflict")

@@ -272,9 +272,9 @@ class Hand:
     ) -> "Hand":
         return cls(engine, await PostgresDispatch(engine).open("hand", queues, 1000, tasks))
 
-    async def claim(self, limit: int = 1000, at_once: bool = False) -> list[Claimed]:
+    async def claim(self, limit: int = 1000, same_start: bool = False) -> list[Claimed]:
         self._claims += 1
-        return await self.dispatch.claim(self.session, self._claims, limit, at_once=at_once)
+        return await self.dispatch.claim(self.session, self._claims, limit, same_start=same_start)
 
     async def claim_again(self, limit: int = 1000) -> list[Claimed]:
         """The last claim once more, because its answer was lost."""

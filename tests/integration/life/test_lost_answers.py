@@ -152,7 +152,7 @@ async def test_a_heartbeat_whose_answer_was_lost_says_the_same_again(engine: Eng
         await hand.beat(claimed)
     heard = await hand.beat(claimed)
     assert list(heard.lost) == [claimed[2].execution_id]
-    assert list(heard.unwanted) == [claimed[1].execution_id]
+    assert list(heard.cancelled) == [claimed[1].execution_id]
 
 
 @pytest.mark.parametrize("document", [one_time(), recurring()], ids=["one_time", "recurring"])

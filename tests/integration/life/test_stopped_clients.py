@@ -281,7 +281,7 @@ async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engi
     others = await Bystanders.present(still)
     async with standing(UNCOMMITTED, cancel_execution(still, first[0].execution_id, Write())):
         await others.go_on("10:02:01")  # the gate wishes to cancel it, too
-        assert list((await hand.beat(first)).unwanted) == [first[0].execution_id]
+        assert list((await hand.beat(first)).cancelled) == [first[0].execution_id]
         async with asyncio.timeout(BOUND_SECONDS):
             assert not await hand.succeed(first)
         await others.go_on("10:02:05")

@@ -87,12 +87,12 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
         require_active(job)
-        return desired_by(parse_changes(document, job, now), job)
+        return desired_after(parse_changes(document, job, now), job)
 
     return await _change(engine, job_id, write, UPDATE, decide)
 
 
-def desired_by(changes: JobChanges, job: Job) -> DesiredJob | None:
+def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
     """The state of a job after changes of its definition."""
     if not changes.changed:
         return None
@@ -161,7 +161,7 @@ async def _change(
     now = await engine.clock.now()
     writing = Idempotent(engine, write, operation.failpoints, seen.tenant_id, now, Job)
     async for attempt in writing:
-        change = await decided(engine, seen, now, write, operation, decide)
+        change = await decide_change(engine, seen, now, write, operation, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(lambda job: job)
         if not attempt.executed:
@@ -171,7 +171,7 @@ async def _change(
     return writing.answer
 
 
-async def decided(
+async def decide_change(
     engine: Engine, seen: Job, now: datetime, write: Write, operation: Operation, decide: Decision
 ) -> Change:
     """The change of a job in the state that was read, with all that it names looked up."""
@@ -370,12 +370,12 @@ async def _one_time_row(engine: Engine, seen: Job, job: NewJob, now: datetime) -
         spec=encode_job(job).decode(),
         occurrence=at,
         run_at=msgspec.UNSET if job.schedule == seen.schedule else at,
-        start_by=_later(at, job.start_deadline_seconds),
-        finish_by=_later(at, job.deadline_seconds),
+        start_by=_plus_seconds(at, job.start_deadline_seconds),
+        finish_by=_plus_seconds(at, job.deadline_seconds),
     )
 
 
-def _later(at: datetime, seconds: int | None) -> datetime | None:
+def _plus_seconds(at: datetime, seconds: int | None) -> datetime | None:
     return None if seconds is None else at + timedelta(seconds=seconds)
 
 

@@ -25,7 +25,7 @@ from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_TRIES = 64  # each retry means that another request has changed the same resource
+_MAX_TRIES = 64  # each retry means that another request has changed the same resource
 IN_USE = "Another request is changing the same resource. Nothing was changed; try again."
 
 
@@ -161,7 +161,7 @@ class Idempotent(Generic[T]):
     async def __anext__(self) -> Self:
         if self.executed:
             raise StopAsyncIteration
-        if self._tries == _TRIES:
+        if self._tries == _MAX_TRIES:
             raise Conflict(IN_USE)
         self._tries += 1
         known = await _stored_answer(self._engine, self.write, self._tenant)

@@ -30,7 +30,7 @@ from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKe
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
 from hourbell.security.secrets import (
-    MAX_BYTES_OF_REQUEST,
+    MAX_SECRET_BYTES_PER_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
     Redactor,
@@ -161,7 +161,7 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
     """Re-encrypt all values sealed by older keys with the first of the ring; returns how many."""
     count = 0
     while True:
-        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _RESEAL_BATCH)
+        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing_key, _RESEAL_BATCH)
         for row in rows:
             belongs_to = _belongs_to(row["tenant_name"], row["name"])
             value = ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to)
@@ -259,7 +259,7 @@ async def redactor_of_sent(
     except NoSecretKeys:
         return None
     values = [value for secret in known for value in secret.values]
-    if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
+    if sum(len(value.encode()) for value in values) > MAX_SECRET_BYTES_PER_REQUEST:
         return None
     return Redactor(values)
 

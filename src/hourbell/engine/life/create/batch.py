@@ -54,8 +54,8 @@ T = TypeVar("T")
 
 MAX_BATCH_ITEMS = 10_000
 
-_WHOLE = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
-_EACH = LockTimeouts(50, 5_000)  # short for locks that a single item needs
+_ATOMIC_TIMEOUTS = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
+_ITEM_TIMEOUTS = LockTimeouts(50, 5_000)  # short for locks that a single item needs
 _MAX_PROBLEMS = 16  # problems with names that are reported individually
 _SLICE = (
     200  # items parsed before the loop may run others; larger slices do not fit in the CPU caches
@@ -89,7 +89,9 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
     async for attempt in writing:
         names = await resolve_names(engine, rows, context.now, key_owner)
         async with attempt.transaction(names.tenants[key_owner]) as connection:
-            problems = await Store(engine, context, names, _WHOLE, connection).insert(rows)
+            problems = await Store(engine, context, names, _ATOMIC_TIMEOUTS, connection).insert(
+                rows
+            )
             for problem in problems.values():
                 assert isinstance(problem, KeyTaken | HourbellError)
                 raise (
@@ -202,14 +204,14 @@ class _Batch:
 
     async def resolve_names(self, engine: Engine) -> None:
         """Resolve what the rows name. Rows whose new names are unavailable are refused."""
-        brief = engine.with_lock_timeout(_EACH.keys_ms)
+        brief = engine.with_lock_timeout(_ITEM_TIMEOUTS.keys_ms)
         self.names, problems = await resolve_available(
             brief, self._rows, self.context.now, self._request_row.tenant, _MAX_PROBLEMS
         )
         self._add_problems(problems)
 
     async def store(self, engine: Engine, connection: Connection) -> None:
-        store = Store(engine, self.context, self.names, _EACH, connection)
+        store = Store(engine, self.context, self.names, _ITEM_TIMEOUTS, connection)
         async for _, problems in store.insert_each(self.created()):
             self._add_problems(problems)
 

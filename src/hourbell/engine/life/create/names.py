@@ -18,7 +18,7 @@ from hourbell.timing.rules import compile_rule
 from hourbell.timing.zones import tz_version
 
 _Q = queries("jobs")
-_TRIES = 16  # each retry means that a name was unavailable and is available again
+_MAX_TRIES = 16  # each retry means that a name was unavailable and is available again
 _TOO_MANY = (
     "Too many jobs of the same request name something new that is unavailable, so this one was not "
     "checked. Nothing was changed; send it again without them."
@@ -82,7 +82,7 @@ async def resolve_available(
     `max_problems`: the number of problems reported individually; see `_unavailable`.
     """
     problems: dict[int, HourbellError | Blocked] = {}
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         try:
             return await resolve_names(engine, rows, now, key_owner), problems
         except (InvalidInput, StoreUnavailable) as error:

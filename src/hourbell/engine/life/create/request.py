@@ -27,7 +27,7 @@ _Q = queries("jobs")
 class CreateRequest(msgspec.Struct, frozen=True):
     """A request to create a job."""
 
-    document: object  # a JSON value, or a PlainJob
+    document: object  # a JSON value, or a SimpleJob
     default_tenant: str  # the tenant of a document that names none
     tenant: str  # as named by the document, not yet validated
     queue: str  # as named by the document

@@ -46,10 +46,12 @@ from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import may_name_secrets, required_secrets
 
-_TRIES = 64  # each retry means that a competitor succeeded: bounds how many may compete for a key
-_BRIEF = LockTimeouts(50, 50)
-_FOR_QUOTAS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
-_ALONE = LockTimeouts(1_500, 1_500)
+_MAX_TRIES = (
+    64  # each retry means that a competitor succeeded: bounds how many may compete for a key
+)
+_GROUP_TIMEOUTS = LockTimeouts(50, 50)
+_QUOTA_TIMEOUTS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
+_SEPARATE_TIMEOUTS = LockTimeouts(1_500, 1_500)
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ _Submission = Submission[CreateRequest, Outcome]
 async def create_job(engine: Engine, document: object, write: Write) -> Created:
     """Create the job that a document describes. InvalidInput names every wrong field."""
     request = create_request(engine, document, write)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         outcome = await try_create(engine, request)
         if isinstance(outcome, KeyTaken):
             outcome = await _existing(engine, outcome, request)
@@ -78,7 +80,7 @@ async def create_job(engine: Engine, document: object, write: Write) -> Created:
 async def try_create(engine: Engine, request: CreateRequest) -> Outcome:
     """Create a job together with concurrent requests."""
     outcome: Outcome = await engine.create_groups.submit(
-        request, partial(_create_group, engine, _BRIEF)
+        request, partial(_create_group, engine, _GROUP_TIMEOUTS)
     )
     return outcome
 
@@ -238,11 +240,11 @@ def _answer_problems(
             case Blocked(by_quota=True):
                 waiting_for_quota.append(submission)
             case Blocked():
-                _retry(engine, [submission], timeouts, _ALONE)
+                _retry(engine, [submission], timeouts, _SEPARATE_TIMEOUTS)
             case error:
                 submission.refuse(error)
     if waiting_for_quota:
-        _retry(engine, waiting_for_quota, timeouts, _FOR_QUOTAS)
+        _retry(engine, waiting_for_quota, timeouts, _QUOTA_TIMEOUTS)
 
 
 def _retry(
