@@ -45,7 +45,7 @@ def failed(error: BaseException) -> Failed:
 
 
 class ActionRunner(Protocol):
-    """A way to run executions: webhook or task."""
+    """Runs the actions of one type: webhooks or tasks."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         """Perform `action`, which is the job's own specification.

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class OutgoingRequest:
-    """The request that a connection is made for.
+    """The request for which a connection is made.
 
     Kept in a context variable, because the HTTP client resolves names and creates sockets without
     passing the request along.

@@ -1,4 +1,4 @@
-"""DNS lookups of target hosts: in a bounded number of own threads, with a short cache.
+"""DNS lookups of target hosts: in a bounded number of dedicated threads, with a short-lived cache.
 
 A lookup cannot be cancelled: a name server that does not respond blocks a thread until the
 system's timeout. So callers stop waiting after WAIT_SECONDS, and each tenant may have far fewer

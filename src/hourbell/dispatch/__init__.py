@@ -34,7 +34,7 @@ from hourbell.model.executions import Claimed
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A worker process's hold on everything that it has claimed."""
+    """The registration of a worker process; it holds everything that the process has claimed."""
 
     id: int
     token: UUID

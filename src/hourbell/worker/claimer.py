@@ -1,8 +1,8 @@
 """The claimer: claims as many executions as slots are free, and queues them.
 
-A claim is under way while runners run what earlier claims returned, and while the settler settles
-what has ended. A claim that got no answer is repeated under its number, because it may have been
-committed; it then returns the same executions.
+Claims run concurrently with the executions of earlier claims and with their settles. A claim that
+got no answer is repeated under its number, because it may have been committed; it then returns the
+same executions.
 """
 
 from __future__ import annotations

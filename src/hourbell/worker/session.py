@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 class SessionKeeper:
-    """Holds the session on everything that this process has claimed."""
+    """Keeps the session that holds everything this process has claimed."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Settle outcomes in batches: those that arrive during a settle, or just after it, form the next.
 
-While a settle is under way, a second one starts only with a large batch: it keeps a worker of many
-short executions from waiting for one statement at a time, and does not cut small batches smaller.
+While a settle is in progress, a second one starts only with a large batch: a worker with many short
+executions does not wait for one statement at a time, and small batches are not split further.
 
 After a lost answer the same batch is sent again, as often as necessary. Outcomes that were settled
 the first time are then refused, which is equally good.
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 GATHER_SECONDS = 0.005  # wait for more after a settle: a large batch costs little more than a small
 _SMALL_BATCH = 100
-_LARGE_BATCH = 500  # outcomes that a second settle does not leave to the next one
+_LARGE_BATCH = 500  # a second settle starts with at least this many outcomes
 
 
 class Settler:
@@ -68,7 +68,7 @@ class Settler:
     async def _run(
         self, enough: asyncio.Event, settled: Callable[[Sequence[Settlement]], None]
     ) -> None:
-        """Settle what waits, one batch after the other, whenever it is enough."""
+        """Settle pending outcomes, batch by batch, whenever there are enough."""
         settled_at = 0.0
         while True:
             await enough.wait()
@@ -96,7 +96,7 @@ class Settler:
                 self._idle.set()
 
     def _mark(self) -> None:
-        """After some were taken: what is left may not be enough any more."""
+        """Update the events after outcomes were taken: the rest may not be enough."""
         if not self._waiting:
             self._more.clear()
         if len(self._waiting) < _LARGE_BATCH:

@@ -70,7 +70,7 @@ class Scheduler:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
 
     async def stop(self) -> None:
-        """Stop between two steps at the latest, and resign so that the next leader can start."""
+        """Cancel the loops and resign, so that the next leader can start at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

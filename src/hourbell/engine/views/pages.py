@@ -42,7 +42,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class PageSource(msgspec.Struct, Generic[K], frozen=True):
-    """The part of a page that one source has."""
+    """The items that one source contributes to a page."""
 
     found: dict[K, Any]
     floor: K | None  # it has not read below this; None: there is nothing below
