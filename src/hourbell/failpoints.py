@@ -16,8 +16,8 @@ A point is named after the verb it interrupts and the moment in it. The actions 
 
 `*N` after an action limits it to the first N hits of the point, `@N` to exactly the Nth.
 
-Tests in the same process need no action: `barrier(name)` stops the first caller at a point and signals
-the test that it has arrived.
+Tests in the same process need no action: `barrier(name)` stops the first caller at a point and
+signals the test that it has arrived.
 
 The table of active points is the only global of Hourbell. Passing failpoints through every
 signature down to the last commit would add a parameter that is unused in production. The

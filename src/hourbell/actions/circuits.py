@@ -136,7 +136,7 @@ class Circuits:
         return None
 
     def inconclusive(self, target: Target, call: int) -> None:
-        """The call gave no information about the target; if it was the probe, the next call probes."""
+        """The call says nothing about the target; if it was the probe, the next call probes."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

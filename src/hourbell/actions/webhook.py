@@ -317,9 +317,8 @@ async def _hide_retryable_errors(
         raise _ConnectionLost from error
 
 
-_NO_CLIENT_RETRIES = (
-    _hide_retryable_errors,
-)  # not needed for POST, which the client never repeats
+# Not needed for POST, which the client never repeats.
+_NO_CLIENT_RETRIES = (_hide_retryable_errors,)
 
 
 class _Connector(aiohttp.TCPConnector):

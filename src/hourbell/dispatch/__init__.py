@@ -89,9 +89,9 @@ class Dispatch(Protocol):
 
         `number` is 0 if the worker does not number its claims. `repeated`: this number was sent
         before and no answer arrived; if that claim took executions, they are the answer now.
-        `reserved` of the limit are for CRITICAL only. `lowest_first` begins with the least urgent. An
-        execution under a rate limit may have to wait for its start (`start_in_seconds`); `same_start`
-        claims only executions that can all start at the same moment.
+        `reserved` of the limit are for CRITICAL only. `lowest_first` begins with the least urgent.
+        An execution under a rate limit may have to wait for its start (`start_in_seconds`);
+        `same_start` claims only executions that can all start at the same moment.
         """
 
     async def heartbeat(

@@ -2,8 +2,8 @@
 
 `documents` reads field by field, so that it can report every error. Most documents are valid and
 short; for these one pass of a strict decoder is enough. Anything else is left to the full reader,
-which alone reports errors: `read_simple_job` and `SimpleJob.new_job` then return None. A property test
-checks that both readers give the same result for every document that both accept.
+which alone reports errors: `read_simple_job` and `SimpleJob.new_job` then return None. A property
+test checks that both readers give the same result for every document that both accept.
 
 Repeated keys in an object are detected by counting: the decoded value, encoded again, has as many
 quotation marks as the text, unless the decoder has dropped a key (a plain text has no escapes).

@@ -206,7 +206,7 @@ class Document:
 
     @classmethod
     def render(cls, value: object, **overrides: object) -> dict[str, Any]:
-        """The document of a value that has the fields as attributes, except those in `overrides`."""
+        """The document of a value with the fields as attributes, except those in `overrides`."""
         shown = {}
         for name, render in cls._RENDERED:
             if name in overrides:
@@ -257,8 +257,8 @@ def request_object(
 ) -> Schema:
     """An object in a request: unknown fields are rejected; null means omitted.
 
-    `required` replaces what the fields themselves require; `overrides` has the schemas of fields that
-    differ from their declaration.
+    `required` replaces what the fields themselves require; `overrides` has the schemas of fields
+    that differ from their declaration.
     """
     fields = {name: field for document in documents for name, field in document.FIELDS.items()}
     needed = [

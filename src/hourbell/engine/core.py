@@ -145,8 +145,8 @@ class Engine:
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is new, and the jobs of tenant {error.detail} have already created "
-                f"{MAX_QUEUES_PER_TENANT} queues, the maximum for one tenant; use an existing queue, or "
-                f"ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
+                f"{MAX_QUEUES_PER_TENANT} queues, the maximum for one tenant; use an existing queue, "
+                f"or ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
             )
         except asyncpg.SequenceGeneratorLimitExceededError:
             problem = "is new, and the maximum number of queues exists; use an existing queue"
@@ -188,8 +188,8 @@ class Engine:
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is a new task, and the jobs of tenant {error.detail} already name "
-                f"{MAX_TASKS_PER_TENANT} tasks, the maximum for one tenant; use one name per handler, "
-                f"and put what differs into the payload"
+                f"{MAX_TASKS_PER_TENANT} tasks, the maximum for one tenant; use one name per "
+                f"handler, and put what differs into the payload"
             )
         raise InvalidInput([FieldError("action.name", "out_of_range", problem)])
 

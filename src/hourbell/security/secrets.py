@@ -36,10 +36,8 @@ MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credenti
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
 MIN_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
-MAX_SECRETS_PER_REQUEST = 50  # secrets that one request can use,
-MAX_SECRET_BYTES_PER_REQUEST = (
-    32 * 1024
-)  # and their total size: each response is searched for all of them
+MAX_SECRETS_PER_REQUEST = 50
+MAX_SECRET_BYTES_PER_REQUEST = 32 * 1024  # in total: each response is searched for all of them
 DEFAULT_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
 REDACTED = "[secret]"
 WITHHELD_WHOLE = "[withheld: contains a secret in a form that could not be redacted]"

@@ -170,7 +170,7 @@ class Database:
             return await connection.fetchval(statement, *args)
 
     async def listen(self, channel: str, callback: Callable[[], None]) -> Listener:
-        """Call `callback` on notifications. Behind a pooler there are none, at the cost of latency."""
+        """Call `callback` on notifications. Behind a pooler there are none, which costs latency."""
         listener = Listener(self.dsn, channel, callback)
         if not self.pooled:
             await listener.renew()

@@ -83,7 +83,7 @@ class ParsedCron(msgspec.Struct, frozen=True):
                 return self._at_first_time(year, month, (days & -days).bit_length() - 1)
 
     def _first_time(self, hour: int, minute: int, second: int) -> tuple[int, int, int]:
-        """The first matching time of a day from the given one on; the hour is -1 if there is none."""
+        """The first matching time of a day from the given one on; hour -1: there is none."""
         first_hour = self.hours[hour]
         if first_hour == hour:
             first_minute = self.minutes[minute]

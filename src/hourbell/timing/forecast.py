@@ -33,7 +33,7 @@ def next_runs(
     dst_gap: DstGap = "run_after",
     dst_overlap: DstOverlap = "once",
 ) -> list[NextRun]:
-    """The first `count` runs after `from_`, fewer near the year 9999; InvalidRule if there is none."""
+    """The first `count` runs after `from_`, fewer near the year 9999; InvalidRule if none."""
     if not 1 <= count <= MAX_COUNT:
         raise ValueError(f"count must be from 1 to {MAX_COUNT}")
     compiled = compile_rule(rule, timezone, dst_gap, dst_overlap)

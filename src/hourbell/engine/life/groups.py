@@ -137,7 +137,7 @@ class BoundedSlots:
 class MemoryBudget:
     """A memory budget for request bodies being received.
 
-    Memory is reserved as bytes arrive, so slow senders hold little; no tenant can reserve all of it.
+    Memory is reserved as bytes arrive, so slow senders hold little, and no tenant can get all of it.
     """
 
     def __init__(self, max_bytes: int, max_bytes_per_tenant: int) -> None:
@@ -147,7 +147,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserving(self, tenant: str | None) -> Iterator[Callable[[int], None]]:
-        """A function that reserves more bytes, or raises Overloaded. All are released at the end."""
+        """A function that reserves bytes, or raises Overloaded. All are released at the end."""
         reserved = 0
 
         def reserve(size: int) -> None:

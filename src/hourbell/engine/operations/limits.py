@@ -69,7 +69,10 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
 def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
     max_days = engine.times.ledger_days
     if settings.ledger_days is not None and settings.ledger_days > max_days:
-        problem = f"must be at most {max_days}: the cell drops whole days after that (HOURBELL_LEDGER_DAYS)"
+        problem = (
+            f"must be at most {max_days}: the cell drops whole days after that"
+            " (HOURBELL_LEDGER_DAYS)"
+        )
         raise InvalidInput([FieldError("ledger_days", "out_of_range", problem)])
 
 

@@ -101,8 +101,8 @@ async def _unavailable(
 ) -> dict[Names, HourbellError | Blocked]:
     """The names of some jobs that are unavailable, each with the reason, found by bisection.
 
-    After `max_problems` problems every group with a problem is refused as a whole, so that the search ends
-    soon.
+    After `max_problems` problems every group with a problem is refused as a whole, so that the
+    search ends soon.
     """
     problems: dict[Names, HourbellError | Blocked] = {}
 
