@@ -54,9 +54,8 @@ MAX_PER_CLAIM = 1_000
 MAX_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
 POLL_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.02  # between the starts of two passes of the gate
-LOWEST_FIRST_EVERY = (
-    20  # one in this many claims begins with the least urgent, so LOW is not starved
-)
+# One in this many claims begins with the least urgent, so that LOW is not starved.
+LOWEST_FIRST_EVERY = 20
 
 log = structlog.get_logger()
 

@@ -57,9 +57,8 @@ MAX_BATCH_ITEMS = 10_000
 _ATOMIC_TIMEOUTS = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
 _ITEM_TIMEOUTS = LockTimeouts(50, 5_000)  # short for locks that a single item needs
 _MAX_PROBLEMS = 16  # problems with names that are reported individually
-_SLICE = (
-    200  # items parsed before the loop may run others; larger slices do not fit in the CPU caches
-)
+# Items parsed before other tasks may run; larger slices do not fit in the CPU caches.
+_SLICE = 200
 
 
 class Refused(msgspec.Struct, frozen=True):

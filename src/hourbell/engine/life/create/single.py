@@ -46,9 +46,8 @@ from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import may_name_secrets, required_secrets
 
-_MAX_TRIES = (
-    64  # each retry means that a competitor succeeded: bounds how many may compete for a key
-)
+# Each retry means that a competitor succeeded: bounds how many may compete for a key.
+_MAX_TRIES = 64
 _GROUP_TIMEOUTS = LockTimeouts(50, 50)
 _QUOTA_TIMEOUTS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
 _SEPARATE_TIMEOUTS = LockTimeouts(1_500, 1_500)
