@@ -18,7 +18,7 @@ from statistics import median
 import uvloop
 from support import PAYLOAD, TENANTS, report, server, spawn
 
-from hourbell.compose import Role, collect_rarely, running
+from hourbell.compose import Role, running, tune_garbage_collector
 from hourbell.settings import Settings
 
 CONCURRENT = (16, 64, 256)
@@ -116,7 +116,7 @@ async def send(port: int, connections: int, jobs: int) -> None:
 async def serve(dsn: str, port: int) -> None:
     settings = Settings(data_dir=Path("unused"), database_url=dsn, port=port)
     async with running(dsn, settings, {Role.API}, {}):
-        collect_rarely()
+        tune_garbage_collector()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

@@ -20,7 +20,7 @@ from support import PAYLOAD, TENANTS, engine, per_second, report, server, spawn,
 
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import WebhookRunner
-from hourbell.compose import collect_rarely
+from hourbell.compose import tune_garbage_collector
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_one_time_jobs
@@ -158,11 +158,11 @@ def main() -> None:
             uvloop.run(be_target())
             return
         case ["bare", url]:
-            collect_rarely()
+            tune_garbage_collector()
             print(json.dumps(uvloop.run(send_bare(url))))
             return
         case ["work", dsn]:
-            collect_rarely()
+            tune_garbage_collector()
             print(json.dumps(uvloop.run(work(dsn))))
             return
     target = spawn("target")

@@ -91,7 +91,7 @@ SLOW = (
     "integration/api/test_complete_awaiting.py",
     "integration/api/test_group_commit.py",
     "integration/api/test_schemathesis.py",
-    "integration/life/test_crowds.py",
+    "integration/life/test_herds.py",
     "integration/life/test_leadership.py",
     "integration/life/test_limit_changes.py",
     "integration/life/test_limits_at_random.py",

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from hourbell import failpoints
-from hourbell.actions import Actions
+from hourbell.actions import ActionRunners
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.task import Handler, TaskRunner
 from hourbell.actions.webhook import WebhookRunner
@@ -39,7 +39,7 @@ from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.views.health import check_database
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
-from hourbell.observe.drift import CHECK_SECONDS, alarm_drift
+from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
 from hourbell.settings import ALL_QUEUES, Settings
@@ -54,7 +54,7 @@ log = structlog.get_logger()
 _CONNECTIONS = 12
 _LISTENER_SECONDS = 2.0
 _REVIVE_SECONDS = 0.5  # how often a crashed embedded PostgreSQL is detected and restarted
-API_PATIENCE_SECONDS = 5.0  # database timeout of API requests
+API_TIMEOUT_SECONDS = 5.0  # database timeout of API requests
 
 
 _NOT_MIGRATED = (
@@ -88,7 +88,7 @@ class Running:
         scheduler: Scheduler | None,
         worker: Worker | None,
     ) -> None:
-        self.asks_for_keys = True
+        self.requires_keys = True
         self.engine = engine
         self.scheduler = scheduler
         self.worker = worker
@@ -113,7 +113,7 @@ class Running:
 
 
 @asynccontextmanager
-async def database_of(settings: Settings) -> AsyncIterator[str]:
+async def open_database(settings: Settings) -> AsyncIterator[str]:
     """The DSN of the configured database, or of an embedded one that runs within this context."""
     if settings.database_url is not None:
         yield settings.database_url
@@ -138,11 +138,11 @@ async def database_of(settings: Settings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def engine_on(
-    dsn: str, settings: Settings, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
+async def open_engine(
+    dsn: str, settings: Settings, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS
 ) -> AsyncIterator[Engine]:
     """An engine with its own connection pool."""
-    database = await Database.open(dsn, _CONNECTIONS, patience_seconds)
+    database = await Database.open(dsn, _CONNECTIONS, timeout_seconds)
     try:
         times = Times(
             horizon_seconds=settings.horizon_seconds,
@@ -159,14 +159,14 @@ async def engine_on(
 
 
 @asynccontextmanager
-async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
+async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
     """An engine for a one-off command, on the shared or the embedded database.
 
     If the embedded server already runs, in a process such as `hourbell up`, that server is used.
     """
     async with AsyncExitStack() as stack:
         try:
-            dsn = await stack.enter_async_context(database_of(settings))
+            dsn = await stack.enter_async_context(open_database(settings))
             is_ours = settings.database_url is None
         except DataFolderBusy as busy:
             dsn, is_ours = embedded_dsn(settings.data_dir), False
@@ -178,7 +178,7 @@ async def prepared_engine(settings: Settings) -> AsyncIterator[Engine]:
             await migrate(dsn)
         elif not await is_migrated(dsn):
             raise ConfigurationError(_NOT_MIGRATED)
-        yield await stack.enter_async_context(engine_on(dsn, settings))
+        yield await stack.enter_async_context(open_engine(dsn, settings))
 
 
 @asynccontextmanager
@@ -188,7 +188,7 @@ async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> Asy
     Webhooks may call this machine, because the user who runs it owns the machine.
     """
     allowed = ",".join(filter(None, (settings.egress_allow, *LOOPBACK)))
-    async with database_of(settings) as dsn:
+    async with open_database(settings) as dsn:
         await migrate(dsn)
         keys = settings.secret_keys or await asyncio.to_thread(_own_secret_keys, settings.data_dir)
         settings = msgspec.structs.replace(settings, egress_allow=allowed, secret_keys=keys)
@@ -254,7 +254,7 @@ async def running(
     """Run these roles in this process, on a migrated database."""
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(engine_on(dsn, settings))
+        engine = await stack.enter_async_context(open_engine(dsn, settings))
         clock = DatabaseClock(engine.database)
         scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
         worker = None
@@ -267,29 +267,29 @@ async def running(
         if Role.API in roles:
             # A pool of its own: API requests may wait for locks, but must not delay leader and
             # worker.
-            for_users = await stack.enter_async_context(
-                engine_on(dsn, settings, API_PATIENCE_SECONDS)
+            api_engine = await stack.enter_async_context(
+                open_engine(dsn, settings, API_TIMEOUT_SECONDS)
             )
             local = is_local(settings.host)
-            if not local and not await has_admin(for_users):
+            if not local and not await has_admin(api_engine):
                 raise ConfigurationError(_NO_KEYS.format(host=settings.host))
-            parts.asks_for_keys = not (local and await is_keyless(for_users))
-            parts.remote = RemoteWorkers(PostgresDispatch(for_users), settings.lease_seconds)
+            parts.requires_keys = not (local and await is_keyless(api_engine))
+            parts.remote = RemoteWorkers(PostgresDispatch(api_engine), settings.lease_seconds)
             ring = KeyRing.parse(settings.secret_keys)
-            app = create_app(for_users, parts, ring, parts.remote, local)
+            app = create_app(api_engine, parts, ring, parts.remote, local)
         await make_partitions(engine, await engine.clock.now())
-        watch = Loop("drift", lambda: alarm_drift(clock), CHECK_SECONDS)
+        watch = Loop("drift", lambda: check_drift(clock), CHECK_SECONDS)
         await stack.enter_async_context(_in_background(watch))
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))
-        await stack.enter_async_context(_woken(parts))
+        await stack.enter_async_context(_listening(parts))
         # Stopped in reverse: no new requests, then running work drains, then leadership is
         # released.
         if scheduler is not None:
             scheduler.start()
             stack.push_async_callback(scheduler.stop)
         if worker is not None:
-            await stack.enter_async_context(_working(worker))
+            await stack.enter_async_context(_running_worker(worker))
         server = ApiServer(app, settings.host, settings.port)
         await server.start()
         stack.push_async_callback(server.stop)
@@ -299,7 +299,7 @@ async def running(
         yield parts
 
 
-def collect_rarely() -> None:
+def tune_garbage_collector() -> None:
     """Run the cyclic garbage collector less often.
 
     Only in processes that Hourbell owns. Batches create many objects and almost no cycles.
@@ -310,7 +310,7 @@ def collect_rarely() -> None:
 
 
 @asynccontextmanager
-async def _working(worker: Worker) -> AsyncIterator[None]:
+async def _running_worker(worker: Worker) -> AsyncIterator[None]:
     """Run a worker within this context, and drain it at the end."""
     working = asyncio.create_task(worker.run())
     try:
@@ -353,12 +353,12 @@ def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettin
 @asynccontextmanager
 async def _actions(
     handlers: Mapping[str, Handler], settings: Settings, engine: Engine, clock: DatabaseClock
-) -> AsyncIterator[Actions]:
+) -> AsyncIterator[ActionRunners]:
     tasks = TaskRunner(handlers)
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
     webhooks = WebhookRunner.open(
-        settings.worker_slots, resolver, secrets, clock.lately, settings.ca_file
+        settings.worker_slots, resolver, secrets, clock.estimated_timestamp, settings.ca_file
     )
     try:
         yield {TaskAction: tasks, WebhookAction: webhooks}
@@ -368,7 +368,7 @@ async def _actions(
 
 
 @asynccontextmanager
-async def _woken(parts: Running) -> AsyncIterator[None]:
+async def _listening(parts: Running) -> AsyncIterator[None]:
     """Wake scheduler and worker on notifications; the listener reconnects after an outage."""
     database = parts.engine.database
     listener = await database.listen(CHANNEL, parts.wake)

@@ -4,20 +4,20 @@
 
 The behaviour after a crash between two particular lines can only be tested by crashing the shipped
 code there. So the failpoints stay in the product; an inactive one costs a call and a dictionary
-look-up.
+lookup.
 
 A point is named after the verb it interrupts and the moment in it. The actions are:
 
-    kill            the process ends as by kill -9
-    stop            the process stops as by SIGSTOP, until it receives SIGCONT
+    kill            the process ends as if by kill -9
+    stop            the process stops as if by SIGSTOP, until it receives SIGCONT
     pause:SECONDS   the caller waits while other tasks continue (the sync form blocks its thread)
     error           FailpointError: the step failed
     drop            AnswerLost, a ConnectionResetError: the step took effect, its response was lost
 
 `*N` after an action limits it to the first N hits of the point, `@N` to exactly the Nth.
 
-Tests in the same process need no action: `held(name)` stops the first caller at a point and signals
-the test that it has arrived.
+Tests in the same process need no action: `barrier(name)` stops the first caller at a point and
+signals the test that it has arrived.
 
 The table of active points is the only global of Hourbell. Passing failpoints through every
 signature down to the last commit would add a parameter that is unused in production. The
@@ -106,7 +106,7 @@ class AnswerLost(ConnectionResetError):
     """Simulates a connection that was lost after the effect and before its response."""
 
 
-class Action(msgspec.Struct, frozen=True):
+class FailpointAction(msgspec.Struct, frozen=True):
     """What happens at a point, and at which of its hits."""
 
     verb: Verb
@@ -121,7 +121,7 @@ class Action(msgspec.Struct, frozen=True):
         return self.first_hits is None or hit <= self.first_hits
 
 
-class Held:
+class Barrier:
     """A point at which the first caller waits until the test releases it."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Held:
         """Release the caller that waits there now or arrives later."""
         self._released.set()
 
-    async def _hold(self) -> None:
+    async def _wait_for_release(self) -> None:
         if not self._reached.is_set():
             self._reached.set()
             await self._released.wait()
@@ -145,13 +145,13 @@ class Held:
 class _Point:
     """An active point, with the count of its hits."""
 
-    def __init__(self, does: Action | Held) -> None:
+    def __init__(self, does: FailpointAction | Barrier) -> None:
         self.does = does
         self._hits = 0
 
-    def next_action(self) -> Action | None:
+    def next_action(self) -> FailpointAction | None:
         self._hits += 1
-        assert isinstance(self.does, Action)
+        assert isinstance(self.does, FailpointAction)
         return self.does if self.does.applies_to(self._hits) else None
 
 
@@ -163,8 +163,8 @@ async def failpoint(name: str) -> None:
     point = _points.get(name)
     if point is None:
         return
-    if isinstance(point.does, Held):
-        await point.does._hold()
+    if isinstance(point.does, Barrier):
+        await point.does._wait_for_release()
         return
     action = point.next_action()
     if action is None:
@@ -195,25 +195,25 @@ def configure(text: str, *, names: tuple[str, ...] = NAMES) -> None:
 
 
 @contextlib.contextmanager
-def held(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Held]:
+def barrier(name: str, *, names: tuple[str, ...] = NAMES) -> Iterator[Barrier]:
     """Stop the first caller at a point until `release` or the end of the block."""
     _refuse_unknown(name, names)
     before = _points.get(name)
-    hold = Held()
-    _points[name] = _Point(hold)
+    new = Barrier()
+    _points[name] = _Point(new)
     try:
-        yield hold
+        yield new
     finally:
-        hold.release()
+        new.release()
         if before is None:
             _points.pop(name, None)  # `configure` may have removed it meanwhile
         else:
             _points[name] = before
 
 
-def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, Action]:
+def parse(text: str, *, names: tuple[str, ...] = NAMES) -> dict[str, FailpointAction]:
     """Parse `name=action;name=action`; raises ConfigurationError at the first error."""
-    actions: dict[str, Action] = {}
+    actions: dict[str, FailpointAction] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, what = entry.partition("=")
         if not equals:
@@ -233,7 +233,7 @@ _ACTION = re.compile(
 )
 
 
-def _parse_action(text: str) -> Action:
+def _parse_action(text: str) -> FailpointAction:
     found = _ACTION.fullmatch(text)
     if found is None or float(found["seconds"] or 0) > MAX_PAUSE_SECONDS:
         raise ConfigurationError(
@@ -241,7 +241,7 @@ def _parse_action(text: str) -> Action:
             f"pause:SECONDS (at most {MAX_PAUSE_SECONDS:g}), and may end in *N (the first N hits) "
             f"or @N (the Nth hit)."
         )
-    return Action(
+    return FailpointAction(
         verb=cast(Verb, found["verb"] or "pause"),
         pause_seconds=float(found["seconds"] or 0),
         first_hits=int(found["first"]) if found["first"] else None,

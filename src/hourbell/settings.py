@@ -110,7 +110,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
                 value, field.type, strict=False, dec_hook=lambda kind, text: kind(text)
             )
         except msgspec.ValidationError:
-            problems.append(_wrong(name, value, field))
+            problems.append(_invalid(name, value, field))
     for field_name, parse in _PARSERS.items():
         try:
             parse(values.get(field_name, ""))
@@ -143,7 +143,7 @@ def _unknown(name: str, names: list[str]) -> str:
     return f"{name} is not a setting. {hint}"
 
 
-def _wrong(name: str, value: str, field: msgspec.structs.FieldInfo) -> str:
+def _invalid(name: str, value: str, field: msgspec.structs.FieldInfo) -> str:
     # A URL may contain a password, and messages end up in logs.
     shown = "not shown here" if name == variable_name("database_url") else ascii(value[:100])
     return f"{name} must be {_expected(msgspec.inspect.type_info(field.type))}; it is {shown}."

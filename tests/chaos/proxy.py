@@ -46,7 +46,7 @@ Direction = Literal["requests", "answers"]  # from the client to the target, and
 
 CHUNK_BYTES = 64 * 1024
 BACKLOG = 256
-MOST_LINKS = 2000  # more are reset at once
+MAX_LINKS = 2000  # more are reset at once
 CONNECT_SECONDS = 10.0
 FAREWELL_SECONDS = 60.0  # a server that was cut off from its client may take so long to end
 OUT_OF_DESCRIPTORS_SECONDS = 0.1
@@ -220,7 +220,7 @@ class Proxy:
         except OSError:
             self._rest()
             return
-        if len(self._links) >= MOST_LINKS:
+        if len(self._links) >= MAX_LINKS:
             _close_with_reset(client)
             return
         link = _Link(self, client)

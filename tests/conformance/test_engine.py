@@ -24,10 +24,10 @@ from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.life import retain
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
-from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.join import complete_joins
+from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house, make_partitions
+from hourbell.engine.life.retain import make_partitions, run_housekeeping
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
@@ -119,7 +119,7 @@ class World:
     async def schedule(self) -> None:
         """One round of every loop of the scheduler."""
         now = await self.now()
-        await join_left_over(self.engine, now)
+        await complete_joins(self.engine, now)
         while await plan(self.engine, None, now):
             pass
         await end_memberships(self.engine, None, now)
@@ -421,7 +421,7 @@ async def test_overlap_replace_asks_the_earlier_one_to_go(world: World) -> None:
     [running] = await world.claim()
     await world.pass_time(minute(2))
     heard = await world.dispatch.heartbeat(await world.session(), [running.execution_id], 0)
-    assert list(heard.unwanted) == [running.execution_id]
+    assert list(heard.cancelled) == [running.execution_id]
     await world.settle(running, CANCELLED, reason=Reason.CANCELLED.value)
     await world.schedule()
     assert await world.work() == [minute(2)]
@@ -676,10 +676,10 @@ async def test_partitions_are_made_ahead_and_dropped_whole(world: World) -> None
     )
 
     await world.clock.set(START + timedelta(days=32))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
     await world.clock.set(START + timedelta(days=33))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert first not in await partitions(world)
     assert len(await partitions(world)) == len(await partitions(world, "outcomes"))
     with pytest.raises(NotFound):
@@ -697,7 +697,7 @@ async def test_what_lives_or_has_ended_lately_outlives_its_partition(world: Worl
     await world.work()
     assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
     await world.jump(START + timedelta(days=34))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert not any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
     assert (await get_execution(world.engine, far.job_id)).status is E.SCHEDULED
     assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
@@ -705,7 +705,7 @@ async def test_what_lives_or_has_ended_lately_outlives_its_partition(world: Worl
         await get_execution(world.engine, done.job_id)
 
     await world.jump(START + timedelta(days=52))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     with pytest.raises(NotFound):
         await get_execution(world.engine, late.job_id)
     await world.jump(START + timedelta(days=60, minutes=1))
@@ -717,7 +717,7 @@ async def test_what_lives_or_has_ended_lately_outlives_its_partition(world: Worl
 async def test_a_partition_of_which_much_lives_waits_and_loses_what_has_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retain, "_MOST", 2)
+    monkeypatch.setattr(retain, "_MAX_ROWS", 2)
     living = [
         await world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
         for _ in range(3)
@@ -726,7 +726,7 @@ async def test_a_partition_of_which_much_lives_waits_and_loses_what_has_ended(
     await world.schedule()
     await world.work()
     await world.clock.set(START + timedelta(days=34))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
     for job in living:
         assert (await get_execution(world.engine, job.job_id)).status is E.SCHEDULED
@@ -740,8 +740,8 @@ async def test_several_who_drop_the_same_partitions_do_not_stumble_over_each_oth
     database = world.engine.database
     await database.value("select hourbell.make_partitions($1, 60, 3)", START)
     later = START + timedelta(days=200)
-    await asyncio.gather(*(keep_house(world.engine, None, later) for _ in range(4)))
-    await keep_house(world.engine, None, later)  # who came too late for a lock left some
+    await asyncio.gather(*(run_housekeeping(world.engine, None, later) for _ in range(4)))
+    await run_housekeeping(world.engine, None, later)  # who came too late for a lock left some
     assert not [
         name
         for name in await partitions(world)
@@ -755,7 +755,7 @@ async def test_what_is_recorded_on_a_day_without_a_partition_is_kept_too(world: 
     await world.schedule()
     await world.work()
     assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
-    await keep_house(world.engine, None, await world.now())  # does not stumble over it
+    await run_housekeeping(world.engine, None, await world.now())  # does not stumble over it
     assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
 
 
@@ -764,10 +764,10 @@ async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(worl
     job = await world.create()
     await pause_job(world.engine, job.job_id, Write("key", b"1"))
     await world.pass_time(minute(1))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     assert await database.value("select count(*) from hourbell.idempotency") == 1
     await world.clock.set(START + timedelta(hours=49))
-    await keep_house(world.engine, None, await world.now())
+    await run_housekeeping(world.engine, None, await world.now())
     left = await database.row(
         "select (select count(*) from hourbell.idempotency), (select count(*) from hourbell.timetables),"
         " (select count(*) from hourbell.cancellations), (select count(*) from hourbell.lanes)"
@@ -796,7 +796,7 @@ async def test_timetables_are_reckoned_anew_by_other_zone_data(world: World) -> 
             " set tz_version = $1, next_fire_at = next_fire_at + interval '1 hour'",
             version,
         )
-        assert not await retime(world.engine, None, await world.now())
+        assert not await update_tz_version(world.engine, None, await world.now())
         row = await database.row("select next_fire_at, plan_from from hourbell.timetables")
         assert tuple(row) == (noon, noon)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.plan import retime
+from hourbell.engine.life.plan import update_tz_version
 from hourbell.engine.operations.idempotency import Write
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
@@ -30,7 +30,7 @@ async def test_a_change_of_zone_data_reckons_anew_what_is_not_yet_planned(databa
             "update hourbell.timetables set next_fire_at = $1, plan_from = $1, tz_version = 'old'",
             wrong,
         )
-        assert await retime(engine, None, await engine.clock.now()) is False
+        assert await update_tz_version(engine, None, await engine.clock.now()) is False
         after = await opened.row("select * from hourbell.timetables")
         rule = compile_rule("0 12 * * *", "Africa/Casablanca")
         assert after["next_fire_at"] == rule.next(row["planned_through"]) != wrong
@@ -48,7 +48,7 @@ async def test_what_is_reckoned_by_our_zone_data_is_left_alone(database: str) ->
         await create_job(engine, _JOB, Write())
         marked = datetime(2090, 1, 1, tzinfo=UTC)
         await opened.value("update hourbell.timetables set next_fire_at = $1", marked)
-        await retime(engine, None, await engine.clock.now())
+        await update_tz_version(engine, None, await engine.clock.now())
         row = await opened.row("select next_fire_at from hourbell.timetables")
         assert row["next_fire_at"] == marked
     finally:

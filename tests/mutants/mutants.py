@@ -31,7 +31,7 @@ import psutil
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("src", "tests", "pyproject.toml")
-MOST_SECONDS = 600.0  # of one run; a test of its own has the 120 seconds of --timeout
+MAX_SECONDS = 600.0  # of one run; a test of its own has the 120 seconds of --timeout
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
 FAIRNESS_TEST = f"{_LIFE}/test_fairness.py"
 FAN_OUT_TEST = f"{_LIFE}/test_fan_out.py"
 FOUND_TEST = "tests/simulation/test_found.py"
-CROWDS_TEST = "tests/integration/life/test_crowds.py"
+HERDS_TEST = "tests/integration/life/test_herds.py"
 GATE_TEST = f"{_LIFE}/test_gate.py"
 LEADERSHIP_TEST = f"{_LIFE}/test_leadership.py"
 MISFIRES_TEST = f"{_LIFE}/test_misfires.py"
@@ -594,7 +594,7 @@ MUTANTS = [
         PLACES,
         "return case when p_nth <= 16 then 0 ",
         "return 0 * case when p_nth <= 16 then 0 ",
-        (f"{CROWDS_TEST}::test_retries_of_a_crowd_do_not_delay_another_tenant",),
+        (f"{HERDS_TEST}::test_retries_of_a_herd_do_not_delay_another_tenant",),
         "The few of one tenant do not wait for the many of another.",
     ),
     Mutant(
@@ -602,18 +602,18 @@ MUTANTS = [
         ADMIT,
         "share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);",
         "share := greatest(budget - n, 1);",
-        (f"{CROWDS_TEST}::test_every_level_moves_on_in_each_pass",),
+        (f"{HERDS_TEST}::test_every_level_moves_on_in_each_pass",),
         "Every level gets a part of each pass.",
     ),
     Mutant(
-        "crowd_counted_anew",
+        "herd_counted_again",
         PRODUCE,
         "select m.tenant, m.n + coalesce(c.planned, 0) as planned",
         "select m.tenant, m.n as planned",
         (
-            f"{CROWDS_TEST}::test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed",
+            f"{HERDS_TEST}::test_planned_herds_are_counted_over_timetables_until_their_moment_has_passed",
         ),
-        "A crowd may come from several timetables, and in many chunks.",
+        "A herd may come from several timetables, and in many chunks.",
     ),
     Mutant(
         "lanes_forgotten",
@@ -794,8 +794,8 @@ MUTANTS = [
     Mutant(
         "unrecorded_outcome_forgotten",
         SETTLER,
-        '                complain("settling", error)\n                await backoff.wait()\n',
-        '                complain("settling", error)\n                return []\n',
+        '                log_error("settling", error)\n                await backoff.wait()\n',
+        '                log_error("settling", error)\n                return []\n',
         (f"{LOST_TEST}::test_a_worker_that_loses_answers_runs_everything_once",),
         "An outcome is settled until the database has said so, and here one error is enough.",
     ),
@@ -928,7 +928,7 @@ MUTANTS = [
         "limits_not_reviewed",
         SETTINGS,
         "        if changed is not None:\n"
-        '            await connection.execute(_Q["look_again"], kind, key)\n',
+        '            await connection.execute(_Q["look_again"], blocker, blocker_id)\n',
         "",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit acts on what is ready and on what runs already.",
@@ -1098,8 +1098,8 @@ MUTANTS = [
     Mutant(
         "commit_error_of_a_create_swallowed",
         CREATE_STORE,
-        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n                raise\n",
-        "            if isinstance(error, StoreUnavailable) and not is_held(error):\n"
+        "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n                raise\n",
+        "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n"
         "                yield rows, {}\n                return\n",
         (
             f"{LOST_TEST}::test_a_create_whose_answer_was_lost_gives_the_same_job_again[before-one_time]",
@@ -1127,7 +1127,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_create",
         CREATE_REQUEST,
-        "        if not write.is_kept_under(fingerprint):\n",
+        "        if not write.has_fingerprint(fingerprint):\n",
         "        if False:\n",
         (f"{LOST_TEST}::test_one_key_for_two_different_requests_is_refused",),
         "The same key means the same request.",
@@ -1135,7 +1135,7 @@ MUTANTS = [
     Mutant(
         "key_means_any_request",
         WRITES,
-        '    if not asked.is_kept_under(known["fingerprint"]):\n',
+        '    if not fingerprinted.has_fingerprint(known["fingerprint"]):\n',
         "    if False:\n",
         (
             "tests/integration/api/test_idempotency.py::test_another_operation_under_the_same_key_is_refused",
@@ -1293,10 +1293,10 @@ def tested(folder: Path, tests: Sequence[str], stop: str) -> Verdict:
         stderr=subprocess.STDOUT,
     )
     try:
-        output, _ = process.communicate(timeout=MOST_SECONDS)
+        output, _ = process.communicate(timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired:
         end_with_children(process)
-        return Verdict([], f"no end within {MOST_SECONDS:g} s", time.monotonic() - began)
+        return Verdict([], f"no end within {MAX_SECONDS:g} s", time.monotonic() - began)
     seconds = time.monotonic() - began
     if process.returncode not in (0, 1) or not report.exists():
         last = output.decode(errors="replace").strip().splitlines()[-1:]

@@ -17,11 +17,11 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.outcomes import settlement
-from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.model.errors import NotLeader, SessionLost
 from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
@@ -128,7 +128,9 @@ class Scheduler(Node):
                 await step(now, agenda)
             if self.due("house", now):
                 self.timers["house"] = now + timedelta(hours=1)
-                await self._verb("house", lambda term: keep_house(self._engine, term, now), now)
+                await self._verb(
+                    "house", lambda term: run_housekeeping(self._engine, term, now), now
+                )
             self.timers.pop("soon", None)
         except NotLeader:
             self.timers["soon"] = now + SOON
@@ -153,7 +155,7 @@ class Scheduler(Node):
         by_chance = self._world.random.random() < 0.02
         if agenda.joining or by_chance:
             self._world.record(Planned(now.timestamp()))
-            await self._run("join", lambda: join_left_over(engine, now))
+            await self._run("join", lambda: complete_joins(engine, now))
         if agenda.plan or by_chance:
             self._world.record(Planned(now.timestamp()))
             while await self._verb("plan", lambda term: plan(engine, term, now), now):
@@ -161,7 +163,7 @@ class Scheduler(Node):
         if agenda.ended or by_chance:
             await self._verb("end", lambda term: end_memberships(engine, term, now), now)
         if by_chance:
-            await self._verb("retime", lambda term: retime(engine, term, now), now)
+            await self._verb("retime", lambda term: update_tz_version(engine, term, now), now)
 
     async def _admit(self, now: datetime, agenda: Agenda) -> None:
         if agenda.due or self._world.random.random() < 0.02:
@@ -388,7 +390,7 @@ class Worker(Node):
         for number in heard.lost:
             self.running.pop(number, None)
             self._unsettled = [one for one in self._unsettled if one.execution_id != number]
-        for number in heard.unwanted:
+        for number in heard.cancelled:
             if number in self.running:
                 one = self.running[number]
                 self.running[number] = replace(one, ends_at=now, outcome=Cancelled())

@@ -21,7 +21,7 @@ from typing import Any
 from hourbell import failpoints
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.groups import Group
+from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write, fingerprint
@@ -114,7 +114,7 @@ class Stalled:
 
     wish: Wish
     task: asyncio.Task[Any]
-    hold: failpoints.Held
+    hold: failpoints.Barrier
     cleanup: ExitStack
     until: datetime
 
@@ -199,7 +199,7 @@ class Simulation:
     def _new_engine(self) -> Engine:
         engine = Engine(self.database, self.clock, self.options.pace.times)
         # Every user is a client of another process: who is stopped in the middle of a create stops nobody else's.
-        engine.creates = Group(most_together=1, most_under_way=1_000)
+        engine.create_groups = GroupExecutor(max_group_size=1, max_groups=1_000)
         return engine
 
     async def run(self) -> History:
@@ -522,7 +522,7 @@ class Simulation:
         if moment == "before_commit" and wish.operation in CHANGES:
             point = UNCOMMITTED
         cleanup = ExitStack()
-        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
+        hold = cleanup.enter_context(failpoints.barrier(point, names=POINTS))
         task = asyncio.ensure_future(wish.call(write))
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)

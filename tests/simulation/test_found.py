@@ -13,7 +13,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import plan
 from hourbell.engine.operations.change import update_job
 from hourbell.engine.operations.idempotency import Write
@@ -133,14 +133,14 @@ async def test_what_is_missed_while_an_update_stands_is_not_produced_by_it(life:
     job = await life.create(misfire_policy="skip")
     await life.plan()
     await life.clock.set(NOON + 2.5 * MINUTE)
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         update = asyncio.create_task(life.update(job, timeout_seconds=7))
         await hold.reached()
         await life.clock.set(NOON + 6 * MINUTE)
         await life.plan()
         hold.release()
         await update
-    await join_left_over(life.engine, await life.clock.now())
+    await complete_joins(life.engine, await life.clock.now())
     # Missed were 12:02, 12:03 and 12:04, the first before the update and the rest after the moment that it names.
     assert await life.recorded() == [(NOON + 2 * MINUTE, "misfire", 3)]
     assert await life.live() == [NOON + n * MINUTE for n in (1, 5, 6)]
@@ -153,7 +153,7 @@ async def test_what_ran_while_an_update_stood_is_not_run_again_by_the_new_schedu
     await life.clock.set(NOON + 1.5 * MINUTE)
     job = await life.create("* * * * *")
     await life.plan()
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         patch = {"schedule": {"cron": cron, "ends_at": (NOON + 60 * MINUTE).isoformat()}}
         update = asyncio.create_task(life.update(job, **patch))
         await hold.reached()
@@ -176,7 +176,7 @@ async def test_what_is_superseded_before_the_new_version_has_joined_is_run_by_it
     await life.clock.set(NOON + 1.5 * MINUTE)
     job = await life.create()
     await life.plan()
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         patch = {"schedule": {"ends_at": (NOON + 60 * MINUTE).isoformat()}}
         update = asyncio.create_task(life.update(job, **patch))
         await hold.reached()
@@ -190,7 +190,7 @@ async def test_what_is_superseded_before_the_new_version_has_joined_is_run_by_it
             await update
     failpoints.configure("")
     assert [claimed.scheduled_for for claimed in await life.work()] == []
-    await join_left_over(life.engine, await life.clock.now())
+    await complete_joins(life.engine, await life.clock.now())
     ran = [claimed.scheduled_for for claimed in await life.work()]
     assert NOON + 3 * MINUTE in ran
 
@@ -200,7 +200,7 @@ async def test_a_cancel_that_stands_holds_up_no_join(life: Life) -> None:
     await life.plan()
     await life.clock.set(NOON + 1.5 * MINUTE)
     [failed] = await life.work(RETRY, delay=3600.0)
-    with failpoints.held(UNCOMMITTED, names=POINTS) as hold:
+    with failpoints.barrier(UNCOMMITTED, names=POINTS) as hold:
         cancel = asyncio.create_task(cancel_execution(life.engine, failed.execution_id, Write()))
         await hold.reached()
         async with asyncio.timeout(10):

@@ -12,12 +12,12 @@ import pytest
 
 from hourbell import failpoints
 from hourbell.failpoints import (
-    Action,
     AnswerLost,
+    FailpointAction,
     FailpointError,
+    barrier,
     configure,
     failpoint,
-    held,
     parse,
 )
 from hourbell.model.errors import ConfigurationError
@@ -28,9 +28,9 @@ NAMES = ("plan.before_commit", "plan.after_commit", "claim.answer")
 def test_reads_names_actions_and_counts() -> None:
     text = "plan.before_commit=kill; plan.after_commit=pause:0.5@3 ;claim.answer=drop*2;"
     assert parse(text, names=NAMES) == {
-        "plan.before_commit": Action("kill"),
-        "plan.after_commit": Action("pause", pause_seconds=0.5, only_hit=3),
-        "claim.answer": Action("drop", first_hits=2),
+        "plan.before_commit": FailpointAction("kill"),
+        "plan.after_commit": FailpointAction("pause", pause_seconds=0.5, only_hit=3),
+        "claim.answer": FailpointAction("drop", first_hits=2),
     }
 
 
@@ -100,8 +100,8 @@ async def test_a_pause_lets_the_loop_go_on() -> None:
     await pausing
 
 
-async def test_a_held_point_stops_the_first_caller_until_it_is_released() -> None:
-    with held("plan.after_commit", names=NAMES) as point:
+async def test_a_barrier_stops_the_first_caller_until_it_is_released() -> None:
+    with barrier("plan.after_commit", names=NAMES) as point:
         first = asyncio.create_task(failpoint("plan.after_commit"))
         await point.reached()
         await failpoint("plan.after_commit")  # the second passes
@@ -112,7 +112,7 @@ async def test_a_held_point_stops_the_first_caller_until_it_is_released() -> Non
 
 async def test_the_end_of_the_block_releases_and_restores() -> None:
     configure("plan.after_commit=error", names=NAMES)
-    with held("plan.after_commit", names=NAMES) as point:
+    with barrier("plan.after_commit", names=NAMES) as point:
         waiting = asyncio.create_task(failpoint("plan.after_commit"))
         await point.reached()
     await waiting
@@ -121,7 +121,7 @@ async def test_the_end_of_the_block_releases_and_restores() -> None:
 
 
 def test_holding_an_unknown_point_is_refused() -> None:
-    with pytest.raises(ConfigurationError), held("plan.never", names=NAMES):
+    with pytest.raises(ConfigurationError), barrier("plan.never", names=NAMES):
         pass
 
 

@@ -44,8 +44,8 @@ def failed(error: BaseException) -> Failed:
         return Failed(kind, kind)  # the exception's own __str__ failed
 
 
-class Action(Protocol):
-    """A way to run executions: webhook or task."""
+class ActionRunner(Protocol):
+    """Runs the actions of one type: webhooks or tasks."""
 
     async def run(self, action: Any, run: Run) -> Outcome:
         """Perform `action`, which is the job's own specification.
@@ -55,4 +55,4 @@ class Action(Protocol):
         """
 
 
-Actions = Mapping[type, Action]  # by the type of the job's specification
+ActionRunners = Mapping[type, ActionRunner]  # by the type of the job's specification

@@ -22,12 +22,12 @@ import msgspec
 from hourbell.model.executions import Failed
 from hourbell.security.secrets import Redactor
 
-MOST_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
-MOST_REFUSAL_CHARACTERS = 500
+MAX_RESULT_BYTES = 16 * 1024  # as JSON; the worker keeps no larger result
+MAX_REFUSAL_CHARACTERS = 500
 
-_PASSING = frozenset({408, 425, 429})  # the temporary ones among 4xx
+_TEMPORARY = frozenset({408, 425, 429})  # the temporary ones among 4xx
 _GONE = 410
-_SAY_WHEN = frozenset({429, 503})
+_MAY_SET_DELAY = frozenset({429, 503})
 
 
 def is_success(status: int) -> bool:
@@ -41,17 +41,17 @@ def is_accepted(status: int, headers: Mapping[str, str]) -> bool:
 
 def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Redactor) -> Failed:
     """The failure for a status, with the beginning of the response body."""
-    said = " ".join(redactor.redacted_beginning(answer.decode("utf-8", "replace")).split())
+    text = " ".join(redactor.redacted_beginning(answer.decode("utf-8", "replace")).split())
     message = f"The target answered {status}"
     if 300 <= status < 400:
         message += ", a redirect; redirects are not followed"
     elif status == _GONE:
         message += ": it is gone"
     return Failed(
-        f"{message}. Response: {said[:MOST_REFUSAL_CHARACTERS]}" if said else f"{message}.",
+        f"{message}. Response: {text[:MAX_REFUSAL_CHARACTERS]}" if text else f"{message}.",
         f"http_{status}",
-        _retry_after(headers) if status in _SAY_WHEN else None,
-        final=status < 500 and status not in _PASSING,
+        _retry_after(headers) if status in _MAY_SET_DELAY else None,
+        final=status < 500 and status not in _TEMPORARY,
         gone=status == _GONE,
     )
 
@@ -59,25 +59,25 @@ def refusal(status: int, headers: Mapping[str, str], answer: bytes, redactor: Re
 def result(status: int, answer: bytes, redactor: Redactor) -> dict[str, Any]:
     """Status and body, with as many characters of the body as fit."""
     text = answer.decode("utf-8", "replace")
-    whole = len(answer) < MOST_RESULT_BYTES
+    whole = len(answer) < MAX_RESULT_BYTES
     text = redactor.redacted(text) if whole else redactor.redacted_beginning(text)
 
     def size(characters: int) -> int:
         return len(msgspec.json.encode({"status": status, "body": text[:characters]}))
 
     # A character is at most six bytes of JSON, so most responses need no measuring.
-    if len(text) * 6 > MOST_RESULT_BYTES - 64 and size(len(text)) > MOST_RESULT_BYTES:
-        text = text[: bisect_right(range(len(text)), MOST_RESULT_BYTES, key=size) - 1]
+    if len(text) * 6 > MAX_RESULT_BYTES - 64 and size(len(text)) > MAX_RESULT_BYTES:
+        text = text[: bisect_right(range(len(text)), MAX_RESULT_BYTES, key=size) - 1]
     return {"status": status, "body": text}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """The delay in seconds. A date is relative to the response's own Date: clocks may differ."""
-    said = headers.get("Retry-After", "").strip()
-    if said.isascii() and said.isdigit():
-        return float(said)
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
     try:
-        until = parsedate_to_datetime(said)
+        until = parsedate_to_datetime(value)
         seconds = (until - parsedate_to_datetime(headers.get("Date", ""))).total_seconds()
     except (ValueError, TypeError, OverflowError):  # TypeError: only one of them has a zone
         return None

@@ -12,7 +12,7 @@ endpoint never delays another one, and a dead host gets one probe at a time, how
 it has.
 
 Jobs that share an endpoint may send different content, and every probe may come from a job that
-always fails. So an endpoint's circuit delays an attempt by at most `longest_wait_seconds`; after
+always fails. So an endpoint's circuit delays an attempt by at most `max_wait_seconds`; after
 that the attempt is sent, with a bounded number of such attempts at once. A probe without an outcome
 after `PROBE_SECONDS` no longer blocks other requests.
 
@@ -27,13 +27,13 @@ import random
 FAILURES = 20  # consecutive: half of the requests to a healthy target may fail,
 OVER_SECONDS = 2.0  # at least this long from the first to the last of them
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 PROBE_SECONDS = 30.0  # after this, another request may probe
-MOST_LATE_AT_ONCE = 20  # in-flight requests per open circuit that had reached the longest wait
-_NO_PLACE_SECONDS = 1.0  # the shortest delay when that limit is reached
-_MOST_TARGETS = 10_000  # circuits; beyond that, those whose failures began first are dropped
-_MOST_WAITING = 10_000  # attempts whose wait is tracked; beyond that, later ones are not tracked
-_FORGOTTEN_AFTER = 3  # times the longest wait: by then another process has run the attempt
+MAX_LATE_AT_ONCE = 20  # in-flight requests per open circuit that had reached the longest wait
+_LATE_RETRY_SECONDS = 1.0  # the shortest delay when that limit is reached
+_MAX_TARGETS = 10_000  # circuits; beyond that, those whose failures began first are dropped
+_MAX_WAITING = 10_000  # attempts whose wait is tracked; beyond that, later ones are not tracked
+_FORGET_AFTER = 3  # times the longest wait: by then another process has run the attempt
 
 Target = tuple[str | int, ...]  # tenant, host, port; for an endpoint: tenant, method, URL
 
@@ -57,8 +57,8 @@ class Circuits:
     `call` is a number chosen by the caller, unique per request.
     """
 
-    def __init__(self, longest_wait_seconds: float = math.inf) -> None:
-        self._longest_wait_seconds = longest_wait_seconds
+    def __init__(self, max_wait_seconds: float = math.inf) -> None:
+        self._max_wait_seconds = max_wait_seconds
         self._circuits: dict[Target, _Circuit] = {}
         self._waiting: dict[tuple[int, int], float] = {}  # attempt → postponed since
 
@@ -88,32 +88,32 @@ class Circuits:
         # Random delays, so that requests do not return all at once; during a probe, at least half
         # of the current pause.
         delay = max(rest, circuit.pause / 2) + random.random() * circuit.pause / 2  # nosec B311
-        if self._longest_wait_seconds == math.inf:
+        if self._max_wait_seconds == math.inf:
             return delay
-        if waited_seconds >= 2 * self._longest_wait_seconds:
+        if waited_seconds >= 2 * self._max_wait_seconds:
             waited_seconds = 0.0
         since = min(self._waiting.get(attempt, now), now - waited_seconds)
-        left = since + self._longest_wait_seconds - now
+        left = since + self._max_wait_seconds - now
         if left > 0:
             self._remember(attempt, since, now)
             return min(delay, left)
-        if len(circuit.late) < MOST_LATE_AT_ONCE:
+        if len(circuit.late) < MAX_LATE_AT_ONCE:
             circuit.late.add(call)
             self._waiting.pop(attempt, None)
             return None
-        return _NO_PLACE_SECONDS + random.random()  # nosec B311
+        return _LATE_RETRY_SECONDS + random.random()  # nosec B311
 
     def _remember(self, attempt: tuple[int, int], since: float, now: float) -> None:
         if attempt in self._waiting:
             return
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) >= _MAX_WAITING:
             oldest = next(iter(self._waiting))
-            if self._waiting[oldest] > now - _FORGOTTEN_AFTER * self._longest_wait_seconds:
+            if self._waiting[oldest] > now - _FORGET_AFTER * self._max_wait_seconds:
                 return
             del self._waiting[oldest]
         self._waiting[attempt] = since
 
-    def lives(self, target: Target) -> None:
+    def succeeded(self, target: Target) -> None:
         """The target responded."""
         if self._circuits:
             self._circuits.pop(target, None)
@@ -122,7 +122,7 @@ class Circuits:
         """The target failed. Returns the length of the pause if the circuit opens now."""
         circuit = self._circuits.get(target)
         if circuit is None:
-            if len(self._circuits) >= _MOST_TARGETS:
+            if len(self._circuits) >= _MAX_TARGETS:
                 del self._circuits[next(iter(self._circuits))]
             circuit = self._circuits[target] = _Circuit(now)
         circuit.failures += 1
@@ -130,13 +130,13 @@ class Circuits:
         in_a_row = circuit.failures >= FAILURES and now - circuit.since >= OVER_SECONDS
         if circuit.probe == call or (in_a_row and not circuit.pause):
             circuit.probe = None
-            circuit.pause = min(circuit.pause * 2 or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            circuit.pause = min(circuit.pause * 2 or FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
             circuit.open_until = now + circuit.pause
             return circuit.pause
         return None
 
-    def unknown(self, target: Target, call: int) -> None:
-        """The call gave no information on the target; if it was the probe, the next one probes."""
+    def inconclusive(self, target: Target, call: int) -> None:
+        """The call says nothing about the target; if it was the probe, the next call probes."""
         circuit = self._circuits.get(target)
         if circuit is not None:
             circuit.late.discard(call)

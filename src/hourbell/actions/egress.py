@@ -24,8 +24,8 @@ from hourbell.security.egress import Egress, ForbiddenTarget
 log = structlog.get_logger()
 
 
-class Sending:
-    """The request that a connection is made for.
+class OutgoingRequest:
+    """The request for which a connection is made.
 
     Kept in a context variable, because the HTTP client resolves names and creates sockets without
     passing the request along.
@@ -40,7 +40,7 @@ class Sending:
 
 
 # The client's tasks copy the context, but the copies refer to the same object.
-SENDING: ContextVar[Sending] = ContextVar("sending")
+CURRENT_REQUEST: ContextVar[OutgoingRequest] = ContextVar("outgoing_request")
 
 
 class GuardedResolver(AbstractResolver):
@@ -54,8 +54,8 @@ class GuardedResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """All addresses of a name. Raises NameFailed if it has none, or if one is forbidden."""
-        sending = SENDING.get()
-        tenant = sending.tenant
+        outgoing = CURRENT_REQUEST.get()
+        tenant = outgoing.tenant
         try:
             found = await self._names.addresses(tenant, host)
         except NameFailed as error:
@@ -72,7 +72,7 @@ class GuardedResolver(AbstractResolver):
                 addresses=found,
             )
             raise NameFailed from None
-        sending.by_name.update((address, port) for address in found)
+        outgoing.by_name.update((address, port) for address in found)
         return [
             ResolveResult(
                 hostname=host,
@@ -89,9 +89,9 @@ class GuardedResolver(AbstractResolver):
         """A socket for an address that will be connected to; raises ForbiddenTarget."""
         family, kind, protocol, _, (address, port, *_) = info
         is_allowed = self._egress.allows(str(address), int(port), str(address))
-        if not is_allowed and (address, port) not in SENDING.get().by_name:
+        if not is_allowed and (address, port) not in CURRENT_REQUEST.get().by_name:
             raise ForbiddenTarget
         return socket.socket(family, kind, protocol)
 
     async def close(self) -> None:
-        """Nothing to close: look-up threads end by themselves."""
+        """Nothing to close: lookup threads end by themselves."""

@@ -1,9 +1,9 @@
-"""DNS look-ups of target hosts: in a bounded number of own threads, with a short cache.
+"""DNS lookups of target hosts: in a bounded number of dedicated threads, with a short-lived cache.
 
-A look-up cannot be cancelled: a name server that does not respond blocks a thread until the
+A lookup cannot be cancelled: a name server that does not respond blocks a thread until the
 system's timeout. So callers stop waiting after WAIT_SECONDS, and each tenant may have far fewer
-look-ups in progress than the total limit: slow names of a tenant delay only that tenant. Executions
-of a tenant that need the same name share one look-up.
+lookups in progress than the total limit: slow names of a tenant delay only that tenant. Executions
+of a tenant that need the same name share one lookup.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-WAIT_SECONDS = 5.0  # longest wait of a caller for a look-up
+WAIT_SECONDS = 5.0  # longest wait of a caller for a lookup
 FRESH_SECONDS = 10.0  # how long a result is cached,
 FAILED_SECONDS = 2.0  # and how long a failure is
-MOST_UNDER_WAY = 128
-MOST_OF_TENANT = 32
-_MOST_KNOWN = 10_000  # cached names; beyond that, the oldest are dropped
+MAX_LOOKUPS = 128
+MAX_LOOKUPS_PER_TENANT = 32
+_MAX_CACHED = 10_000  # cached names; beyond that, the oldest are dropped
 
-LookUp = Callable[[str], Sequence[str]]  # from a name to its addresses; may block and raise
+Resolve = Callable[[str], Sequence[str]]  # from a name to its addresses; may block and raise
 
 
 class NameFailed(OSError):
@@ -34,7 +34,7 @@ class NameFailed(OSError):
 
 
 class NameTooSlow(NameFailed):
-    """The look-up did not finish in time."""
+    """The lookup did not finish in time."""
 
 
 def look_up(host: str) -> Sequence[str]:
@@ -49,101 +49,101 @@ def _text(place: tuple[Any, ...]) -> str:
     return f"{address}%{scope}" if scope else address
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _Resolution(msgspec.Struct, frozen=True):
     addresses: Sequence[str]
     failure: str  # why there are no addresses
     until: float  # monotonic
 
 
-class _Wanted:
-    """A look-up in progress or waiting to start."""
+class _Lookup:
+    """A lookup in progress or waiting to start."""
 
     __slots__ = ("answer", "begun", "host", "tenant", "waiting")
 
     def __init__(self, tenant: str, host: str) -> None:
         self.tenant = tenant
         self.host = host
-        self.answer: asyncio.Future[_Known] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[_Resolution] = asyncio.get_running_loop().create_future()
         self.begun = False
         self.waiting = 0  # number of callers waiting for it
 
 
 class Names:
-    """The look-up cache of this process."""
+    """The lookup cache of this process."""
 
-    def __init__(self, look_up: LookUp = look_up) -> None:
+    def __init__(self, look_up: Resolve = look_up) -> None:
         self._look_up = look_up
-        self._known: dict[str, _Known] = {}
-        self._wanted: dict[tuple[str, str], _Wanted] = {}  # oldest first
-        self._under_way: Counter[str] = Counter()  # by tenant
+        self._cache: dict[str, _Resolution] = {}
+        self._lookups: dict[tuple[str, str], _Lookup] = {}  # oldest first
+        self._running: Counter[str] = Counter()  # by tenant
 
     async def addresses(self, tenant: str, host: str) -> Sequence[str]:
         """All addresses of a name; raises NameFailed if there is none."""
-        known = self._known.get(host)
+        known = self._cache.get(host)
         if known is None or known.until <= time.monotonic():
-            known = await self._learnt(tenant, host)
+            known = await self._resolve(tenant, host)
         if not known.addresses:
             raise NameFailed(known.failure)
         return known.addresses
 
-    async def _learnt(self, tenant: str, host: str) -> _Known:
-        wanted = self._wanted.get((tenant, host))
-        if wanted is None:
-            wanted = self._wanted[tenant, host] = _Wanted(tenant, host)
-            self._begin()
-        wanted.waiting += 1
+    async def _resolve(self, tenant: str, host: str) -> _Resolution:
+        lookup = self._lookups.get((tenant, host))
+        if lookup is None:
+            lookup = self._lookups[tenant, host] = _Lookup(tenant, host)
+            self._start_lookups()
+        lookup.waiting += 1
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                return await asyncio.shield(wanted.answer)
+                return await asyncio.shield(lookup.answer)
         except TimeoutError:
             raise NameTooSlow(f"no answer within {WAIT_SECONDS:g} seconds") from None
         finally:
-            wanted.waiting -= 1
-            if not wanted.waiting and not wanted.begun:
-                self._wanted.pop((tenant, host), None)
+            lookup.waiting -= 1
+            if not lookup.waiting and not lookup.begun:
+                self._lookups.pop((tenant, host), None)
 
-    def _begin(self) -> None:
-        """Start waiting look-ups; tenants with the fewest in progress go first."""
-        while self._under_way.total() < MOST_UNDER_WAY:
+    def _start_lookups(self) -> None:
+        """Start waiting lookups; tenants with the fewest in progress go first."""
+        while self._running.total() < MAX_LOOKUPS:
             free = [
-                wanted
-                for wanted in self._wanted.values()
-                if not wanted.begun and self._under_way[wanted.tenant] < MOST_OF_TENANT
+                lookup
+                for lookup in self._lookups.values()
+                if not lookup.begun and self._running[lookup.tenant] < MAX_LOOKUPS_PER_TENANT
             ]
             if not free:
                 return
-            wanted = min(free, key=lambda one: self._under_way[one.tenant])
-            wanted.begun = True
-            self._under_way[wanted.tenant] += 1
+            lookup = min(free, key=lambda one: self._running[one.tenant])
+            lookup.begun = True
+            self._running[lookup.tenant] += 1
             # A daemon thread, so that a hanging name server does not block process exit.
             threading.Thread(
                 target=self._run,
-                args=[wanted, asyncio.get_running_loop()],
+                args=[lookup, asyncio.get_running_loop()],
                 name="name",
                 daemon=True,
             ).start()
 
-    def _run(self, wanted: _Wanted, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, lookup: _Lookup, loop: asyncio.AbstractEventLoop) -> None:
         addresses: Sequence[str] = ()
         failure = "it has no address"
         try:
-            addresses = self._look_up(wanted.host)
+            addresses = self._look_up(lookup.host)
         except Exception as error:  # such as UnicodeError for an invalid host name
             failure = f"{type(error).__name__}: {error}"
         # The loop may be closed by now; then no caller is waiting any more.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._ended, wanted, addresses, failure)
+            loop.call_soon_threadsafe(self._ended, lookup, addresses, failure)
 
-    def _ended(self, wanted: _Wanted, addresses: Sequence[str], failure: str) -> None:
-        self._under_way[wanted.tenant] -= 1
-        if not self._under_way[wanted.tenant]:
-            del self._under_way[wanted.tenant]
-        del self._wanted[wanted.tenant, wanted.host]
+    def _ended(self, lookup: _Lookup, addresses: Sequence[str], failure: str) -> None:
+        self._running[lookup.tenant] -= 1
+        if not self._running[lookup.tenant]:
+            del self._running[lookup.tenant]
+        del self._lookups[lookup.tenant, lookup.host]
         seconds = FRESH_SECONDS if addresses else FAILED_SECONDS
-        known = _Known(addresses, failure, time.monotonic() + seconds)
-        self._known.pop(wanted.host, None)
-        if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[wanted.host] = known
-        wanted.answer.set_result(known)
-        self._begin()
+        known = _Resolution(addresses, failure, time.monotonic() + seconds)
+        self._cache.pop(lookup.host, None)
+        if len(self._cache) >= _MAX_CACHED:
+            del self._cache[next(iter(self._cache))]
+        self._cache[lookup.host] = known
+        lookup.answer.set_result(known)
+        self._start_lookups()

@@ -20,13 +20,13 @@ from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import WebhookAction, header_value_problem, url_problem
 from hourbell.security.secrets import (
-    MAX_BYTES_OF_REQUEST,
-    MAX_OF_REQUEST,
+    MAX_SECRET_BYTES_PER_REQUEST,
+    MAX_SECRETS_PER_REQUEST,
     Redactor,
     Secret,
     SecretSource,
     filled,
-    names_of,
+    secret_names,
     signer_of,
 )
 
@@ -50,7 +50,7 @@ class CannotSend(Exception):
         self.kind = kind
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedRequest(msgspec.Struct, frozen=True):
     """A request that is ready to be sent."""
 
     url: str
@@ -59,16 +59,18 @@ class Prepared(msgspec.Struct, frozen=True):
     redactor: Redactor  # for whatever is stored of the response
 
 
-async def prepared(
+async def prepare_request(
     action: WebhookAction, run: Run, secrets: SecretSource, token: str, timestamp: int
-) -> Prepared:
+) -> PreparedRequest:
     """The request of this attempt. With `token` the target can complete it asynchronously."""
     url, headers, content = action.url, action.headers, action.body
     body = _encoded(content)
     fillable = None if action.literal else body
-    names = names_of(action) if _may_have_secrets(url, headers, fillable) else set()
-    if len(names) > MAX_OF_REQUEST:
-        raise CannotSend(f"The request uses more than {MAX_OF_REQUEST} secrets.", BAD_SECRET)
+    names = secret_names(action) if _may_have_secrets(url, headers, fillable) else set()
+    if len(names) > MAX_SECRETS_PER_REQUEST:
+        raise CannotSend(
+            f"The request uses more than {MAX_SECRETS_PER_REQUEST} secrets.", BAD_SECRET
+        )
     known = await secrets.values(run.claimed.tenant_id, {*names, signer_of(action)})
     if names:
         values = {name: secret.value for name, secret in known.items()}
@@ -92,7 +94,7 @@ async def prepared(
         # trust to come from Hourbell.
         request.update(headers)
         request.update(own)
-    return Prepared(url, request, body, _redactor(known))
+    return PreparedRequest(url, request, body, _redactor(known))
 
 
 def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) -> bool:
@@ -141,9 +143,11 @@ def _missing(name: str) -> CannotSend:
 def _check_secrets(known: Mapping[str, Secret]) -> None:
     """Bound the total size, because every response is searched for all secrets."""
     if sum(len(value.encode()) for one in known.values() for value in one.values) > (
-        MAX_BYTES_OF_REQUEST
+        MAX_SECRET_BYTES_PER_REQUEST
     ):
-        message = f"The secrets of the request exceed {MAX_BYTES_OF_REQUEST} bytes in total."
+        message = (
+            f"The secrets of the request exceed {MAX_SECRET_BYTES_PER_REQUEST} bytes in total."
+        )
         raise CannotSend(message, BAD_SECRET)
 
 
@@ -180,12 +184,12 @@ def _redactor(known: Mapping[str, Secret]) -> Redactor:
     if not known:
         return _NO_SECRETS
     values = tuple(sorted(value for one in known.values() for value in one.values))
-    return (_large if sum(map(len, values)) > _MOST_SMALL else _small)(values)
+    return (_large if sum(map(len, values)) > _MAX_SMALL else _small)(values)
 
 
 # Most webhooks of a tenant use the same secrets, and a redactor is expensive to build, so redactors
 # are cached; fewer large ones, because they take much memory. So recently used values stay in
 # memory, as docs/security.md says.
-_MOST_SMALL = 4096
+_MAX_SMALL = 4096
 _small = lru_cache(maxsize=256)(Redactor)
 _large = lru_cache(maxsize=16)(Redactor)

@@ -14,7 +14,7 @@ import hmac
 from collections.abc import Sequence
 
 PREFIX = "whsec_"
-FEWEST_BYTES, MOST_BYTES = 24, 64
+MIN_BYTES, MAX_BYTES = 24, 64
 
 
 def secret_problem(text: str) -> str | None:
@@ -25,8 +25,8 @@ def secret_problem(text: str) -> str | None:
         size = len(base64.b64decode(text.removeprefix(PREFIX), validate=True))
     except (binascii.Error, ValueError):
         return f"must be base64 after {PREFIX}"
-    if not FEWEST_BYTES <= size <= MOST_BYTES:
-        return f"must have {FEWEST_BYTES} to {MOST_BYTES} bytes"
+    if not MIN_BYTES <= size <= MAX_BYTES:
+        return f"must have {MIN_BYTES} to {MAX_BYTES} bytes"
     return None
 
 

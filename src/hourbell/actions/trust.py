@@ -14,7 +14,7 @@ import aiohttp
 from hourbell.model.errors import ConfigurationError
 
 
-def trust(ca_file: Path | None = None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
     """A TLS context that trusts the system's CAs and those in the file."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])

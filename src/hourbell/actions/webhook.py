@@ -28,12 +28,12 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from hourbell.actions import Run
-from hourbell.actions.answers import MOST_RESULT_BYTES, is_accepted, is_success, refusal, result
+from hourbell.actions.answers import MAX_RESULT_BYTES, is_accepted, is_success, refusal, result
 from hourbell.actions.circuits import Circuits
-from hourbell.actions.egress import SENDING, GuardedResolver, Sending
+from hourbell.actions.egress import CURRENT_REQUEST, GuardedResolver, OutgoingRequest
 from hourbell.actions.names import NameTooSlow
-from hourbell.actions.requests import CannotSend, Prepared, prepared
-from hourbell.actions.trust import certificate_problem, tls_problem, trust
+from hourbell.actions.requests import CannotSend, PreparedRequest, prepare_request
+from hourbell.actions.trust import certificate_problem, tls_context, tls_problem
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
@@ -54,12 +54,12 @@ log = structlog.get_logger()
 
 REFUSAL_SECONDS = 1.0  # longest time to read the body of an error response
 SILENT_SECONDS = 30.0  # between two equal warnings
-_AWAY_SECONDS = 1.0
+_UNAVAILABLE_SECONDS = 1.0
 _NAME_TOO_SLOW = "The target could not be reached: its host name was not resolved in time."
 # Removes quoted input from messages: as a Python bytes literal, a secret would escape redaction.
-_SEEN = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
-LONGEST_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
-_MOST_INTERIM = 16  # interim responses such as `100 Continue` before the final one
+_QUOTED_INPUT = re.compile(r"[:\s]*\b(bytearray\()?b['\"].*", re.DOTALL)
+MAX_WAIT_SECONDS = 30.0  # of an attempt, for the circuit of its endpoint
+_MAX_INTERIM = 16  # interim responses such as `100 Continue` before the final one
 
 Now = Callable[[], float]
 
@@ -72,7 +72,7 @@ class WebhookRunner:
         self._secrets = secrets
         self._now = now  # seconds since 1970, for the target to compare with its own clock
         self._hosts = Circuits()
-        self._endpoints = Circuits(LONGEST_WAIT_SECONDS)
+        self._endpoints = Circuits(MAX_WAIT_SECONDS)
         self._calls = count()
         self._silent_until = 0.0  # suppresses warnings about missing keys; monotonic
 
@@ -90,7 +90,7 @@ class WebhookRunner:
             limit_per_host=0,
             resolver=resolver,
             socket_factory=resolver.make_socket,
-            ssl=trust(ca_file),
+            ssl=tls_context(ca_file),
             use_dns_cache=False,  # the address is checked for each connection
         )
         connection: Any = partial(_Connection, loop=asyncio.get_running_loop())
@@ -111,36 +111,36 @@ class WebhookRunner:
         began = time.monotonic()
         token = randomness.token_urlsafe(32)
         try:
-            request = await prepared(action, run, self._secrets, token, int(self._now()))
+            request = await prepare_request(action, run, self._secrets, token, int(self._now()))
             url = URL(request.url)
         except CannotSend as error:
             return Failed(str(error), error.kind)
         except StoreUnavailable:
-            return Released(_AWAY_SECONDS)  # secrets unavailable, and nothing was sent
+            return Released(_UNAVAILABLE_SECONDS)  # secrets unavailable, and nothing was sent
         except NoSecretKeys as error:
-            self._warn_of_keys(error, run, began)
-            return Released(_AWAY_SECONDS, NO_SECRET_KEYS)
+            self._warn_about_keys(error, run, began)
+            return Released(_UNAVAILABLE_SECONDS, NO_SECRET_KEYS)
         except ValueError:
             return Failed("No request can be sent to this url.", "connection")
         call = _Call(next(self._calls), action, run.claimed, url)
         delay = self._delay_seconds(call, began)
         if delay is not None:
             return Released(delay, CIRCUIT_OPEN)
-        sending = Sending(run.claimed.tenant_id)
-        before = SENDING.set(sending)
+        outgoing = OutgoingRequest(run.claimed.tenant_id)
+        before = CURRENT_REQUEST.set(outgoing)
         try:
-            outcome = await self._sent(action.method, url, request, run, token, began)
+            outcome = await self._send(action.method, url, request, run, token, began)
         except BaseException as error:
             # Cancelled at its timeout, cancelled for another reason, or an unexpected error.
             now = time.monotonic()
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds
             )
-            self._note(call, sending.connected, is_failure=True if is_timeout else None)
+            self._update_circuits(call, outgoing.connected, is_failure=True if is_timeout else None)
             raise
         finally:
-            SENDING.reset(before)
-        self._note(call, sending.connected, _is_failure_of_target(outcome))
+            CURRENT_REQUEST.reset(before)
+        self._update_circuits(call, outgoing.connected, _is_failure_of_target(outcome))
         return outcome
 
     def _delay_seconds(self, call: _Call, now: float) -> float | None:
@@ -154,11 +154,11 @@ class WebhookRunner:
                 call.endpoint, call.number, now, attempt, max(late, 0.0)
             )
             if delay is not None:
-                self._hosts.unknown(call.host, call.number)
+                self._hosts.inconclusive(call.host, call.number)
         return delay
 
-    async def _sent(
-        self, method: str, url: URL, request: Prepared, run: Run, token: str, began: float
+    async def _send(
+        self, method: str, url: URL, request: PreparedRequest, run: Run, token: str, began: float
     ) -> Outcome:
         try:
             async with self._session.request(
@@ -167,23 +167,23 @@ class WebhookRunner:
                 headers=request.headers,
                 data=_payload(request),
                 allow_redirects=False,
-                middlewares=() if method == "POST" else _NEVER_AGAIN,
+                middlewares=() if method == "POST" else _NO_CLIENT_RETRIES,
             ) as response:
                 status, headers = response.status, response.headers
                 if is_accepted(status, headers):
                     digest = hashlib.sha256(token.encode()).digest()
                     return Accepted(digest, run.timeout_seconds - (time.monotonic() - began))
                 if is_success(status):
-                    answer = await _beginning(response.content)
+                    answer = await _read_beginning(response.content)
                     return Succeeded(result(status, answer, request.redactor))
-                answer = await _reason(response.content)
+                answer = await _read_error_body(response.content)
                 return refusal(status, headers, answer, request.redactor)
         except ForbiddenTarget as error:
             return Failed(str(error), "forbidden_target", final=True)
         except aiohttp.ClientPayloadError:
             return Failed("The target closed the connection during its response.", "connection")
         except aiohttp.ClientResponseError as error:
-            wrong = " ".join(_SEEN.sub("", error.message).split())
+            wrong = " ".join(_QUOTED_INPUT.sub("", error.message).split())
             return Failed(f"The response is not valid HTTP: {wrong[:200]}", "bad_answer")
         except aiohttp.ClientConnectorCertificateError as error:
             return Failed(f"The certificate is not trusted: {certificate_problem(error)}.", "tls")
@@ -199,7 +199,7 @@ class WebhookRunner:
         except aiohttp.ClientError:
             return Failed("The target closed the connection without a response.", "connection")
 
-    def _warn_of_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
+    def _warn_about_keys(self, error: NoSecretKeys, run: Run, now: float) -> None:
         """Rate-limited: it affects every webhook of a tenant until the keys are configured."""
         if now >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
@@ -210,24 +210,24 @@ class WebhookRunner:
                 error=str(error),
             )
 
-    def _note(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
+    def _update_circuits(self, call: _Call, connected: bool, is_failure: bool | None) -> None:
         """Update the circuits; `is_failure` None: no information about the target.
 
         A failure without a connection counts against the host.
         """
         now = time.monotonic()
         if connected:
-            self._hosts.lives(call.host)
+            self._hosts.succeeded(call.host)
         elif is_failure:
             self._warn(call, "host", self._hosts.failed(call.host, call.number, now))
         else:
-            self._hosts.unknown(call.host, call.number)
+            self._hosts.inconclusive(call.host, call.number)
         if not connected or is_failure is None:
-            self._endpoints.unknown(call.endpoint, call.number)
+            self._endpoints.inconclusive(call.endpoint, call.number)
         elif is_failure:
             self._warn(call, "endpoint", self._endpoints.failed(call.endpoint, call.number, now))
         else:
-            self._endpoints.lives(call.endpoint)
+            self._endpoints.succeeded(call.endpoint)
 
     def _warn(self, call: _Call, what: str, pause: float | None) -> None:
         if pause is not None:
@@ -256,7 +256,7 @@ class _Call:
         self.endpoint = (claimed.tenant_id, action.method, action.url.partition("?")[0])
 
 
-def _payload(request: Prepared) -> aiohttp.BytesPayload | None:
+def _payload(request: PreparedRequest) -> aiohttp.BytesPayload | None:
     """The payload that the client would build from bytes, without guessing the content type."""
     if request.body is None:
         return None
@@ -276,36 +276,36 @@ def _is_failure_of_target(outcome: Outcome) -> bool | None:
     return kind.startswith("http_5") or kind in ("http_429", "connection", "bad_answer", "tls")
 
 
-async def _beginning(content: aiohttp.StreamReader) -> bytes:
+async def _read_beginning(content: aiohttp.StreamReader) -> bytes:
     """The response body, up to the size of a result; one read returns only what has arrived."""
     answer = b""
-    while len(answer) < MOST_RESULT_BYTES:
-        piece = await content.read(MOST_RESULT_BYTES - len(answer))
-        if not piece:
+    while len(answer) < MAX_RESULT_BYTES:
+        chunk = await content.read(MAX_RESULT_BYTES - len(answer))
+        if not chunk:
             break
-        answer += piece
+        answer += chunk
         if content.at_eof():
             break
     return answer
 
 
-async def _reason(content: aiohttp.StreamReader) -> bytes:
+async def _read_error_body(content: aiohttp.StreamReader) -> bytes:
     """The body of an error response, as far as it arrives within REFUSAL_SECONDS."""
     answer = b""
     try:
         async with asyncio.timeout(REFUSAL_SECONDS):
-            while len(answer) < MOST_RESULT_BYTES and (piece := await content.readany()):
-                answer += piece
+            while len(answer) < MAX_RESULT_BYTES and (chunk := await content.readany()):
+                answer += chunk
     except (TimeoutError, aiohttp.ClientError):
         pass
-    return answer[:MOST_RESULT_BYTES]
+    return answer[:MAX_RESULT_BYTES]
 
 
-class _BrokeOff(aiohttp.ClientError):
+class _ConnectionLost(aiohttp.ClientError):
     """The connection ended before a response."""
 
 
-async def _never_again(
+async def _hide_retryable_errors(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
     """Hide errors on which the client would itself repeat an idempotent request (GET, PUT, …)."""
@@ -314,10 +314,11 @@ async def _never_again(
     except aiohttp.ClientConnectorError:
         raise  # nothing was sent, and the client does not repeat it
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise _BrokeOff from error
+        raise _ConnectionLost from error
 
 
-_NEVER_AGAIN = (_never_again,)  # not needed for POST, which the client never repeats
+# Not needed for POST, which the client never repeats.
+_NO_CLIENT_RETRIES = (_hide_retryable_errors,)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -325,7 +326,7 @@ class _Connector(aiohttp.TCPConnector):
 
     async def connect(self, *args: Any, **options: Any) -> Connection:
         connection = await super().connect(*args, **options)
-        SENDING.get().connected = True
+        CURRENT_REQUEST.get().connected = True
         return connection
 
 
@@ -337,7 +338,7 @@ class _Connection(ResponseHandler):
     def feed_data(self, data: Any, size: int = 0) -> None:
         if 100 <= data[0].code < 200:
             self._interim += 1
-            if self._interim > _MOST_INTERIM:
+            if self._interim > _MAX_INTERIM:
                 if self.transport is not None:
                     self.transport.close()
                 self.set_exception(HttpProcessingError(message="too many interim answers"))

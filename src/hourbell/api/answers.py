@@ -15,12 +15,12 @@ from hourbell.documents.render import (
 )
 from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
-from hourbell.engine.operations.audit import Entry
-from hourbell.engine.operations.dead_letters import Letter, Purged, Replayed
+from hourbell.engine.operations.audit import AuditEntry
+from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.explain import Explanation
 from hourbell.engine.views.forecast import Forecast
-from hourbell.engine.views.overview import Named
+from hourbell.engine.views.overview import NamedResource
 from hourbell.engine.views.pages import Page
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.instants import format_instant
@@ -73,7 +73,7 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
     }
 
 
-def render_audit(entry: Entry) -> dict[str, Any]:
+def render_audit(entry: AuditEntry) -> dict[str, Any]:
     """One entry of the audit trail."""
     return {
         "at": format_instant(entry.at),
@@ -86,7 +86,7 @@ def render_audit(entry: Entry) -> dict[str, Any]:
     }
 
 
-def render_letter(letter: Letter) -> dict[str, Any]:
+def render_dead_letter(letter: DeadLetter) -> dict[str, Any]:
     """A dead letter."""
     return {
         "execution_id": execution_text(letter.execution_id),
@@ -118,7 +118,7 @@ def render_purged(purged: Purged) -> dict[str, Any]:
     return {"purged": purged.purged, "next_page_token": purged.next_token}
 
 
-def render_named(field: str) -> Callable[[Named], dict[str, Any]]:
+def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
         field: named.name,

@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
 from hourbell.api import cell, dead_letters, executions, jobs, keys, monitors, secrets, workers
-from hourbell.api.auth import Doorkeeper
+from hourbell.api.auth import Authenticator
 from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
 from hourbell.api.openapi import describe
@@ -43,14 +43,14 @@ def create_app(
     engine: Engine, health: Health, key_ring: KeyRing, remote: RemoteWorkers, local: bool
 ) -> Litestar:
     """An application that serves this engine; `local` means only this machine can reach it."""
-    doorkeeper = Doorkeeper(engine, local)
+    authenticator = Authenticator(engine, local)
 
     async def engine_of(request: AnyRequest) -> Engine:
         """The engine scoped to the caller. Raises, so no handler runs, if access is denied."""
         route: Route = request.route_handler.opt["route"]
         if route.access is None:
             return engine  # the route is public, or the request carries its own token
-        caller = await doorkeeper.admit(request, route)
+        caller = await authenticator.authorize(request, route)
         request.scope["state"]["caller"] = caller
         return engine.scoped_to(caller.tenant)
 
@@ -59,7 +59,7 @@ def create_app(
         "key_ring": key_ring,
         "remote": remote,
         "openapi": document,
-        "doorkeeper": doorkeeper,
+        "authenticator": authenticator,
     }
     return _app(ROUTES, health, known, {"engine": Provide(engine_of)})
 
@@ -85,7 +85,8 @@ def _app(
             *map(_handler, routes),
         ],
         dependencies={
-            name: Provide(_giving(value), sync_to_thread=False) for name, value in provided.items()
+            name: Provide(_constant(value), sync_to_thread=False)
+            for name, value in provided.items()
         }
         | dict(asked),
         exception_handlers={
@@ -99,7 +100,7 @@ def _app(
     )
 
 
-def _giving(value: object) -> Callable[[], object]:
+def _constant(value: object) -> Callable[[], object]:
     return lambda: value
 
 

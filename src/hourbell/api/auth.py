@@ -21,15 +21,15 @@ from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_keyless
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
-from hourbell.security.access import ANYBODY, Caller, digest_of
+from hourbell.security.access import ANONYMOUS, Caller, digest_of
 
 FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
-MOST_FAILURES = 20  # burst of failures allowed from one address,
+MAX_FAILURES = 20  # burst of failures allowed from one address,
 SECONDS_PER_FAILURE = 3  # then one in this many seconds
-_MOST_REMEMBERED = 10_000
+_MAX_CACHED = 10_000
 
 _SCHEME = "Bearer "
-_HOW = (
+_HOW_TO_AUTHENTICATE = (
     "Send it as `Authorization: Bearer hb_…`. An administrator creates keys with "
     "POST /api/v1/keys or `hourbell keys create`."
 )
@@ -37,7 +37,7 @@ _HOW = (
 _log = structlog.get_logger(__name__)
 
 
-class Doorkeeper:
+class Authenticator:
     """Authenticates requests and checks the role of the caller."""
 
     def __init__(self, engine: Engine, local: bool) -> None:
@@ -47,7 +47,7 @@ class Doorkeeper:
         self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
         self._keyless_until = 0.0
 
-    async def admit(self, request: AnyRequest, route: Route) -> Caller:
+    async def authorize(self, request: AnyRequest, route: Route) -> Caller:
         """The caller of an operation; raises Unauthenticated or Forbidden."""
         caller = await self._caller(request)
         if route.access is not None and caller.role not in route.access:
@@ -57,19 +57,21 @@ class Doorkeeper:
             )
         return caller
 
-    def close(self) -> None:
+    def require_keys(self) -> None:
         """Require a key from now on, because one exists."""
         self._local = False
 
     async def _caller(self, request: AnyRequest) -> Caller:
         headers = request.headers.getall("Authorization", [])
         if not headers:
-            if await self._is_open():
+            if await self._is_keyless():
                 _refuse_strange_host(request)
-                return ANYBODY
-            raise Unauthenticated(f"The request has no API key. {_HOW}")
+                return ANONYMOUS
+            raise Unauthenticated(f"The request has no API key. {_HOW_TO_AUTHENTICATE}")
         if len(headers) > 1 or not headers[0].startswith(_SCHEME):
-            raise Unauthenticated(f"The Authorization header is not an API key. {_HOW}")
+            raise Unauthenticated(
+                f"The Authorization header is not an API key. {_HOW_TO_AUTHENTICATE}"
+            )
         digest = digest_of(headers[0].removeprefix(_SCHEME))
         known = None if digest is None else self._known.get(digest)
         if known is not None and known[1] > time.monotonic():
@@ -78,37 +80,39 @@ class Doorkeeper:
         at = time.monotonic()
         caller = None if digest is None else await caller_of(self._engine, digest)
         if caller is None or digest is None:
-            self._refuse_if_often(address)
+            self._refuse_if_too_many(address)
             self._note_failure(address)
-            raise Unauthenticated(f"The API key is unknown or revoked. {_HOW}")
-        if len(self._known) >= _MOST_REMEMBERED:
+            raise Unauthenticated(f"The API key is unknown or revoked. {_HOW_TO_AUTHENTICATE}")
+        if len(self._known) >= _MAX_CACHED:
             self._known.clear()
         self._known[digest] = (caller, at + FRESH_SECONDS)
         return caller
 
-    async def _is_open(self) -> bool:
+    async def _is_keyless(self) -> bool:
         # Measured before the query, so that a key created after it is seen within KEYLESS_SECONDS.
         at = time.monotonic()
         if self._local and at >= self._keyless_until:
             if await is_keyless(self._engine):
                 self._keyless_until = at + KEYLESS_SECONDS
             else:
-                self.close()
+                self.require_keys()
         return self._local
 
-    def _refuse_if_often(self, address: str) -> None:
+    def _refuse_if_too_many(self, address: str) -> None:
         excess = self._failures.get(address, 0.0) - time.monotonic()
-        if excess > (MOST_FAILURES - 1) * SECONDS_PER_FAILURE:
+        if excess > (MAX_FAILURES - 1) * SECONDS_PER_FAILURE:
             raise TooManyFailures(SECONDS_PER_FAILURE)
 
     def _note_failure(self, address: str) -> None:
         now = time.monotonic()
-        if len(self._failures) >= _MOST_REMEMBERED:
-            self._failures = {who: until for who, until in self._failures.items() if until > now}
-            if len(self._failures) >= _MOST_REMEMBERED:
+        if len(self._failures) >= _MAX_CACHED:
+            self._failures = {
+                address: until for address, until in self._failures.items() if until > now
+            }
+            if len(self._failures) >= _MAX_CACHED:
                 self._failures.clear()
         self._failures[address] = max(self._failures.get(address, 0.0), now) + SECONDS_PER_FAILURE
-        _log.warning("unknown_key", address=address)
+        _log.warning("unknown API key", address=address)
 
 
 def is_local(host: str) -> bool:

@@ -9,86 +9,86 @@ from hourbell.api.answers import (
     answer,
     render_audit,
     render_forecast,
-    render_named,
     render_page,
+    render_resource,
 )
 from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_hours,
-    read_part,
-    read_tenant_part,
+    read_page_request,
+    read_tenant_page_request,
     read_write,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.settings import parse_limits, parse_queue_settings, parse_tenant_settings
 from hourbell.engine.operations import audit, limits
 from hourbell.engine.views import forecast as forecasts
 from hourbell.engine.views import overview
 from hourbell.security.access import ADMINISTER, OPERATE, READ
 
-_tenant, _queue, _target = (render_named(field) for field in ("tenant_id", "queue", "host"))
+_tenant, _queue, _target = (render_resource(field) for field in ("tenant_id", "queue", "host"))
 
 
-async def list_tenants(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    part = read_part(request)
+async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    part = read_page_request(request)
     page = await overview.list_tenants(engine, part.page_size, part.page_token)
     return answer(render_page(page, _tenant))
 
 
-async def get_tenant(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def get_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
     return answer(_tenant(await overview.get_tenant(engine, name)))
 
 
-async def set_tenant(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def set_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_tenant(engine, name, parse_tenant_settings(document), write)
     return answer(_tenant(await overview.get_tenant(engine, name)))
 
 
-async def list_queues(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    part = read_part(request)
+async def list_queues(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    part = read_page_request(request)
     page = await overview.list_queues(engine, part.page_size, part.page_token)
     return answer(render_page(page, _queue))
 
 
-async def get_queue(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def get_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
     return answer(_queue(await overview.get_queue(engine, name)))
 
 
-async def set_queue(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def set_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_queue(engine, name, parse_queue_settings(document), write)
     return answer(_queue(await overview.get_queue(engine, name)))
 
 
-async def list_targets(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    part = read_part(request)
+async def list_targets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    part = read_page_request(request)
     page = await overview.list_targets(engine, part.page_size, part.page_token)
     return answer(render_page(page, _target))
 
 
-async def get_target(engine: TheEngine, request: AnyRequest, host: InPath) -> Response[bytes]:
+async def get_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     refuse_query(request)
     return answer(_target(await overview.get_target(engine, host)))
 
 
-async def set_target(engine: TheEngine, request: AnyRequest, host: InPath) -> Response[bytes]:
+async def set_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_target(engine, host, parse_limits(document), write)
     return answer(_target(await overview.get_target(engine, host)))
 
 
-async def list_audit(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    tenant_id, part = read_tenant_part(request)
+async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    tenant_id, part = read_tenant_page_request(request)
     page = await audit.list_audit(engine, tenant_id, part.page_size, part.page_token)
     return answer(render_page(page, render_audit))
 
 
-async def get_forecast(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def get_forecast(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     hours, tenant_id = read_hours(request)
     return answer(render_forecast(await forecasts.forecast(engine, hours, tenant_id)))
 

@@ -7,20 +7,20 @@ from litestar import Response
 from hourbell.api.answers import (
     JSON,
     answer,
-    render_letter,
+    render_dead_letter,
     render_page,
     render_purged,
     render_replayed,
 )
-from hourbell.api.queries import LettersQuery
+from hourbell.api.queries import DeadLettersQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
-    read_letter_query,
+    read_dead_letter_query,
     read_write,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.dead_letters import parse_purge, parse_replay
 from hourbell.documents.render import render_execution
 from hourbell.engine.operations import dead_letters
@@ -31,46 +31,48 @@ LETTERS = "/api/v1/dead-letters"
 LETTER = "/api/v1/dead-letters/{execution_id}"
 
 
-async def list_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    wanted, part = read_letter_query(request)
-    page = await dead_letters.list_letters(engine, wanted, part.page_size, part.page_token)
-    return answer(render_page(page, render_letter))
+async def list_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    wanted, part = read_dead_letter_query(request)
+    page = await dead_letters.list_dead_letters(engine, wanted, part.page_size, part.page_token)
+    return answer(render_page(page, render_dead_letter))
 
 
 async def get_dead_letter(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     refuse_query(request)
-    letter = await dead_letters.get_letter(engine, parse_execution_id(execution_id))
-    return answer(render_letter(letter))
+    letter = await dead_letters.get_dead_letter(engine, parse_execution_id(execution_id))
+    return answer(render_dead_letter(letter))
 
 
 async def replay_dead_letter(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     write = await read_bare_write(request)
-    execution = await dead_letters.replay_letter(engine, parse_execution_id(execution_id), write)
+    execution = await dead_letters.replay_dead_letter(
+        engine, parse_execution_id(execution_id), write
+    )
     return answer(render_execution(execution), 202)
 
 
-async def replay_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def replay_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     bulk = parse_replay(document)
-    return answer(render_replayed(await dead_letters.replay_letters(engine, bulk, write)), 202)
+    return answer(render_replayed(await dead_letters.replay_dead_letters(engine, bulk, write)), 202)
 
 
 async def purge_dead_letter(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     write = await read_bare_write(request)
-    purged = await dead_letters.purge_letter(engine, parse_execution_id(execution_id), write)
+    purged = await dead_letters.purge_dead_letter(engine, parse_execution_id(execution_id), write)
     return answer(render_purged(purged))
 
 
-async def purge_dead_letters(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def purge_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     bulk = parse_purge(document)
-    return answer(render_purged(await dead_letters.purge_letters(engine, bulk, write)))
+    return answer(render_purged(await dead_letters.purge_dead_letters(engine, bulk, write)))
 
 
 ROUTES = (
@@ -85,7 +87,7 @@ ROUTES = (
             "bounded number of dead letters, so a page may have fewer than page_size items "
             "although more pages follow."
         ),
-        query=LettersQuery,
+        query=DeadLettersQuery,
         answers={200: "DeadLetterPage"},
     ),
     Route(

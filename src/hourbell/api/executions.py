@@ -13,7 +13,7 @@ from hourbell.api.requests import (
     read_execution_filter,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
+from hourbell.api.routes import EngineDep, KeyRingDep, PathParam, Route
 from hourbell.documents.completions import parse_completion
 from hourbell.documents.render import render_execution
 from hourbell.engine.operations import dead_letters, runs
@@ -27,14 +27,14 @@ EXECUTIONS = "/api/v1/executions"
 EXECUTION = "/api/v1/executions/{execution_id}"
 
 
-async def search_executions(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def search_executions(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_execution_filter(request)
     page = await executions.search_executions(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_execution))
 
 
 async def get_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     refuse_query(request)
     execution = await executions.get_execution(engine, parse_execution_id(execution_id))
@@ -42,7 +42,7 @@ async def get_execution(
 
 
 async def cancel_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     write = await read_bare_write(request)
     execution = await runs.cancel_execution(engine, parse_execution_id(execution_id), write)
@@ -50,7 +50,7 @@ async def cancel_execution(
 
 
 async def retry_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     write = await read_bare_write(request)
     execution = await dead_letters.retry_execution(engine, parse_execution_id(execution_id), write)
@@ -58,7 +58,7 @@ async def retry_execution(
 
 
 async def complete_awaiting(
-    engine: TheEngine, key_ring: TheKeyRing, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, key_ring: KeyRingDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     token, outcome = parse_completion(await read_call(request))
     completed = await complete(engine, key_ring, parse_execution_id(execution_id), token, outcome)
@@ -68,7 +68,7 @@ async def complete_awaiting(
 
 
 async def explain_execution(
-    engine: TheEngine, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     refuse_query(request)
     explanation = await explain.explain_execution(engine, parse_execution_id(execution_id))
@@ -140,7 +140,7 @@ ROUTES = (
         body="Completion",
         media_types=(JSON,),
         answers={200: "CompletionNoted"},
-        refusals=("conflict",),
+        error_codes=("conflict",),
     ),
     Route(
         method="GET",

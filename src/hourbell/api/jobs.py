@@ -37,11 +37,11 @@ from hourbell.api.requests import (
     read_job_filter,
     read_new_job,
     read_optional_write,
-    read_part,
+    read_page_request,
     read_write,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.render import render_execution, render_job
 from hourbell.documents.runs import parse_backfill
 from hourbell.engine.life import create
@@ -55,19 +55,19 @@ JOBS = "/api/v1/jobs"
 JOB = "/api/v1/jobs/{job_id}"
 
 
-async def create_job(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_new_job(request)
     return _created(await create.create_job(engine, document, write))
 
 
-async def create_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    with engine.batch_room.taking(engine.scope) as take:
-        batch, write = await read_batch(request, take)
+async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    with engine.batch_memory.reserving(engine.scope) as reserve:
+        batch, write = await read_batch(request, reserve)
         results = await create.create_batch(engine, batch.items, batch.read, write)
     return answer({"results": [render_result(result) for result in results]})
 
 
-async def put_job(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     return _created(await upsert.put_job(engine, name, document, write))
 
@@ -79,71 +79,75 @@ def _created(created: create.Created) -> Response[bytes]:
     return _job(job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
 
 
-async def list_jobs(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     wanted, part = read_job_filter(request)
     page = await jobs.list_jobs(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_job))
 
 
-async def get_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def get_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     refuse_query(request)
     return _job(await jobs.get_job(engine, parse_job_id(job_id)))
 
 
-async def update_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def update_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_write(request, MERGE_PATCH, JSON)
     write = conditional(request, write)
     return _job(await change.update_job(engine, parse_job_id(job_id), document, write))
 
 
-async def delete_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write, cancel = await read_deletion(request)
     write = conditional(request, write)
     return _job(await change.delete_job(engine, parse_job_id(job_id), write, cancel))
 
 
-async def pause_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
     return _job(await change.pause_job(engine, parse_job_id(job_id), write))
 
 
-async def resume_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
     return _job(await change.resume_job(engine, parse_job_id(job_id), write))
 
 
-async def run_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def run_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_optional_write(request)
     requested = await runs.run_now(engine, parse_job_id(job_id), write, document)
     return answer(render_requested(requested), 202)
 
 
-async def backfill_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def backfill_job(
+    engine: EngineDep, request: AnyRequest, job_id: PathParam
+) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     after, through = parse_backfill(document)
     requested = await runs.backfill(engine, parse_job_id(job_id), after, through, write)
     return answer(render_requested(requested), 202)
 
 
-async def explain_job(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def explain_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     refuse_query(request)
     return answer(render_explanation(await explain.explain_job(engine, parse_job_id(job_id))))
 
 
-async def next_runs(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
+async def next_runs(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     count = read_count(request)
     return answer(render_next_runs(*await jobs.job_next_runs(engine, parse_job_id(job_id), count)))
 
 
-async def list_job_audit(engine: TheEngine, request: AnyRequest, job_id: InPath) -> Response[bytes]:
-    part = read_part(request)
+async def list_job_audit(
+    engine: EngineDep, request: AnyRequest, job_id: PathParam
+) -> Response[bytes]:
+    part = read_page_request(request)
     number = parse_job_id(job_id)
     page = await audit.list_job_audit(engine, number, part.page_size, part.page_token)
     return answer(render_page(page, render_audit))
 
 
 async def list_executions(
-    engine: TheEngine, request: AnyRequest, job_id: InPath
+    engine: EngineDep, request: AnyRequest, job_id: PathParam
 ) -> Response[bytes]:
     wanted, expand_missed, part = read_job_execution_filter(request)
     number = parse_job_id(job_id)
@@ -171,7 +175,7 @@ ROUTES = (
         body="NewJob",
         media_types=(JSON,),
         answers={201: "Job", 200: "Job"},
-        creates=True,
+        creates_jobs=True,
     ),
     Route(
         method="POST",

@@ -7,10 +7,10 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from hourbell.api.answers import JSON, answer, render_page
-from hourbell.api.auth import Doorkeeper
+from hourbell.api.auth import Authenticator
 from hourbell.api.queries import PageQuery
-from hourbell.api.requests import AnyRequest, read_bare_write, read_part, read_write
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.requests import AnyRequest, read_bare_write, read_page_request, read_write
+from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.keys import parse_new_key
 from hourbell.engine.operations import api_keys
 from hourbell.model.ids import key_text, parse_key_id
@@ -19,26 +19,26 @@ from hourbell.security.access import ADMINISTER
 KEYS = "/api/v1/keys"
 KEY = "/api/v1/keys/{key_id}"
 
-TheDoorkeeper = NamedDependency[SkipValidation[Doorkeeper]]
+AuthenticatorDep = NamedDependency[SkipValidation[Authenticator]]
 
 
 async def create_key(
-    engine: TheEngine, doorkeeper: TheDoorkeeper, request: AnyRequest
+    engine: EngineDep, authenticator: AuthenticatorDep, request: AnyRequest
 ) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     made = await api_keys.create_key(engine, parse_new_key(document), write)
-    doorkeeper.close()
+    authenticator.require_keys()
     location = {"Location": f"{KEYS}/{key_text(made.made.key_id)}"}
     return answer({**api_keys.render_key(made.made), "key": made.key}, 201, location)
 
 
-async def list_keys(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    part = read_part(request)
+async def list_keys(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    part = read_page_request(request)
     page = await api_keys.list_keys(engine, part.page_size, part.page_token)
     return answer(render_page(page, api_keys.render_key))
 
 
-async def revoke_key(engine: TheEngine, request: AnyRequest, key_id: InPath) -> Response[bytes]:
+async def revoke_key(engine: EngineDep, request: AnyRequest, key_id: PathParam) -> Response[bytes]:
     write = await read_bare_write(request)
     return answer(
         api_keys.render_key(await api_keys.revoke_key(engine, parse_key_id(key_id), write))

@@ -9,11 +9,11 @@ from hourbell.api.queries import PageQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
-    read_part,
+    read_page_request,
     read_write,
     refuse_query,
 )
-from hourbell.api.routes import InPath, Route, TheEngine
+from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.engine.operations import monitors
 from hourbell.engine.operations.monitors import render_monitor
 from hourbell.model.ids import monitor_text, parse_monitor_id
@@ -23,21 +23,21 @@ MONITORS = "/api/v1/monitors"
 MONITOR = "/api/v1/monitors/{monitor_id}"
 
 
-async def create_monitor(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
+async def create_monitor(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     monitor = await monitors.create_monitor(engine, document, write)
     path = f"{MONITORS}/{monitor_text(monitor.monitor_id)}"
     return answer(render_monitor(monitor), 201, {"Location": path})
 
 
-async def list_monitors(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    part = read_part(request)
+async def list_monitors(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    part = read_page_request(request)
     page = await monitors.list_monitors(engine, part.page_size, part.page_token)
     return answer(render_page(page, render_monitor))
 
 
 async def get_monitor(
-    engine: TheEngine, request: AnyRequest, monitor_id: InPath
+    engine: EngineDep, request: AnyRequest, monitor_id: PathParam
 ) -> Response[bytes]:
     refuse_query(request)
     monitor = await monitors.get_monitor(engine, parse_monitor_id(monitor_id))
@@ -45,7 +45,7 @@ async def get_monitor(
 
 
 async def delete_monitor(
-    engine: TheEngine, request: AnyRequest, monitor_id: InPath
+    engine: EngineDep, request: AnyRequest, monitor_id: PathParam
 ) -> Response[bytes]:
     write = await read_bare_write(request)
     monitor = await monitors.delete_monitor(engine, parse_monitor_id(monitor_id), write)
@@ -67,7 +67,7 @@ ROUTES = (
         body="NewMonitor",
         media_types=(JSON,),
         answers={201: "Monitor"},
-        names_others=True,
+        refers_to_others=True,
         conflicts=True,
     ),
     Route(

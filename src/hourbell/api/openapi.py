@@ -32,24 +32,24 @@ _KEY_SCHEME = {
     ),
 }
 
-_OF_CALLERS = ("unauthenticated", "forbidden", "misdirected", "too_many_failures")
-_OF_EVERY_CALL = ("invalid_input", "internal_error", "store_unavailable")
-_OF_SECRETS = ("no_secret_keys",)
-_OF_KEYS = (
+_CALLER_ERRORS = ("unauthenticated", "forbidden", "misdirected", "too_many_failures")
+_COMMON_ERRORS = ("invalid_input", "internal_error", "store_unavailable")
+_SECRET_ERRORS = ("no_secret_keys",)
+_IDEMPOTENCY_ERRORS = (
     "overloaded",
     "conflict",
     "quota_exceeded",
     "idempotency_key_missing",
     "idempotency_key_reused",
 )
-_OF_BODIES = (
+_BODY_ERRORS = (
     "malformed_json",
     "body_too_large",
     "unsupported_media_type",
 )
-_OF_IDS = ("not_found", "unknown_id")
-_OF_CONFLICTS = ("job_not_active",)
-_OF_CONDITIONS = ("precondition_failed",)
+_ID_ERRORS = ("not_found", "unknown_id")
+_CONFLICT_ERRORS = ("job_not_active",)
+_CONDITION_ERRORS = ("precondition_failed",)
 
 
 def describe(routes: Iterable[Route]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": route.operation_id,
         "summary": route.summary,
         "parameters": [*_parameters(route)],
-        "responses": _answers(route) | _refusals(route),
+        "responses": _answers(route) | _error_responses(route),
     }
     if route.access is not None:
         operation["security"] = [{"key": []}]
@@ -122,45 +122,47 @@ def _answers(route: Route) -> dict[str, Any]:
     return answers
 
 
-def _refusals(route: Route) -> dict[str, Any]:
+def _error_responses(route: Route) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
     for code in _codes(route):
         by_status.setdefault(STATUSES[code], []).append(code)
-    return {str(status): _refusal(status, codes) for status, codes in sorted(by_status.items())}
+    return {
+        str(status): _error_response(status, codes) for status, codes in sorted(by_status.items())
+    }
 
 
 def _codes(route: Route) -> Iterable[str]:
     yield "malformed_request"
     if route.access is not None:
-        yield from _OF_CALLERS
+        yield from _CALLER_ERRORS
     elif not route.writes:
         return
-    yield from _OF_EVERY_CALL
+    yield from _COMMON_ERRORS
     if route.needs_key:
-        yield from _OF_KEYS
+        yield from _IDEMPOTENCY_ERRORS
     if route.writes:
-        yield from _OF_BODIES
-    if _IN_PATH.search(route.path) or route.names_others:
-        yield from _OF_IDS
+        yield from _BODY_ERRORS
+    if _IN_PATH.search(route.path) or route.refers_to_others:
+        yield from _ID_ERRORS
     if route.conflicts:
-        yield from _OF_CONFLICTS
-    if route.seals:
-        yield from _OF_SECRETS
-    if route.creates:
+        yield from _CONFLICT_ERRORS
+    if route.needs_secret_keys:
+        yield from _SECRET_ERRORS
+    if route.creates_jobs:
         yield "duplicate_job"
     if route.conditional:
-        yield from _OF_CONDITIONS
-    yield from route.refusals
+        yield from _CONDITION_ERRORS
+    yield from route.error_codes
 
 
-def _refusal(status: int, codes: list[str]) -> dict[str, Any]:
-    refusal: dict[str, Any] = {
+def _error_response(status: int, codes: list[str]) -> dict[str, Any]:
+    response: dict[str, Any] = {
         "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}",
         "content": {PROBLEM_JSON: _schema("Problem")},
     }
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
-        refusal["headers"] = {"Retry-After": _header("integer", "Seconds.")}
-    return refusal
+        response["headers"] = {"Retry-After": _header("integer", "Seconds.")}
+    return response
 
 
 def _schema(name: str) -> dict[str, Any]:

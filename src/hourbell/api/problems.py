@@ -60,7 +60,7 @@ STATUSES = {
     "store_unavailable": 503,
 }
 
-_AWAY = "The database is currently unavailable."
+_UNAVAILABLE = "The database is currently unavailable."
 
 _log = structlog.get_logger(__name__)
 
@@ -74,8 +74,8 @@ def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> 
         detail = f"{error.message} {_what_to_do(request)}"
     elif isinstance(error, StoreUnavailable):
         # Its message may contain internal addresses, so it goes to the log only.
-        _log.warning("store_unavailable", path=_path(request), why=error.message)
-        detail = f"{_AWAY} {_what_to_do(request)}"
+        _log.warning("database unavailable", path=_path(request), error=error.message)
+        detail = f"{_UNAVAILABLE} {_what_to_do(request)}"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     elif isinstance(error, Overloaded):
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
@@ -113,7 +113,7 @@ def on_framework_error(request: Request[Any, Any, Any], error: HTTPException) ->
 
 def on_exception(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The response to an unexpected exception, whose details go to the log only."""
-    _log.error("unexpected_error", method=request.method, path=_path(request), exc_info=error)
+    _log.error("unexpected error", method=request.method, path=_path(request), exc_info=error)
     return on_hourbell_error(request, Unexpected())
 
 

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from hourbell.documents.dead_letters import LetterFilterDocument
+from hourbell.documents.dead_letters import DeadLetterFilterDocument
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
     Choice,
     Instant,
+    Integer,
     JobId,
     Kind,
     Label,
     Schema,
     String,
-    Whole,
     choice_of,
 )
 from hourbell.documents.problems import Problems, text_problem
-from hourbell.engine.views.forecast import MOST_HOURS, USUAL_HOURS
-from hourbell.engine.views.pages import MOST_PER_PAGE
+from hourbell.engine.views.forecast import DEFAULT_HOURS, MAX_HOURS
+from hourbell.engine.views.pages import MAX_PAGE_SIZE
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
 
 DEFAULT_PAGE_SIZE = 50
-MOST_NEXT_RUNS = 100
-USUAL_NEXT_RUNS = 10
+MAX_NEXT_RUNS = 100
+DEFAULT_NEXT_RUNS = 10
 MAX_LABEL = 200  # characters of a label in a query
 
 
 class _Short(String):
     """Any text of limited length."""
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
         text = super().read(value, path, problems)
@@ -40,13 +40,13 @@ class _Short(String):
         reason = text_problem(text)
         if reason:
             problems.add(path, "bad_format", reason)
-        elif len(text) > self.longest:
-            problems.add(path, "too_long", f"must be at most {self.longest} characters")
+        elif len(text) > self.max_length:
+            problems.add(path, "too_long", f"must be at most {self.max_length} characters")
         return text
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "maxLength": self.longest}
+        return {"type": "string", "maxLength": self.max_length}
 
 
 class _NameAndValue(_Short):
@@ -95,7 +95,7 @@ class TenantQuery(Document):
 
 
 class PageQuery(Document):
-    page_size = Field(Whole(1, MOST_PER_PAGE), default=DEFAULT_PAGE_SIZE)
+    page_size = Field(Integer(1, MAX_PAGE_SIZE), default=DEFAULT_PAGE_SIZE)
     page_token = Field(String())
 
 
@@ -141,16 +141,16 @@ class JobExecutionsQuery(_AnyExecutions):
     expand = Field(Choice({"missed": True}))
 
 
-class LettersQuery(LetterFilterDocument, PageQuery):
+class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):
     """A page of the dead letters that a filter selects."""
 
 
 class NextRunsQuery(Document):
-    count = Field(Whole(1, MOST_NEXT_RUNS), default=USUAL_NEXT_RUNS)
+    count = Field(Integer(1, MAX_NEXT_RUNS), default=DEFAULT_NEXT_RUNS)
 
 
 class ForecastQuery(TenantQuery):
-    hours = Field(Whole(1, MOST_HOURS), default=USUAL_HOURS)
+    hours = Field(Integer(1, MAX_HOURS), default=DEFAULT_HOURS)
 
 
 class DeletionQuery(Document):

@@ -25,24 +25,24 @@ from hourbell.api.errors import (
     UnsupportedMediaType,
 )
 from hourbell.api.queries import (
+    DeadLettersQuery,
     DeletionQuery,
     ExecutionsQuery,
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
-    LettersQuery,
     NextRunsQuery,
     PageQuery,
     Statuses,
     TenantPageQuery,
     TenantQuery,
 )
-from hourbell.documents.common_case import read_plain
-from hourbell.documents.dead_letters import LetterFilter, read_letter_filter
+from hourbell.documents.common_case import read_simple_job
+from hourbell.documents.dead_letters import DeadLetterFilter, read_dead_letter_filter
 from hourbell.documents.fields import Document
-from hourbell.documents.kinds import Whole
+from hourbell.documents.kinds import Integer
 from hourbell.documents.problems import Problems, shown_key
-from hourbell.engine.life.create import MOST_ITEMS
+from hourbell.engine.life.create import MAX_BATCH_ITEMS
 from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter
 from hourbell.engine.views.jobs import JobFilter
@@ -61,7 +61,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 _ETAGS = re.compile(r'(?:W/)?"[!#-~]*"(?: *, *(?:W/)?"[!#-~]*")*')
 _VERSION = re.compile(r'(?:^|[ ,])"([0-9]{1,9})"')  # a weak ETag (`W/"3"`) never matches
 
-_MOST_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
+_MAX_SEPARATORS = 1_000_000  # in a batch: bounds the number of items held in memory
 _SLICE = 200  # batch items digested together, and encoded before yielding to other requests
 _array = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -70,7 +70,7 @@ Q = TypeVar("Q", bound=Document)
 Raw = bytes | msgspec.Raw
 
 
-class Part(msgspec.Struct, frozen=True):
+class PageRequest(msgspec.Struct, frozen=True):
     """Which page of a list."""
 
     page_size: int
@@ -89,7 +89,7 @@ async def read_write(request: AnyRequest, *media_types: str) -> tuple[object, Wr
     refuse_query(request)
     body = await _body(request)
     document = _document(request, body, media_types)
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
 async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
@@ -98,20 +98,20 @@ async def read_new_job(request: AnyRequest) -> tuple[object, Write]:
     refuse_query(request)
     body = await _body(request)
     _check_type(request, (JSON,))
-    plain = read_plain(body)
-    if plain is not None:
-        return plain, _write(request, key, plain.spelt)
+    simple = read_simple_job(body)
+    if simple is not None:
+        return simple, _write(request, key, simple.canonical)
     document = _decode(body)
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
-async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[Batch, Write]:
-    """A batch, not yet decoded, and its Write; `take` is called with the size of each chunk."""
+async def read_batch(request: AnyRequest, reserve: Callable[[int], None]) -> tuple[Batch, Write]:
+    """A batch, not yet decoded, and its Write; `reserve` is called with the size of each chunk."""
     key = _key(request)
     refuse_query(request)
     try:
         async with asyncio.timeout(BATCH_SECONDS):
-            body = await _body(request, take)
+            body = await _body(request, reserve)
     except TimeoutError:
         raise MalformedRequest(
             f"The body did not arrive within {BATCH_SECONDS} seconds. Send fewer jobs per batch."
@@ -119,14 +119,14 @@ async def read_batch(request: AnyRequest, take: Callable[[int], None]) -> tuple[
     _check_type(request, (JSON, NDJSON))
     read = _lines if request.content_type[0].lower() == NDJSON else _items
     items = read(body)
-    if not 1 <= len(items) <= MOST_ITEMS:
-        message = f"must have from 1 to {MOST_ITEMS} jobs"
+    if not 1 <= len(items) <= MAX_BATCH_ITEMS:
+        message = f"must have from 1 to {MAX_BATCH_ITEMS} jobs"
         raise InvalidInput([FieldError("", "out_of_range", message)])
     batch = Batch(items)
     write = _write(request, key, b"")
 
     async def find_fingerprint() -> bytes:
-        return _write(request, key, await batch.spelling()).fingerprint
+        return _write(request, key, await batch.digest()).fingerprint
 
     return batch, msgspec.structs.replace(write, find_fingerprint=find_fingerprint)
 
@@ -146,19 +146,19 @@ class Batch:
     def read(self, item: Raw) -> object:
         """The document of an item; raises MalformedJson. Items must be read in order."""
         text = bytes(item)
-        plain = read_plain(text)
-        if plain is not None:
-            self._note(plain.spelt)
-            return plain
+        simple = read_simple_job(text)
+        if simple is not None:
+            self._note(simple.canonical)
+            return simple
         try:
             document = _decode(text)
-            self._note(_spelt(document))
+            self._note(_canonical_json(document))
         except MalformedJson:
             self._note(text)
             raise
         return document
 
-    async def spelling(self) -> bytes:
+    async def digest(self) -> bytes:
         """A digest of the values of the items, independent of their JSON formatting."""
         if self._read < len(self.items):  # called before all items were read
             again = Batch(self.items)
@@ -167,7 +167,7 @@ class Batch:
                 for item in self.items[first : first + _SLICE]:
                     with contextlib.suppress(MalformedJson):
                         again.read(item)
-            return await again.spelling()
+            return await again.digest()
         self._flush()
         return self._digest.digest()
 
@@ -221,7 +221,7 @@ async def read_optional_write(request: AnyRequest) -> tuple[object | None, Write
     if not body:
         return None, _write(request, key, b"")
     document = _document(request, body, (JSON,))
-    return document, _write(request, key, _spelt(document))
+    return document, _write(request, key, _canonical_json(document))
 
 
 def conditional(request: AnyRequest, write: Write) -> Write:
@@ -236,7 +236,7 @@ def conditional(request: AnyRequest, write: Write) -> Write:
     return msgspec.structs.replace(write, if_versions=versions)
 
 
-def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
+def read_job_filter(request: AnyRequest) -> tuple[JobFilter, PageRequest]:
     """The query parameters of the list of jobs."""
     query = _query(request, JobsQuery)
     wanted = JobFilter(
@@ -247,10 +247,10 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, Part]:
         name_prefix=query.name_prefix,
         label=query.label,
     )
-    return wanted, _part(query)
+    return wanted, _page_request(query)
 
 
-def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
+def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:
     """The query parameters of the list of executions."""
     query = _query(request, ExecutionsQuery)
     wanted = ExecutionFilter(
@@ -263,10 +263,10 @@ def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, Part]:
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, _part(query)
+    return wanted, _page_request(query)
 
 
-def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, Part]:
+def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, bool, PageRequest]:
     """The query parameters of a job's execution list, and whether to expand missed occurrences."""
     query = _query(request, JobExecutionsQuery)
     expand_missed = query.expand is not None
@@ -277,13 +277,13 @@ def read_job_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, boo
         created_from=query.created_from,
         created_to=query.created_to,
     )
-    return wanted, expand_missed, _part(query)
+    return wanted, expand_missed, _page_request(query)
 
 
-def read_letter_query(request: AnyRequest) -> tuple[LetterFilter, Part]:
+def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, PageRequest]:
     """The query parameters of the list of dead letters."""
-    query = _query(request, LettersQuery)
-    return read_letter_filter(query), _part(query)
+    query = _query(request, DeadLettersQuery)
+    return read_dead_letter_filter(query), _page_request(query)
 
 
 def read_count(request: AnyRequest) -> int:
@@ -302,15 +302,15 @@ def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     return hours, tenant
 
 
-def read_part(request: AnyRequest) -> Part:
+def read_page_request(request: AnyRequest) -> PageRequest:
     """The query parameters of any other list."""
-    return _part(_query(request, PageQuery))
+    return _page_request(_query(request, PageQuery))
 
 
-def read_tenant_part(request: AnyRequest) -> tuple[str | None, Part]:
+def read_tenant_page_request(request: AnyRequest) -> tuple[str | None, PageRequest]:
     """The query parameters of a list that can be filtered by tenant."""
     query = _query(request, TenantPageQuery)
-    return query.tenant_id, _part(query)
+    return query.tenant_id, _page_request(query)
 
 
 def refuse_query(request: AnyRequest) -> None:
@@ -348,13 +348,13 @@ def _write(request: AnyRequest, key: str, value: bytes) -> Write:
     return Write(key, fingerprint(operation, where, value), actor)
 
 
-async def _body(request: AnyRequest, take: Callable[[int], None] | None = None) -> bytes:
+async def _body(request: AnyRequest, reserve: Callable[[int], None] | None = None) -> bytes:
     try:
-        if take is None:
+        if reserve is None:
             return await request.body()
         parts = []
         async for part in request.stream():
-            take(len(part))
+            reserve(len(part))
             parts.append(part)
         return b"".join(parts)
     except HTTPException as error:
@@ -390,7 +390,7 @@ def _decode(body: bytes) -> object:
     return document
 
 
-def _spelt(document: object) -> bytes:
+def _canonical_json(document: object) -> bytes:
     """The canonical JSON text of a value, compared by idempotency: sorted keys, no whitespace."""
     try:
         return msgspec.json.encode(document, order="sorted")
@@ -419,7 +419,7 @@ def _items(body: bytes) -> Sequence[Raw]:
 
 def _check_count(body: bytes, separator: bytes) -> None:
     """Reject a body that may have far too many items before allocating memory for them."""
-    if body.count(separator) > _MOST_SEPARATORS:
+    if body.count(separator) > _MAX_SEPARATORS:
         raise InvalidInput([FieldError("", "too_long", "has too many values; send fewer at once")])
 
 
@@ -446,12 +446,12 @@ def _query(request: AnyRequest, kind: type[Q]) -> Q:
             continue
         if name in values:
             problems.add(shown_key(name), "conflict", "is given twice")
-        values[name] = int(text) if isinstance(of, Whole) and _WHOLE.fullmatch(text) else text
+        values[name] = int(text) if isinstance(of, Integer) and _WHOLE.fullmatch(text) else text
     return kind(values, "", problems)
 
 
-def _part(query: PageQuery) -> Part:
-    part = Part(query.page_size, query.page_token)
+def _page_request(query: PageQuery) -> PageRequest:
+    part = PageRequest(query.page_size, query.page_token)
     _finish(query)
     return part
 

@@ -17,10 +17,10 @@ from hourbell.security.access import Access
 from hourbell.security.sealing import KeyRing
 
 # Dependencies that handlers request by parameter name.
-TheEngine = NamedDependency[SkipValidation[Engine]]
-TheKeyRing = NamedDependency[SkipValidation[KeyRing]]
-TheWorkers = NamedDependency[SkipValidation[RemoteWorkers]]
-InPath = FromPath[str]
+EngineDep = NamedDependency[SkipValidation[Engine]]
+KeyRingDep = NamedDependency[SkipValidation[KeyRing]]
+RemoteWorkersDep = NamedDependency[SkipValidation[RemoteWorkers]]
+PathParam = FromPath[str]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,13 +39,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     query: type[Document] = Document  # its parameters
     body_required: bool = True
     conditional: bool = False  # takes If-Match
-    names_others: bool = False  # the body refers to another resource by id
+    refers_to_others: bool = False  # the body refers to another resource by id
     conflicts: bool = False  # may conflict with the current state
-    seals: bool = False  # needs the keys that encrypt secrets
-    creates: bool = False  # creates jobs, which may have unique keys
+    needs_secret_keys: bool = False  # needs the keys that encrypt secrets
+    creates_jobs: bool = False  # creates jobs, which may have unique keys
     # A write needs an Idempotency-Key; False if its own content makes it safe to repeat.
     keyed: bool = True
-    refusals: tuple[str, ...] = ()  # error codes that only a few routes have
+    error_codes: tuple[str, ...] = ()  # error codes that only a few routes have
 
     @property
     def writes(self) -> bool:

@@ -26,13 +26,19 @@ from hourbell.documents.actions import (
     WebhookDocument,
 )
 from hourbell.documents.completions import CompletionDocument
-from hourbell.documents.dead_letters import LetterFilterDocument, PurgeDocument, ReplayDocument
-from hourbell.documents.fields import answer_object, answered, or_null, ref, sent
-from hourbell.documents.jobs import FOR_RECURRING, JobDocument, RecurringJobDocument
+from hourbell.documents.dead_letters import DeadLetterFilterDocument, PurgeDocument, ReplayDocument
+from hourbell.documents.fields import (
+    or_null,
+    ref,
+    request_object,
+    response_object,
+    response_object_of,
+)
+from hourbell.documents.jobs import RECURRING_FIELDS, JobDocument, RecurringJobDocument
 from hourbell.documents.keys import KeyDocument
 from hourbell.documents.kinds import ID, ExecutionId, JobId, Schema
 from hourbell.documents.monitors import MonitorDocument
-from hourbell.documents.policies import OF_FORMULA, OF_LIST, RetryPolicyDocument
+from hourbell.documents.policies import FORMULA_FIELDS, LIST_FIELDS, RetryPolicyDocument
 from hourbell.documents.runs import BackfillDocument, RunDocument
 from hourbell.documents.schedules import (
     CronSchedule,
@@ -48,8 +54,8 @@ from hourbell.documents.settings import (
     RateLimitDocument,
     TenantSettingsDocument,
 )
-from hourbell.engine.life.create import MOST_ITEMS
-from hourbell.engine.views.overview import MOST_COUNTED
+from hourbell.engine.life.create import MAX_BATCH_ITEMS
+from hourbell.engine.views.overview import MAX_COUNTED
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
@@ -57,7 +63,7 @@ from hourbell.model.jobs import JobStatus, JobType
 from hourbell.security.access import KeyRole
 from hourbell.security.secrets import MASKED
 
-_OF_UNIQUE_KEYS = ("unique_key", "on_duplicate")
+_UNIQUE_KEY_FIELDS = ("unique_key", "on_duplicate")
 
 
 def schemas() -> dict[str, Schema]:
@@ -70,49 +76,49 @@ def _requests() -> dict[str, Schema]:
         "NewJob": _either("type", ONE_TIME="NewOneTimeJob", RECURRING="NewRecurringJob"),
         "NewOneTimeJob": _new_job(JobType.ONE_TIME),
         "NewRecurringJob": _new_job(JobType.RECURRING),
-        "NewJobs": {**_array(_item()), "minItems": 1, "maxItems": MOST_ITEMS},
+        "NewJobs": {**_array(_item()), "minItems": 1, "maxItems": MAX_BATCH_ITEMS},
         "NamedJob": _either("type", ONE_TIME="NamedOneTimeJob", RECURRING="NamedRecurringJob"),
         "NamedOneTimeJob": _named_job(JobType.ONE_TIME),
         "NamedRecurringJob": _named_job(JobType.RECURRING),
         "JobPatch": _job_patch(),
-        "CronSchedule": sent(CronSchedule),
-        "IntervalSchedule": sent(IntervalSchedule),
-        "InstantSchedule": sent(InstantSchedule),
-        "DelaySchedule": sent(DelaySchedule),
-        "Webhook": sent(WebhookDocument, type={"const": "WEBHOOK"}),
-        "Task": sent(TaskDocument, type={"const": "TASK"}),
-        "Notification": sent(NotificationDocument),
-        "RetryPolicy": sent(RetryPolicyDocument),
-        "Run": sent(RunDocument),
-        "Backfill": sent(BackfillDocument),
-        "Replay": sent(ReplayDocument),
-        "Purge": sent(PurgeDocument),
-        "TenantSettings": sent(TenantSettingsDocument),
-        "QueueSettings": sent(QueueSettingsDocument),
-        "TargetSettings": sent(LimitsDocument),
-        "NewMonitor": sent(MonitorDocument),
-        "Completion": sent(CompletionDocument),
-        "NewKey": sent(KeyDocument),
-        "NewSecret": sent(SecretDocument),
-        "Claim": sent(ClaimDocument),
-        "Heartbeat": sent(HeartbeatDocument),
-        "Outcome": sent(OutcomeDocument),
-        "Outcomes": sent(OutcomesDocument),
-        "Progress": sent(ProgressDocument),
-        "Release": sent(ReleaseDocument),
-        "Close": sent(SessionDocument),
+        "CronSchedule": request_object(CronSchedule),
+        "IntervalSchedule": request_object(IntervalSchedule),
+        "InstantSchedule": request_object(InstantSchedule),
+        "DelaySchedule": request_object(DelaySchedule),
+        "Webhook": request_object(WebhookDocument, type={"const": "WEBHOOK"}),
+        "Task": request_object(TaskDocument, type={"const": "TASK"}),
+        "Notification": request_object(NotificationDocument),
+        "RetryPolicy": request_object(RetryPolicyDocument),
+        "Run": request_object(RunDocument),
+        "Backfill": request_object(BackfillDocument),
+        "Replay": request_object(ReplayDocument),
+        "Purge": request_object(PurgeDocument),
+        "TenantSettings": request_object(TenantSettingsDocument),
+        "QueueSettings": request_object(QueueSettingsDocument),
+        "TargetSettings": request_object(LimitsDocument),
+        "NewMonitor": request_object(MonitorDocument),
+        "Completion": request_object(CompletionDocument),
+        "NewKey": request_object(KeyDocument),
+        "NewSecret": request_object(SecretDocument),
+        "Claim": request_object(ClaimDocument),
+        "Heartbeat": request_object(HeartbeatDocument),
+        "Outcome": request_object(OutcomeDocument),
+        "Outcomes": request_object(OutcomesDocument),
+        "Progress": request_object(ProgressDocument),
+        "Release": request_object(ReleaseDocument),
+        "Close": request_object(SessionDocument),
     }
 
 
 def _responses() -> dict[str, Schema]:
     return {
-        "BatchResults": answer_object({"results": _array(_batch_result())}),
+        "BatchResults": response_object_of({"results": _array(_batch_result())}),
         "Job": _job(),
         "JobPage": _page("Job"),
-        "NextRuns": answer_object(
+        "NextRuns": response_object_of(
             {
                 "items": _array(
-                    answer_object(
+                    response_object_of(
                         {
                             "scheduled_for": _instant("In the time zone of the job."),
                             "note": or_null(_text("The effect of a DST change on this run.")),
@@ -128,7 +134,7 @@ def _responses() -> dict[str, Schema]:
         "ExecutionPage": _page("Execution"),
         "DeadLetter": _dead_letter(),
         "DeadLetterPage": _page("DeadLetter"),
-        "Replayed": answer_object(
+        "Replayed": response_object_of(
             {
                 "replayed": _whole(0),
                 "left": _whole(
@@ -141,7 +147,7 @@ def _responses() -> dict[str, Schema]:
                 "next_page_token": _next_token(),
             }
         ),
-        "Purged": answer_object({"purged": _whole(0), "next_page_token": _next_token()}),
+        "Purged": response_object_of({"purged": _whole(0), "next_page_token": _next_token()}),
         "Tenant": _named(
             "tenant_id", TenantSettingsDocument, "jobs", "running", "parked", "not_planned"
         ),
@@ -153,16 +159,16 @@ def _responses() -> dict[str, Schema]:
         "Forecast": _forecast(),
         "Monitor": _monitor(),
         "MonitorPage": _page("Monitor"),
-        "Requested": answer_object({"execution_ids": _array(_execution_id())}),
+        "Requested": response_object_of({"execution_ids": _array(_execution_id())}),
         "Explanation": _explanation(),
-        "CompletionNoted": answer_object(
-            {"execution_id": _execution_id(), "status": CompletionDocument.status.answer_schema}
+        "CompletionNoted": response_object_of(
+            {"execution_id": _execution_id(), "status": CompletionDocument.status.response_schema}
         ),
-        "Key": answer_object(_key()),
-        "MadeKey": answer_object({**_key(), "key": or_null(_text("Returned only once."))}),
+        "Key": response_object_of(_key()),
+        "MadeKey": response_object_of({**_key(), "key": or_null(_text("Returned only once."))}),
         "KeyPage": _page("Key"),
-        "Secret": answer_object(_secret()),
-        "SetSecret": answer_object(
+        "Secret": response_object_of(_secret()),
+        "SetSecret": response_object_of(
             {
                 **_secret(),
                 "value": or_null(_text("The generated value; returned only once.")),
@@ -171,14 +177,14 @@ def _responses() -> dict[str, Schema]:
         "SecretPage": _page("Secret"),
         **_worker_answers(),
         "Problem": _problem(),
-        "Readiness": answer_object(
+        "Readiness": response_object_of(
             {
                 "status": _words("ready", "not_ready"),
                 "checks": {"type": "object", "additionalProperties": {"type": "boolean"}},
             }
         ),
-        "Liveness": answer_object({"status": {"const": "alive"}}),
-        "Index": answer_object(
+        "Liveness": response_object_of({"status": {"const": "alive"}}),
+        "Index": response_object_of(
             {name: _text() for name in ("name", "version", "jobs", "openapi", "docs")}
         ),
         "OpenApi": {"type": "object"},
@@ -193,7 +199,7 @@ def _new_job(kind: JobType) -> Schema:
     schedules = (
         ("InstantSchedule", "DelaySchedule") if once else ("CronSchedule", "IntervalSchedule")
     )
-    return sent(
+    return request_object(
         JobDocument if once else RecurringJobDocument,
         type={"const": kind.value},
         schedule={"oneOf": [ref(name) for name in schedules]},
@@ -209,19 +215,19 @@ def _item() -> Schema:
 def _named_job(kind: JobType) -> Schema:
     """Like a new job, but the name comes from the path and is the unique key."""
     schema = _new_job(kind)
-    fields = {k: v for k, v in schema["properties"].items() if k not in _OF_UNIQUE_KEYS}
+    fields = {k: v for k, v in schema["properties"].items() if k not in _UNIQUE_KEY_FIELDS}
     fields["name"] = or_null({**fields["name"], "description": "Omitted, or equal to the path."})
     required = [name for name in schema["required"] if name != "name"]
     return schema | {"properties": fields, "required": required}
 
 
 def _job_patch() -> Schema:
-    return sent(
+    return request_object(
         RecurringJobDocument,
         required=(),
         type={**JobDocument.type.schema, "description": "Cannot be changed."},
-        schedule=sent(ScheduleDocument, required=()),
-        action=sent(WebhookDocument, TaskDocument, required=()),
+        schedule=request_object(ScheduleDocument, required=()),
+        action=request_object(WebhookDocument, TaskDocument, required=()),
     )
 
 
@@ -229,22 +235,22 @@ def _job_patch() -> Schema:
 
 
 def _job() -> Schema:
-    definition = answered(
+    definition = response_object(
         RecurringJobDocument,
-        optional=FOR_RECURRING,
+        optional=RECURRING_FIELDS,
         schedule={
             "oneOf": [
-                answered(InstantSchedule, at=_instant()),
-                answered(CronSchedule),
-                answered(IntervalSchedule),
+                response_object(InstantSchedule, at=_instant()),
+                response_object(CronSchedule),
+                response_object(IntervalSchedule),
             ]
         },
         action=_shown_action(_shown_headers()),
         retry_policy=_retries(),
-        concurrency_limit=or_null(JobDocument.concurrency_limit.answer_schema),
-        on_duplicate=or_null(JobDocument.on_duplicate.answer_schema),
+        concurrency_limit=or_null(JobDocument.concurrency_limit.response_schema),
+        on_duplicate=or_null(JobDocument.on_duplicate.response_schema),
         labels=JobDocument.labels.schema,
-        notifications=_array(answered(NotificationDocument, headers=_shown_headers())),
+        notifications=_array(response_object(NotificationDocument, headers=_shown_headers())),
     )
     before = {
         "job_id": _job_id(),
@@ -253,16 +259,18 @@ def _job() -> Schema:
         "next_run_at": or_null(_instant("In the time zone of the job; null when paused or ended.")),
     }
     after = {"created_at": _instant(), "updated_at": _instant(), "warnings": _warnings()}
-    return answer_object({**before, **definition["properties"], **after}, optional=FOR_RECURRING)
+    return response_object_of(
+        {**before, **definition["properties"], **after}, optional=RECURRING_FIELDS
+    )
 
 
 def _retries() -> Schema:
-    return answered(RetryPolicyDocument, optional=(*OF_FORMULA, *OF_LIST))
+    return response_object(RetryPolicyDocument, optional=(*FORMULA_FIELDS, *LIST_FIELDS))
 
 
 def _shown_action(headers: Schema) -> Schema:
-    webhook = answered(WebhookDocument, type={"const": "WEBHOOK"}, headers=headers)
-    return {"oneOf": [webhook, answered(TaskDocument, type={"const": "TASK"})]}
+    webhook = response_object(WebhookDocument, type={"const": "WEBHOOK"}, headers=headers)
+    return {"oneOf": [webhook, response_object(TaskDocument, type={"const": "TASK"})]}
 
 
 def _shown_headers() -> Schema:
@@ -279,7 +287,7 @@ def _warnings() -> Schema:
         "message": _text(),
     }
     return {
-        **_array(answer_object(warning)),
+        **_array(response_object_of(warning)),
         "description": "Input that was accepted but is probably not intended.",
     }
 
@@ -295,11 +303,11 @@ def _attempts() -> Schema:
         "fence_token": or_null(_whole(0, MAX_ID)),
         "worker_id": or_null(_text()),
     }
-    return {**_array(answer_object(attempt)), "description": "Oldest first; empty in lists."}
+    return {**_array(response_object_of(attempt)), "description": "Oldest first; empty in lists."}
 
 
 def _execution() -> Schema:
-    return answer_object(
+    return response_object_of(
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
@@ -361,13 +369,13 @@ def _execution() -> Schema:
 
 
 def _dead_letter() -> Schema:
-    return answer_object(
+    return response_object_of(
         {
             "execution_id": _execution_id(),
             "job_id": _job_id(),
             "tenant_id": _text(),
             "died_at": _instant(),
-            "reason": LetterFilterDocument.reason.schema,
+            "reason": DeadLetterFilterDocument.reason.schema,
             "error": or_null(_text()),
             "scheduled_for": _instant("The nominal time."),
             "attempt": _whole(0, description="The number of attempts."),
@@ -381,13 +389,13 @@ def _dead_letter() -> Schema:
 
 
 def _monitor() -> Schema:
-    return answer_object(
+    return response_object_of(
         {
             "monitor_id": {"type": "string", "pattern": f"^mon_{ID}$"},
             "job_id": _job_id(),
             "tenant_id": _text(),
-            "grace_seconds": MonitorDocument.grace_seconds.answer_schema,
-            "url": MonitorDocument.url.answer_schema,
+            "grace_seconds": MonitorDocument.grace_seconds.response_schema,
+            "url": MonitorDocument.url.response_schema,
             "headers": _shown_headers(),
             "status": _words("UP", "DOWN"),
             "expected_at": or_null(
@@ -405,7 +413,7 @@ def _audit_entry() -> Schema:
         "The document of the job, with its status where that may change, or the request. "
         "Null: none exists."
     )
-    return answer_object(
+    return response_object_of(
         {
             "at": _instant(),
             "tenant_id": _text(),
@@ -419,25 +427,25 @@ def _audit_entry() -> Schema:
 
 
 def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
-    rate = answered(RateLimitDocument, burst=RateLimitDocument.burst.kind.schema)
-    instead = {"rate_limit": or_null(rate)}
+    rate = response_object(RateLimitDocument, burst=RateLimitDocument.burst.kind.schema)
+    overrides = {"rate_limit": or_null(rate)}
     if settings is QueueSettingsDocument:
-        instead["default_retry_policy"] = or_null(_retries())
-    shown = answered(settings, **instead)
-    counted = {each: _whole(0, MOST_COUNTED) for each in counts}
+        overrides["default_retry_policy"] = or_null(_retries())
+    shown = response_object(settings, **overrides)
+    counted = {each: _whole(0, MAX_COUNTED) for each in counts}
     more = {
         **_array({"enum": list(counts)}),
         "description": (
-            f"Counts that are lower bounds: counting stopped at {MOST_COUNTED} items, or after "
+            f"Counts that are lower bounds: counting stopped at {MAX_COUNTED} items, or after "
             f"examining that many running executions."
         ),
     }
-    return answer_object(
+    return response_object_of(
         {
             name: _text(),
             **shown["properties"],
             "counts": {
-                **or_null(answer_object(counted | {"at_least": more})),
+                **or_null(response_object_of(counted | {"at_least": more})),
                 "description": "Current counts. Null in lists.",
             },
         }
@@ -446,7 +454,7 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
 
 def _forecast() -> Schema:
     minute = {"at": _instant("The start of the minute."), "executions": _whole(1)}
-    return answer_object(
+    return response_object_of(
         {
             "begins_at": _instant(),
             "ends_at": _instant(),
@@ -458,7 +466,7 @@ def _forecast() -> Schema:
                 ),
             },
             "minutes": {
-                **_array(answer_object(minute)),
+                **_array(response_object_of(minute)),
                 "description": "Only minutes in which executions are due.",
             },
         }
@@ -474,7 +482,7 @@ def _worker_answers() -> dict[str, Schema]:
         "tenant_id": _text(),
         "name": _text("Name of the job."),
         "attempt": _whole(1),
-        "fence_token": ReleaseDocument.fence_token.answer_schema,
+        "fence_token": ReleaseDocument.fence_token.response_schema,
         "scheduled_for": _instant("The nominal time."),
         "timeout_seconds": _whole(1, description="Stop it after this, and report FAILED."),
         "deadline_in_seconds": or_null(
@@ -483,17 +491,17 @@ def _worker_answers() -> dict[str, Schema]:
         "action": _shown_action(WebhookDocument.headers.schema),
     }
     return {
-        "Claimed": answer_object(
+        "Claimed": response_object_of(
             {
                 "session_token": {
-                    **ClaimDocument.session_token.answer_schema,
+                    **ClaimDocument.session_token.response_schema,
                     "description": "Null: nothing was claimed and no session was opened.",
                 },
                 **lease,
-                "executions": _array(answer_object(execution)),
+                "executions": _array(response_object_of(execution)),
             }
         ),
-        "HeartbeatResult": answer_object(
+        "HeartbeatResult": response_object_of(
             {
                 "held": {**_array(_execution_id()), "description": "Still held."},
                 "lost": {**_array(_execution_id()), "description": "No longer held."},
@@ -504,14 +512,14 @@ def _worker_answers() -> dict[str, Schema]:
                 **lease,
             }
         ),
-        "Completed": answer_object({"refused": _array(_execution_id())}),
-        "ExecutionRef": answer_object({"execution_id": _execution_id()}),
-        "Closed": answer_object({"status": {"const": "closed"}}),
+        "Completed": response_object_of({"refused": _array(_execution_id())}),
+        "ExecutionRef": response_object_of({"execution_id": _execution_id()}),
+        "Closed": response_object_of({"status": {"const": "closed"}}),
     }
 
 
 def _explanation() -> Schema:
-    return answer_object(
+    return response_object_of(
         {
             "code": _text("Stable, for programs."),
             "message": _text(),
@@ -521,7 +529,7 @@ def _explanation() -> Schema:
             ),
             "blocked_by": or_null(
                 {
-                    **answer_object({"execution_id": _execution_id(), "job_id": _job_id()}),
+                    **response_object_of({"execution_id": _execution_id(), "job_id": _job_id()}),
                     "description": "The execution that this one is waiting for.",
                 }
             ),
@@ -556,11 +564,11 @@ def _batch_result() -> Schema:
         "detail": _text(),
         "errors": _array(_field_error()),
     }
-    return {"oneOf": [answer_object({"job_id": _job_id()}), answer_object(refused)]}
+    return {"oneOf": [response_object_of({"job_id": _job_id()}), response_object_of(refused)]}
 
 
 def _field_error() -> Schema:
-    return answer_object(
+    return response_object_of(
         {
             "path": _text("Such as `schedule.timezone`; empty for the document itself."),
             "code": {"enum": list(get_args(FieldCode))},
@@ -571,7 +579,7 @@ def _field_error() -> Schema:
 
 def _problem() -> Schema:
     return {
-        **answer_object(
+        **response_object_of(
             {
                 "type": {"type": "string", "format": "uri-reference"},
                 "title": _text(),
@@ -593,7 +601,7 @@ def _problem() -> Schema:
 
 
 def _page(item: str) -> Schema:
-    return answer_object({"items": _array(ref(item)), "next_page_token": _next_token()})
+    return response_object_of({"items": _array(ref(item)), "next_page_token": _next_token()})
 
 
 def _next_token() -> Schema:

@@ -10,11 +10,11 @@ from hourbell.api.answers import JSON, answer, render_page
 from hourbell.api.queries import TenantPageQuery, TenantQuery
 from hourbell.api.requests import (
     AnyRequest,
-    read_tenant_part,
+    read_tenant_page_request,
     read_tenant_write,
     read_write,
 )
-from hourbell.api.routes import InPath, Route, TheEngine, TheKeyRing
+from hourbell.api.routes import EngineDep, KeyRingDep, PathParam, Route
 from hourbell.documents.secrets import parse_new_secret
 from hourbell.engine.operations import secrets
 from hourbell.engine.operations.secrets import StoredSecret
@@ -26,7 +26,7 @@ SECRET = "/api/v1/secrets/{name}"
 
 
 async def set_secret(
-    engine: TheEngine, key_ring: TheKeyRing, request: AnyRequest, name: InPath
+    engine: EngineDep, key_ring: KeyRingDep, request: AnyRequest, name: PathParam
 ) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     new = parse_new_secret(document)
@@ -34,13 +34,13 @@ async def set_secret(
     return answer({**_render(done.secret), "value": done.value})
 
 
-async def list_secrets(engine: TheEngine, request: AnyRequest) -> Response[bytes]:
-    tenant, part = read_tenant_part(request)
+async def list_secrets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    tenant, part = read_tenant_page_request(request)
     page = await secrets.list_secrets(engine, tenant, part.page_size, part.page_token)
     return answer(render_page(page, _render))
 
 
-async def delete_secret(engine: TheEngine, request: AnyRequest, name: InPath) -> Response[bytes]:
+async def delete_secret(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     write, tenant = await read_tenant_write(request)
     return answer(_render(await secrets.delete_secret(engine, name, tenant, write)))
 
@@ -72,7 +72,7 @@ ROUTES = (
         body="NewSecret",
         media_types=(JSON,),
         answers={200: "SetSecret"},
-        seals=True,
+        needs_secret_keys=True,
     ),
     Route(
         method="GET",

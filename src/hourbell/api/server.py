@@ -97,12 +97,12 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
                 made.listen(BACKLOG)
                 bound.append(made)
         except OSError as error:
-            raise ConfigurationError(_why_not(host, port, error)) from error
+            raise ConfigurationError(_bind_problem(host, port, error)) from error
         on_failure.pop_all()
     return bound
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
+def _bind_problem(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"Port {port} on {host} is in use by another program, so the API cannot listen "

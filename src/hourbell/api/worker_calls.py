@@ -11,20 +11,20 @@ from hourbell.dispatch import Session
 from hourbell.dispatch.remote import ClaimRequest, ReportedOutcome
 from hourbell.documents.fields import REQUIRED, Document, Field, Object
 from hourbell.documents.kinds import (
+    Array,
     ExecutionId,
+    Integer,
     Json,
     Kind,
     Label,
     Line,
     Schema,
-    Several,
     String,
     Text,
-    Whole,
     one_of,
 )
 from hourbell.documents.problems import Problems
-from hourbell.model.executions import MOST_RESULT_BYTES, Failed, Succeeded
+from hourbell.model.executions import MAX_RESULT_BYTES, Failed, Succeeded
 from hourbell.model.ids import MAX_ID
 from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
 
@@ -34,7 +34,7 @@ MAX_QUEUES = 50
 MAX_TASKS = 100
 MAX_WAIT_SECONDS = 30
 MAX_CLAIM_NUMBER = 2**31 - 1
-MAX_HELD = 20_000  # executions named in one heartbeat
+MAX_HEARTBEAT_EXECUTIONS = 20_000  # executions named in one heartbeat
 MAX_OUTCOMES = 1_000  # in one call
 MAX_DURATION_MS = 2**31 - 1
 MAX_ERROR_KIND = 200
@@ -67,12 +67,12 @@ class ClaimDocument(Document):
         Line(MAX_WORKER_ID), required=REQUIRED, description="A name chosen by the worker."
     )
     capacity = Field(
-        Whole(1, MAX_CAPACITY),
+        Integer(1, MAX_CAPACITY),
         required=REQUIRED,
         description="Most executions to claim; may return fewer.",
     )
     queues = Field(
-        Several(
+        Array(
             Label(),
             1,
             MAX_QUEUES,
@@ -81,7 +81,7 @@ class ClaimDocument(Document):
         description="Queues of the session; `default` if omitted.",
     )
     tasks = Field(
-        Several(
+        Array(
             Text(re.compile("@webhook|[A-Za-z0-9._:-]{1,200}"), "the name of a task, or @webhook"),
             1,
             MAX_TASKS,
@@ -89,10 +89,10 @@ class ClaimDocument(Document):
         ),
         description="Tasks that the session serves, `@webhook` for webhooks; all if omitted.",
     )
-    wait_seconds = Field(Whole(0, MAX_WAIT_SECONDS), default=0)
+    wait_seconds = Field(Integer(0, MAX_WAIT_SECONDS), default=0)
     session_token = Field(SessionToken())
     claim_number = Field(
-        Whole(1, MAX_CLAIM_NUMBER),
+        Integer(1, MAX_CLAIM_NUMBER),
         description="Increases by one with each claim of a session; unchanged to repeat a claim.",
     )
 
@@ -108,17 +108,17 @@ class HeartbeatDocument(SessionDocument):
         Line(MAX_WORKER_ID), description="Optional: the session identifies the worker."
     )
     execution_ids = Field(
-        Several(ExecutionId(), 0, MAX_HELD),
+        Array(ExecutionId(), 0, MAX_HEARTBEAT_EXECUTIONS),
         required="is required; send an empty array if you hold none",
         description="All executions that the worker holds.",
     )
     claim_number = Field(
-        Whole(0, MAX_CLAIM_NUMBER),
+        Integer(0, MAX_CLAIM_NUMBER),
         description="The worker has the responses of all claims up to this.",
     )
 
 
-class OfWorker(SessionDocument):
+class WorkerCall(SessionDocument):
     """A call in a session that may also name the worker."""
 
     worker_id = Field(
@@ -127,9 +127,9 @@ class OfWorker(SessionDocument):
     )
 
 
-class ReleaseDocument(OfWorker):
+class ReleaseDocument(WorkerCall):
     fence_token = Field(
-        Whole(0, MAX_ID),
+        Integer(0, MAX_ID),
         required="is required: the one that came with the execution",
         description="The fence token from the claim.",
     )
@@ -149,11 +149,11 @@ class EndedDocument(Document):
     fence_token = ReleaseDocument.fence_token
     status = Field(one_of("SUCCEEDED", "FAILED"), required="is required: SUCCEEDED or FAILED")
     duration_ms = Field(
-        Whole(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
+        Integer(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
     )
     result = Field(
-        Json(MOST_RESULT_BYTES),
-        description=f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes.",
+        Json(MAX_RESULT_BYTES),
+        description=f"On success: any JSON value of up to {MAX_RESULT_BYTES} bytes.",
     )
     error = Field(String(), description="On failure: a human-readable message.")
     error_kind = Field(
@@ -162,12 +162,12 @@ class EndedDocument(Document):
         description="On failure: the kind, matched against the job's `non_retryable`.",
     )
     retry_after_seconds = Field(
-        Whole(0, MAX_RETRY_DELAY_SECONDS),
+        Integer(0, MAX_RETRY_DELAY_SECONDS),
         description="On failure: the delay that the target requested.",
     )
 
 
-class OutcomeDocument(EndedDocument, OfWorker):
+class OutcomeDocument(EndedDocument, WorkerCall):
     """The outcome of the execution in the path."""
 
 
@@ -175,11 +175,11 @@ class _ListedOutcome(EndedDocument):
     execution_id = Field(ExecutionId(), required=REQUIRED)
 
 
-class OutcomesDocument(OfWorker):
-    outcomes = Field(Several(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
+class OutcomesDocument(WorkerCall):
+    outcomes = Field(Array(Object(_ListedOutcome), 1, MAX_OUTCOMES), required=REQUIRED)
 
 
-class Caller(msgspec.Struct, frozen=True):
+class WorkerCaller(msgspec.Struct, frozen=True):
     """The session of a call."""
 
     session: Session
@@ -217,7 +217,7 @@ def parse_heartbeat(document: object) -> tuple[Session, tuple[int, ...], int | N
     return _checked(call, session, worker).session, held or (), number
 
 
-def parse_outcome(document: object, execution_id: int) -> tuple[Caller, ReportedOutcome]:
+def parse_outcome(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:
     """The outcome of an execution."""
     outcome = OutcomeDocument.open(document, Problems())
     session, worker = outcome.session_token, outcome.worker_id
@@ -225,7 +225,7 @@ def parse_outcome(document: object, execution_id: int) -> tuple[Caller, Reported
     return _checked(outcome, session, worker), ended
 
 
-def parse_outcomes(document: object) -> tuple[Caller, dict[int, ReportedOutcome]]:
+def parse_outcomes(document: object) -> tuple[WorkerCaller, dict[int, ReportedOutcome]]:
     """The outcomes of many executions, by their ids."""
     call = OutcomesDocument.open(document, Problems())
     session, worker = call.session_token, call.worker_id
@@ -239,7 +239,7 @@ def parse_outcomes(document: object) -> tuple[Caller, dict[int, ReportedOutcome]
     return _checked(call, session, worker), ended
 
 
-def parse_progress(document: object) -> tuple[Caller, int, object]:
+def parse_progress(document: object) -> tuple[WorkerCaller, int, object]:
     """The fence of an execution, and its progress."""
     call = ProgressDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
@@ -248,7 +248,7 @@ def parse_progress(document: object) -> tuple[Caller, int, object]:
     return _checked(call, session, worker), fence or 0, progress
 
 
-def parse_release(document: object) -> tuple[Caller, int]:
+def parse_release(document: object) -> tuple[WorkerCaller, int]:
     """The fence of an execution that was not started."""
     call = ReleaseDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
@@ -264,11 +264,11 @@ def parse_close(document: object) -> Session:
     return _checked(call, session, None).session
 
 
-def _checked(document: Document, session: Session | None, worker: str | None) -> Caller:
+def _checked(document: Document, session: Session | None, worker: str | None) -> WorkerCaller:
     """The caller; raises InvalidInput with every invalid field of the document."""
     document.problems.raise_if_any()
     assert session is not None
-    return Caller(session, worker)
+    return WorkerCaller(session, worker)
 
 
 def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:

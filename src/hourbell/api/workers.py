@@ -13,10 +13,10 @@ from litestar import Response
 
 from hourbell.api.answers import JSON, answer
 from hourbell.api.requests import AnyRequest, read_call
-from hourbell.api.routes import InPath, Route, TheEngine, TheWorkers
+from hourbell.api.routes import EngineDep, PathParam, RemoteWorkersDep, Route
 from hourbell.api.worker_calls import (
-    Caller,
     ClaimDocument,
+    WorkerCaller,
     parse_claim,
     parse_close,
     parse_heartbeat,
@@ -41,7 +41,7 @@ SESSIONS = "/internal/v1/sessions"
 
 
 async def claim_executions(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     wanted = parse_claim(await read_call(request))
@@ -57,24 +57,24 @@ async def claim_executions(
 
 
 async def heartbeat_executions(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     session, running, number = parse_heartbeat(await read_call(request))
-    heard = await remote.heartbeat(session, running, number)
-    stop = {*heard.lost, *heard.unwanted}
+    result = await remote.heartbeat(session, running, number)
+    stop = {*result.lost, *result.cancelled}
     return answer(
         {
             "held": [execution_text(each) for each in running if each not in stop],
-            "lost": [*map(execution_text, heard.lost)],
-            "cancelled": [*map(execution_text, heard.unwanted)],
+            "lost": [*map(execution_text, result.lost)],
+            "cancelled": [*map(execution_text, result.cancelled)],
             "lease_seconds": remote.lease_seconds,
         }
     )
 
 
 async def complete_execution(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
@@ -86,7 +86,7 @@ async def complete_execution(
 
 
 async def complete_executions(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     caller, ended = parse_outcomes(await read_call(request))
@@ -96,7 +96,7 @@ async def complete_executions(
 
 
 async def report_progress(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
@@ -109,7 +109,7 @@ async def report_progress(
 
 
 async def release_execution(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest, execution_id: InPath
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
@@ -121,7 +121,7 @@ async def release_execution(
 
 
 async def close_session(
-    engine: TheEngine, remote: TheWorkers, request: AnyRequest
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     await remote.close(parse_close(await read_call(request)))
@@ -136,7 +136,7 @@ def _require_all_tenants(engine: Engine) -> None:
         )
 
 
-async def _check_worker(remote: RemoteWorkers, caller: Caller) -> None:
+async def _check_worker(remote: RemoteWorkers, caller: WorkerCaller) -> None:
     """Raise InvalidInput if the session belongs to another worker than the one given.
 
     An ended session passes; the call itself detects it.
@@ -185,7 +185,7 @@ def _render(claimed: Claimed, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-_OF_ALL: dict[str, Any] = {
+_COMMON: dict[str, Any] = {
     "method": "POST",
     "access": WORK,
     "media_types": (JSON,),
@@ -206,8 +206,8 @@ ROUTES = (
         ),
         body="Claim",
         answers={200: "Claimed"},
-        refusals=("session_lost",),
-        **_OF_ALL,
+        error_codes=("session_lost",),
+        **_COMMON,
     ),
     Route(
         path=EXECUTIONS + "/heartbeat",
@@ -221,8 +221,8 @@ ROUTES = (
         ),
         body="Heartbeat",
         answers={200: "HeartbeatResult"},
-        refusals=("session_lost",),
-        **_OF_ALL,
+        error_codes=("session_lost",),
+        **_COMMON,
     ),
     Route(
         path=EXECUTIONS + "/complete",
@@ -234,7 +234,7 @@ ROUTES = (
         ),
         body="Outcomes",
         answers={200: "Completed"},
-        **_OF_ALL,
+        **_COMMON,
     ),
     Route(
         path=EXECUTION + "/complete",
@@ -247,8 +247,8 @@ ROUTES = (
         ),
         body="Outcome",
         answers={200: "ExecutionRef"},
-        refusals=("stale_fence",),
-        **_OF_ALL,
+        error_codes=("stale_fence",),
+        **_COMMON,
     ),
     Route(
         path=EXECUTION + "/progress",
@@ -257,8 +257,8 @@ ROUTES = (
         description="Shown with the execution while it runs, and discarded afterwards.",
         body="Progress",
         answers={200: "ExecutionRef"},
-        refusals=("stale_fence",),
-        **_OF_ALL,
+        error_codes=("stale_fence",),
+        **_COMMON,
     ),
     Route(
         path=EXECUTION + "/release",
@@ -267,8 +267,8 @@ ROUTES = (
         description="It was not started; another worker can claim it, and no attempt is counted.",
         body="Release",
         answers={200: "ExecutionRef"},
-        refusals=("stale_fence",),
-        **_OF_ALL,
+        error_codes=("stale_fence",),
+        **_COMMON,
     ),
     Route(
         path=SESSIONS + "/close",
@@ -277,6 +277,6 @@ ROUTES = (
         description="Executions that it still holds are released immediately.",
         body="Close",
         answers={200: "Closed"},
-        **_OF_ALL,
+        **_COMMON,
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from hourbell.cli.process import at_database
+from hourbell.cli.process import run_with_engine
 from hourbell.documents.keys import parse_new_key
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.api_keys import (
@@ -20,7 +20,7 @@ from hourbell.engine.operations.api_keys import (
     revoke_key,
 )
 from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.views.pages import MOST_PER_PAGE
+from hourbell.engine.views.pages import MAX_PAGE_SIZE
 from hourbell.model.ids import key_text, parse_key_id
 from hourbell.model.instants import format_instant
 from hourbell.security.access import ApiKey, KeyRole
@@ -51,7 +51,7 @@ def create_command(role: str, name: str, tenant: str | None) -> None:
         click.echo(f"Created {key_text(made.made.key_id)}. The key is shown only once:", err=True)
         click.echo(made.key)
 
-    at_database(create)
+    run_with_engine(create)
 
 
 @keys_command.command("list")
@@ -63,14 +63,14 @@ def list_command(output: str) -> None:
         keys: list[ApiKey] = []
         token = None
         while True:
-            page = await list_keys(engine, MOST_PER_PAGE, token)
+            page = await list_keys(engine, MAX_PAGE_SIZE, token)
             keys += page.items
             token = page.next_token
             if token is None:
                 break
         click.echo(_json(keys) if output == "json" else _table(keys))
 
-    at_database(show)
+    run_with_engine(show)
 
 
 def _json(keys: Sequence[ApiKey]) -> str:
@@ -107,4 +107,4 @@ def revoke_command(key_id: str) -> None:
         await revoke_key(engine, parse_key_id(key_id), _BY_CLI)
         click.echo(f"{key_id} is revoked.")
 
-    at_database(revoke)
+    run_with_engine(revoke)

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from hourbell.cli.process import NO_DATABASE, why_no_database
+from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError, HourbellError
 from hourbell.settings import from_environment
@@ -30,4 +30,4 @@ async def _migrate(dsn: str) -> None:
     try:
         await migrate(dsn)
     except NO_DATABASE as error:
-        raise ConfigurationError(why_no_database(error)) from error
+        raise ConfigurationError(database_problem(error)) from error

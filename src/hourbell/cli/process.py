@@ -14,7 +14,7 @@ import asyncpg
 import click
 import uvloop
 
-from hourbell.compose import Running, collect_rarely, prepared_engine
+from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
 from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
 from hourbell.observe.logs import configure_logs
@@ -56,8 +56,8 @@ async def _run(
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
-            raise ConfigurationError(why_no_database(error)) from error
-        collect_rarely()
+            raise ConfigurationError(database_problem(error)) from error
+        tune_garbage_collector()
         click.echo(greet(settings, parts))
         await stop.wait()
         click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
@@ -65,17 +65,17 @@ async def _run(
     click.echo("Stopped.")
 
 
-def at_database(act: Callable[[Engine], Awaitable[None]]) -> None:
+def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
     """Run `act` with an engine on the configured database."""
 
     async def run(settings: Settings) -> None:
         try:
-            async with prepared_engine(settings) as engine:
+            async with command_engine(settings) as engine:
                 await act(engine)
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
-            raise ConfigurationError(why_no_database(error)) from error
+            raise ConfigurationError(database_problem(error)) from error
 
     try:
         asyncio.run(run(from_environment(os.environ)))
@@ -99,7 +99,7 @@ def _stop_now(settings: Settings) -> None:
         os._exit(130)
 
 
-def why_no_database(error: Exception) -> str:
+def database_problem(error: Exception) -> str:
     # The underlying error; the text that StoreUnavailable adds is about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__

@@ -39,10 +39,10 @@ def _run(which: Role) -> None:
 
 def _greeting(which: Role, settings: Settings, parts: Running) -> str:
     where = f"http://{settings.host}:{settings.port}"
-    said = f"hourbell {which} is up; readiness: {where}/readyz"
-    if which is Role.API and not parts.asks_for_keys:
-        said += (
+    greeting = f"hourbell {which} is up; readiness: {where}/readyz"
+    if which is Role.API and not parts.requires_keys:
+        greeting += (
             "\nIt listens on this machine only and requires no API key until you create one: "
             "hourbell keys create"
         )
-    return said
+    return greeting

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from hourbell.cli.process import at_database
+from hourbell.cli.process import run_with_engine
 from hourbell.compose import key_ring_of
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.secrets import reseal
@@ -35,6 +35,6 @@ def rotate_command() -> None:
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))
         count = await reseal(engine, ring)
-        click.echo(f"{count} secrets were re-encrypted; all now use the key {ring.sealing}.")
+        click.echo(f"{count} secrets were re-encrypted; all now use the key {ring.sealing_key}.")
 
-    at_database(rotate)
+    run_with_engine(rotate)

@@ -41,7 +41,7 @@ def up_command() -> None:
 def _greeting(settings: Settings, parts: Running) -> str:
     data = "HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir
     access, header = "It listens on this machine only and requires no API key.", ""
-    if parts.asks_for_keys:
+    if parts.requires_keys:
         access = "Every request needs an API key."
         header = ' -H "Authorization: Bearer $HOURBELL_KEY"'
     return _GREETING.format(

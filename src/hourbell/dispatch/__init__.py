@@ -34,13 +34,13 @@ from hourbell.model.executions import Claimed
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A worker process's hold on everything that it has claimed."""
+    """The registration of a worker process; it holds everything that the process has claimed."""
 
     id: int
     token: UUID
 
 
-class Service(msgspec.Struct, frozen=True):
+class Subscription(msgspec.Struct, frozen=True):
     """The queues and tasks that a session serves, in order."""
 
     queues: tuple[str, ...]
@@ -51,7 +51,7 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
     """The answer to a heartbeat."""
 
     lost: Sequence[int]  # no longer held: stop them, their outcome will be refused
-    unwanted: Sequence[int]  # cancellation was requested
+    cancelled: Sequence[int]  # cancellation was requested
 
 
 class Dispatch(Protocol):
@@ -82,16 +82,16 @@ class Dispatch(Protocol):
         limit: int,
         repeated: bool = False,
         reserved: int = 0,
-        from_below: bool = False,
-        at_once: bool = False,
+        lowest_first: bool = False,
+        same_start: bool = False,
     ) -> list[Claimed]:
         """Claim up to `limit` executions, most urgent first; SessionLost if the session is over.
 
         `number` is 0 if the worker does not number its claims. `repeated`: this number was sent
         before and no answer arrived; if that claim took executions, they are the answer now.
-        `reserved` of the limit are for CRITICAL only. `from_below` begins with the least urgent. An
-        execution under a rate limit may have to wait for its start (`start_in_seconds`); `at_once`
-        claims only executions that can all start at the same moment.
+        `reserved` of the limit are for CRITICAL only. `lowest_first` begins with the least urgent.
+        An execution under a rate limit may have to wait for its start (`start_in_seconds`);
+        `same_start` claims only executions that can all start at the same moment.
         """
 
     async def heartbeat(
@@ -104,10 +104,10 @@ class Dispatch(Protocol):
         not listed one whole lease after their claim.
         """
 
-    async def renew(self, session: Session) -> Service:
+    async def renew(self, session: Session) -> Subscription:
         """What the session serves; SessionLost if it is over. An empty session is extended."""
 
-    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+    async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
         """The given executions that the session holds, as they were claimed."""
 
     async def worker_of(self, session: Session) -> str | None:
@@ -127,8 +127,8 @@ class Dispatch(Protocol):
         Their answer was lost.
         """
 
-    async def close(self, session: Session, told: bool = True) -> None:
+    async def close(self, session: Session, handed_out: bool = True) -> None:
         """End the session cleanly; held executions are released at once.
 
-        `told` is False if the worker never learned of the session.
+        `handed_out` is False if the worker never learned of the session.
         """

@@ -8,7 +8,7 @@ from itertools import repeat
 import asyncpg
 from msgspec.structs import replace
 
-from hourbell.dispatch import HeartbeatResult, Service, Session, Settlement
+from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
@@ -23,13 +23,13 @@ _CLAIM = (
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
-_HELD = "select * from hourbell.claimed_by($1, $2, $3)"
+_CLAIMED_BY = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
-_MOST_NAMES = 100_000
+_MAX_CACHED_NAMES = 100_000
 
 
 class PostgresDispatch:
@@ -72,8 +72,8 @@ class PostgresDispatch:
         limit: int,
         repeated: bool = False,
         reserved: int = 0,
-        from_below: bool = False,
-        at_once: bool = False,
+        lowest_first: bool = False,
+        same_start: bool = False,
     ) -> list[Claimed]:
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
@@ -84,8 +84,8 @@ class PostgresDispatch:
                 repeated,
                 limit,
                 reserved,
-                from_below,
-                at_once,
+                lowest_first,
+                same_start,
                 self._engine.times.lease,
             )
         if not row["alive"]:
@@ -116,7 +116,7 @@ class PostgresDispatch:
             raise SessionLost
         return HeartbeatResult(row["lost"], row["unwanted"])
 
-    async def renew(self, session: Session) -> Service:
+    async def renew(self, session: Session) -> Subscription:
         now = await self._engine.clock.now()
         row = await self._engine.database.row(
             _RENEW,
@@ -128,10 +128,10 @@ class PostgresDispatch:
         if not row["alive"]:
             raise SessionLost
         tasks = row["tasks"]
-        return Service(tuple(row["queues"]), None if tasks is None else tuple(tasks))
+        return Subscription(tuple(row["queues"]), None if tasks is None else tuple(tasks))
 
-    async def held(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
-        row = await self._engine.database.row(_HELD, session.id, session.token, execution_ids)
+    async def claimed_by(self, session: Session, execution_ids: Sequence[int]) -> list[Claimed]:
+        row = await self._engine.database.row(_CLAIMED_BY, session.id, session.token, execution_ids)
         return await self._claimed(row)
 
     async def worker_of(self, session: Session) -> str | None:
@@ -162,9 +162,9 @@ class PostgresDispatch:
         )
         return before
 
-    async def close(self, session: Session, told: bool = True) -> None:
+    async def close(self, session: Session, handed_out: bool = True) -> None:
         now = await self._engine.clock.now()
-        statement = _CLOSE if told else _DISCARD
+        statement = _CLOSE if handed_out else _DISCARD
         await self._engine.database.value(statement, session.id, session.token, now)
 
     async def _claimed(self, row: asyncpg.Record) -> list[Claimed]:
@@ -189,7 +189,7 @@ class PostgresDispatch:
             rows = await self._engine.database.fetch(
                 "select id, name from hourbell.tenants where id = any ($1)", list(wanted)
             )
-            if len(known) > _MOST_NAMES:
+            if len(known) > _MAX_CACHED_NAMES:
                 known.clear()
             known.update((row["id"], row["name"]) for row in rows)
         return [known[number] for number in numbers]

@@ -40,21 +40,22 @@ from hourbell.dispatch import (
     RETRY,
     Dispatch,
     HeartbeatResult,
-    Service,
     Session,
     Settlement,
+    Subscription,
 )
-from hourbell.dispatch.settling import MOST_PER_BATCH, settle_whole
-from hourbell.engine.life.outcomes import plain_settlement, settlement
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_all
+from hourbell.engine.life.outcomes import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import Claimed, Failed, Released, Succeeded
 from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
 
-MOST_PER_CLAIM = 1_000
-MOST_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
-LOOK_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
+MAX_PER_CLAIM = 1_000
+MAX_ANSWER_BYTES = 8 * 1024 * 1024  # of the jobs in the answer to one claim
+POLL_SECONDS = 0.5  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.02  # between the starts of two passes of the gate
-FROM_BELOW_EVERY = 20  # one in this many claims begins with the least urgent, so LOW is not starved
+# One in this many claims begins with the least urgent, so that LOW is not starved.
+LOWEST_FIRST_EVERY = 20
 
 log = structlog.get_logger()
 
@@ -94,12 +95,12 @@ class RemoteWorkers:
         self._dispatch = dispatch
         self.lease_seconds = lease_seconds
         self._gate = _Gate(dispatch.admit)
-        self._lines: dict[Service, _Line] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._lines: dict[Subscription, _ClaimLine] = {}
+        self._polling: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stopped = False
         self._claims = itertools.count(1)
-        self._gatherings: dict[Session, _Gathering] = {}
+        self._settle_batchers: dict[Session, _SettleBatcher] = {}
 
     def wake(self) -> None:
         """Poll now: an execution may have fallen due."""
@@ -109,10 +110,10 @@ class RemoteWorkers:
         """Give out nothing more, and answer all waiting claims at once."""
         self._stopped = True
         for line in self._lines.values():
-            line.send(len(line.waiting))
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+            line.wake(len(line.waiting))
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
 
     # Claims.
 
@@ -124,72 +125,72 @@ class RemoteWorkers:
         if self._stopped:
             return ClaimResult(request.session, [])
         if request.session is not None:
-            service = await self._dispatch.renew(request.session)
-            _check_named("queues", request.queues, service.queues)
-            _check_named("tasks", request.tasks, service.tasks)
-            given = await self._claim_or_wait(request.session, service, request, gone)
-            if given and gone.done() and request.number is None:
-                await self._give_back(request.session, given)
-            return ClaimResult(request.session, given)
-        service = Service(
+            subscription = await self._dispatch.renew(request.session)
+            _check_named("queues", request.queues, subscription.queues)
+            _check_named("tasks", request.tasks, subscription.tasks)
+            executions = await self._claim_or_wait(request.session, subscription, request, gone)
+            if executions and gone.done() and request.number is None:
+                await self._release(request.session, executions)
+            return ClaimResult(request.session, executions)
+        subscription = Subscription(
             tuple(sorted(set(request.queues or [DEFAULT_QUEUE]))),
             None if request.tasks is None else tuple(sorted(set(request.tasks))),
         )
         session = await self._dispatch.open(
-            request.worker, service.queues, request.capacity, service.tasks
+            request.worker, subscription.queues, request.capacity, subscription.tasks
         )
-        given = []
+        executions = []
         try:
-            given = await self._claim_or_wait(session, service, request, gone)
+            executions = await self._claim_or_wait(session, subscription, request, gone)
         finally:
-            if not given or gone.done():
+            if not executions or gone.done():
                 with contextlib.suppress(StoreUnavailable):  # if this fails, the session expires
-                    await self._dispatch.close(session, told=False)
-        return ClaimResult(session if given else None, given)
+                    await self._dispatch.close(session, handed_out=False)
+        return ClaimResult(session if executions else None, executions)
 
     async def _claim_or_wait(
         self,
         session: Session,
-        service: Service,
+        subscription: Subscription,
         request: ClaimRequest,
         gone: asyncio.Future[None],
     ) -> list[tuple[Claimed, SentSpec]]:
         clock = asyncio.get_running_loop().time
         until, renew_at = clock() + request.wait_seconds, clock() + self.lease_seconds / 3
         passed_gate = False
-        async with self._in_line(service) as line:
+        async with self._in_line(subscription) as line:
             while True:
-                news = line.news
-                if given := await self._take(session, request):
-                    line.send(2)
-                    start_in = max(one.start_in_seconds for one, _ in given)
+                notifications = line.notifications
+                if executions := await self._claim(session, request):
+                    line.wake(2)
+                    start_in = max(one.start_in_seconds for one, _ in executions)
                     await asyncio.wait([gone], timeout=start_in)
-                    return given
+                    return executions
                 if not passed_gate:
                     await self._gate.pass_once()
                     passed_gate = True
                     continue
                 if self._stopped or gone.done() or clock() >= until:
                     return []
-                if line.news == news:
-                    self._look()
+                if line.notifications == notifications:
+                    self._start_polling()
                     await line.wait(min(until, renew_at) - clock(), gone)
                 if clock() >= renew_at:
                     await self._dispatch.renew(session)
                     renew_at = clock() + self.lease_seconds / 3
 
-    async def _take(
+    async def _claim(
         self, session: Session, request: ClaimRequest
     ) -> list[tuple[Claimed, SentSpec]]:
         claimed = await self._dispatch.claim(
             session,
             request.number or 0,
-            min(request.capacity, MOST_PER_CLAIM),
+            min(request.capacity, MAX_PER_CLAIM),
             repeated=request.number is not None,
-            from_below=next(self._claims) % FROM_BELOW_EVERY == 0,
-            at_once=True,
+            lowest_first=next(self._claims) % LOWEST_FIRST_EVERY == 0,
+            same_start=True,
         )
-        given: list[tuple[Claimed, SentSpec]] = []
+        executions: list[tuple[Claimed, SentSpec]] = []
         others: list[Settlement] = []
         size = 0
         for one in claimed:
@@ -198,41 +199,41 @@ class RemoteWorkers:
             if spec is None:
                 unreadable = Failed("The stored job cannot be decoded.", "unreadable")
                 others.append(settlement(one, None, unreadable, 0, 0, None))
-            elif given and size > MOST_ANSWER_BYTES:
+            elif executions and size > MAX_ANSWER_BYTES:
                 others.append(Settlement(one.execution_id, one.fence, RELEASED))
             else:
-                given.append((one, spec))
+                executions.append((one, spec))
         if others:
             # If this fails, they are released because the next heartbeat does not list them.
             with contextlib.suppress(StoreUnavailable):
                 await self._dispatch.settle(session, others)
-        return given
+        return executions
 
-    async def _give_back(self, session: Session, given: list[tuple[Claimed, SentSpec]]) -> None:
-        log.warning("worker disconnected during claim", executions=len(given))
-        back = [Settlement(one.execution_id, one.fence, RELEASED) for one, _ in given]
-        await self._dispatch.settle(session, back)
+    async def _release(self, session: Session, executions: list[tuple[Claimed, SentSpec]]) -> None:
+        log.warning("worker disconnected during claim", executions=len(executions))
+        released = [Settlement(one.execution_id, one.fence, RELEASED) for one, _ in executions]
+        await self._dispatch.settle(session, released)
 
     @asynccontextmanager
-    async def _in_line(self, service: Service) -> AsyncIterator[_Line]:
-        line = self._lines.setdefault(service, _Line())
+    async def _in_line(self, subscription: Subscription) -> AsyncIterator[_ClaimLine]:
+        line = self._lines.setdefault(subscription, _ClaimLine())
         line.users += 1
         try:
             yield line
         finally:
             line.users -= 1
             if not line.users:
-                del self._lines[service]
+                del self._lines[subscription]
 
-    def _look(self) -> None:
+    def _start_polling(self) -> None:
         """Start polling, if no poll is running: a claim waits."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_while_somebody_waits())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll_while_claims_wait())
 
-    async def _look_while_somebody_waits(self) -> None:
+    async def _poll_while_claims_wait(self) -> None:
         while self._lines:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._woken.wait()
             self._woken.clear()
             try:
@@ -242,9 +243,9 @@ class RemoteWorkers:
             except Exception:
                 log.exception("step failed", doing="admitting")
             for line in self._lines.values():
-                line.tell()
+                line.notify()
 
-    # Held executions.
+    # Claimed executions.
 
     async def heartbeat(
         self, session: Session, running: Sequence[int], resolved: int | None
@@ -268,12 +269,12 @@ class RemoteWorkers:
         An outcome that the session already reported under the same fence is not refused: its answer
         was lost. `ended` must not name an execution twice.
         """
-        gathering = self._gatherings.get(session)
-        if gathering is None:
-            gathering = self._gatherings[session] = _Gathering(
-                partial(self._settle, session), partial(self._gatherings.pop, session)
+        batcher = self._settle_batchers.get(session)
+        if batcher is None:
+            batcher = self._settle_batchers[session] = _SettleBatcher(
+                partial(self._settle, session), partial(self._settle_batchers.pop, session)
             )
-        return await gathering.put(ended)
+        return await batcher.put(ended)
 
     async def close(self, session: Session) -> None:
         """End a session cleanly: its executions are released at once."""
@@ -281,43 +282,43 @@ class RemoteWorkers:
 
     async def _settle(self, session: Session, batch: Sequence[ReportedOutcome]) -> Set[int]:
         failed = [one.execution_id for one in batch if isinstance(one.outcome, Failed)]
-        known = await self._dispatch.held(session, failed) if failed else []
-        held = {one.execution_id: one for one in known}
+        claims = await self._dispatch.claimed_by(session, failed) if failed else []
+        claimed_by_id = {one.execution_id: one for one in claims}
         decided: list[Settlement] = []
         refused: list[Settlement] = []
         for one in batch:
             number, fence, outcome = one.execution_id, one.fence, one.outcome
             if not isinstance(outcome, Failed):
-                decided.append(plain_settlement(number, fence, outcome, None, one.took_ms))
-            elif (claimed := held.get(number)) is None or claimed.fence != fence:
+                decided.append(settlement_without_policy(number, fence, outcome, None, one.took_ms))
+            elif (claimed := claimed_by_id.get(number)) is None or claimed.fence != fence:
                 refused.append(Settlement(number, fence, RETRY))
             else:
                 left = claimed.deadline_in_seconds
                 spec = _spec(claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
-            not_held = set(await settle_whole(partial(self._dispatch.settle, session), decided))
-            refused += [one for one in decided if one.execution_id in not_held]
+            refused_ids = set(await settle_all(partial(self._dispatch.settle, session), decided))
+            refused += [one for one in decided if one.execution_id in refused_ids]
         if not refused:
             return frozenset()
         before = await self._dispatch.already_settled(session, refused)
         return {one.execution_id for one in refused}.difference(before)
 
 
-class _Line:
+class _ClaimLine:
     """Waiting claims of sessions that serve the same queues and tasks."""
 
     def __init__(self) -> None:
         self.users = 0  # claims that wait or are being executed
-        self.news = 0  # how often executions may have become ready
+        self.notifications = 0  # how often executions may have become ready
         self.waiting: deque[asyncio.Future[None]] = deque()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake one claim: executions may have become ready."""
-        self.news += 1
-        self.send(1)
+        self.notifications += 1
+        self.wake(1)
 
-    def send(self, count: int) -> None:
+    def wake(self, count: int) -> None:
         """Wake `count` waiting claims, in order."""
         while count and self.waiting:
             waiter = self.waiting.popleft()
@@ -337,7 +338,7 @@ class _Line:
             if not waiter.done():
                 self.waiting.remove(waiter)
             elif gone.done():
-                self.send(1)  # pass the wake-up on: this claim will not use it
+                self.wake(1)  # pass the wake-up on: this claim will not use it
 
 
 class _Gate:
@@ -352,7 +353,7 @@ class _Gate:
     async def pass_once(self) -> None:
         """Return after a pass that began after this call.
 
-        If other processes hold the gate each time, return after LOOK_SECONDS.
+        If other processes hold the gate each time, return after POLL_SECONDS.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._pass(self._current))
@@ -366,12 +367,12 @@ class _Gate:
         self._current, self._next = self._next, None
         self._began = began = clock()
         # A pass running in another process may have begun before our rows were committed.
-        while not await self._admit() and clock() < began + LOOK_SECONDS:
+        while not await self._admit() and clock() < began + POLL_SECONDS:
             await asyncio.sleep(GATE_SECONDS)
             self._began = clock()
 
 
-class _Gathering:
+class _SettleBatcher:
     """The outcomes of one session: those that arrive during a settle form the next batch."""
 
     def __init__(
@@ -414,7 +415,7 @@ class _Gathering:
         seen = {one.execution_id for one in groups[0][0]}
         while self._waiting:
             numbers = {one.execution_id for one in self._waiting[0][0]}
-            if seen & numbers or len(seen) + len(numbers) > MOST_PER_BATCH:
+            if seen & numbers or len(seen) + len(numbers) > MAX_SETTLE_BATCH:
                 break
             seen |= numbers
             groups.append(self._waiting.popleft())

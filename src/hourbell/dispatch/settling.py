@@ -14,7 +14,7 @@ import structlog
 from hourbell.dispatch import RELEASED, Settlement
 from hourbell.engine.life.outcomes import unstorable, without_result
 
-MOST_PER_BATCH = 2_000
+MAX_SETTLE_BATCH = 2_000
 
 # The batch was rejected for its content, so a retry would fail as well.
 REJECTED = (asyncpg.PostgresError, UnicodeError, ValueError, TypeError, OverflowError)
@@ -24,28 +24,28 @@ Settle = Callable[[Sequence[Settlement]], Awaitable[Sequence[int]]]
 log = structlog.get_logger()
 
 
-async def settle_whole(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
+async def settle_all(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
     """Settle every outcome as far as possible; returns the executions whose outcome was refused."""
     try:
         return list(await settle(batch))
     except REJECTED as error:
         if len(batch) == 1:
-            return await _settle_less(settle, batch[0], error)
+            return await _settle_reduced(settle, batch[0], error)
     middle = len(batch) // 2
     return [
-        *await settle_whole(settle, batch[:middle]),
-        *await settle_whole(settle, batch[middle:]),
+        *await settle_all(settle, batch[:middle]),
+        *await settle_all(settle, batch[middle:]),
     ]
 
 
-async def _settle_less(settle: Settle, bad: Settlement, rejected: Exception) -> list[int]:
+async def _settle_reduced(settle: Settle, bad: Settlement, rejected: Exception) -> list[int]:
     """Record as much of an outcome as can be stored."""
     # An execution that was not started is released anyway, and must not become dead.
     ways = () if bad.kind == RELEASED else (without_result, unstorable)
-    for less in ways:
+    for reduced in ways:
         log.error("outcome not stored", execution=bad.execution_id, error=str(rejected))
         try:
-            return list(await settle([less(bad, f"{type(rejected).__name__}: {rejected}")]))
+            return list(await settle([reduced(bad, f"{type(rejected).__name__}: {rejected}")]))
         except REJECTED as again:
             rejected = again
     log.error(

@@ -5,11 +5,11 @@ from typing import Any
 
 from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import (
-    Flag,
+    Array,
+    Boolean,
     Json,
     Kind,
     Schema,
-    Several,
     String,
     Text,
     choice_of,
@@ -33,7 +33,7 @@ from hourbell.model.jobs import (
 )
 from hourbell.security.secrets import (
     MASKED,
-    MAX_OF_REQUEST,
+    MAX_SECRETS_PER_REQUEST,
     SECRET_NAME,
     names_in,
     template_problem,
@@ -123,7 +123,7 @@ class WebhookDocument(ActionDocument):
         omit_default=True,
     )
     literal = Field(
-        Flag(),
+        Boolean(),
         default=False,
         description="The body is sent verbatim, including any {{; no secret is filled in.",
         omit_default=True,
@@ -145,7 +145,7 @@ class TaskDocument(ActionDocument):
 
 
 class NotificationDocument(Document):
-    on = Field(Several(choice_of(Event), 1, len(Event), distinct=True), required=REQUIRED)
+    on = Field(Array(choice_of(Event), 1, len(Event), distinct=True), required=REQUIRED)
     url = WebhookDocument.url
     headers = WebhookDocument.headers
     secrets = WebhookDocument.secrets
@@ -206,9 +206,11 @@ def read_notification(document: NotificationDocument) -> Notification | None:
 
 def check_number_of_secrets(document: Document, *parts: object) -> None:
     """Record a problem if a webhook uses more secrets than one request may."""
-    if len(names_in(list(parts))) > MAX_OF_REQUEST:
+    if len(names_in(list(parts))) > MAX_SECRETS_PER_REQUEST:
         document.wrong(
-            "url", "too_long", f"and headers and body use more than {MAX_OF_REQUEST} secrets"
+            "url",
+            "too_long",
+            f"and headers and body use more than {MAX_SECRETS_PER_REQUEST} secrets",
         )
 
 

@@ -30,7 +30,7 @@ from hourbell.model.schedules import Every
 from hourbell.security.secrets import MASKED
 
 _KINDS_OF_SCHEDULE = ("cron", "every_seconds", "at", "delay_seconds")
-_APART_FROM_DELAYS = ("non_retryable", "retryable", "max_crashes")
+_FIELDS_OF_ANY_BACKOFF = ("non_retryable", "retryable", "max_crashes")
 _Object = dict[str, Any]
 
 
@@ -99,7 +99,7 @@ def _patched(job: NewJob, patch: Mapping[str, object]) -> dict[str, object]:
     """The document of a job with a patch applied; the reader rejects parts that are not objects."""
     present = definition(job)
     merged: dict[str, object] = {**present, **patch}
-    present["retry_policy"] = _said_about_retries(job)
+    present["retry_policy"] = _explicit_retry_policy(job)
     for key, merge in (
         ("schedule", _patched_schedule),
         ("action", _patched_action),
@@ -142,19 +142,19 @@ def _patched_retry_policy(present: _Object, patch: _Object) -> _Object:
         {"backoff", "delays_seconds"}
     )
     if to_list or from_list:
-        present = {key: value for key, value in present.items() if key in _APART_FROM_DELAYS}
+        present = {key: value for key, value in present.items() if key in _FIELDS_OF_ANY_BACKOFF}
     return present | patch
 
 
-def _said_about_retries(spec: JobSpec) -> _Object:
+def _explicit_retry_policy(spec: JobSpec) -> _Object:
     """The retry policy without default and derived values, so that they can be derived again."""
     policy, default = spec.retry_policy, RetryPolicy()
-    said = render_retry_policy(policy)
+    explicit = render_retry_policy(policy)
     if policy.max_delay_seconds == max(default.max_delay_seconds, policy.initial_delay_seconds):
-        said.pop("max_delay_seconds", None)
+        explicit.pop("max_delay_seconds", None)
     if spec.delivery is Delivery.AT_MOST_ONCE or policy.backoff is Backoff.LIST:
-        del said["max_retries"]
-    return {key: value for key, value in said.items() if value != getattr(default, key)}
+        del explicit["max_retries"]
+    return {key: value for key, value in explicit.items() if value != getattr(default, key)}
 
 
 def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
@@ -169,8 +169,8 @@ def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
 
 def _changed(old: NewJob, new: NewJob) -> frozenset[str]:
     # Compared as JSON: in Python 1 equals true, but to the target of a webhook they differ.
-    def said(job: NewJob, field: str) -> bytes:
+    def as_json(job: NewJob, field: str) -> bytes:
         return msgspec.json.encode(getattr(job, field))
 
     fields = NewJob.__struct_fields__
-    return frozenset(field for field in fields if said(old, field) != said(new, field))
+    return frozenset(field for field in fields if as_json(old, field) != as_json(new, field))

@@ -2,8 +2,8 @@
 
 `documents` reads field by field, so that it can report every error. Most documents are valid and
 short; for these one pass of a strict decoder is enough. Anything else is left to the full reader,
-which alone reports errors: `read_plain` and `PlainJob.new_job` then return None. A property test
-checks that both readers give the same result for every document that both accept.
+which alone reports errors: `read_simple_job` and `SimpleJob.new_job` then return None. A property
+test checks that both readers give the same result for every document that both accept.
 
 Repeated keys in an object are detected by counting: the decoded value, encoded again, has as many
 quotation marks as the text, unless the decoder has dropped a key (a plain text has no escapes).
@@ -38,13 +38,13 @@ from hourbell.model.limits import QueueSettings
 from hourbell.model.policies import Priority, RetryPolicy
 from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
 
-MOST_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
-MOST_NESTED = 30  # this many brackets cannot be nested too deeply
+MAX_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
+MAX_BRACKETS = 30  # this many brackets cannot be nested too deeply
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _LONG_NUMBER = re.compile(rb"[0-9]{300}")
 _PRIORITIES = {priority.name: priority for priority in Priority}
-_USUAL_RETRIES = RetryPolicy()
+_DEFAULT_RETRY_POLICY = RetryPolicy()
 
 
 class _Task(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="TASK"):
@@ -63,7 +63,7 @@ class _When(msgspec.Struct, forbid_unknown_fields=True):
     delay_seconds: Annotated[int, Meta(ge=0, le=MAX_DELAY_SECONDS)] | UnsetType = UNSET
 
 
-class _Said(msgspec.Struct, forbid_unknown_fields=True):
+class _JobFields(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
     type: Literal["ONE_TIME"]
     schedule: _When
@@ -74,43 +74,45 @@ class _Said(msgspec.Struct, forbid_unknown_fields=True):
     timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_SECONDS)] | UnsetType = UNSET
 
 
-_decoder = msgspec.json.Decoder(_Said)
+_decoder = msgspec.json.Decoder(_JobFields)
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
-class PlainJob(msgspec.Struct, frozen=True):
+class SimpleJob(msgspec.Struct, frozen=True):
     """A simple document, and its text."""
 
-    said: _Said
+    fields: _JobFields
     text: bytes
-    spelt: bytes  # the canonical text: sorted keys, no whitespace
+    canonical: bytes  # the canonical text: sorted keys, no whitespace
     tenant: str | None  # None: not given
     queue: str | None
 
     def new_job(
-        self, now: datetime, queue: QueueSettings | None, home: str = DEFAULT_TENANT
+        self, now: datetime, queue: QueueSettings | None, default_tenant: str = DEFAULT_TENANT
     ) -> NewJob | None:
         """The job that it describes; None: use the full reader."""
-        said = self.said
-        at = _instant(said.schedule, now)
-        action = _action(said.action)
+        fields = self.fields
+        at = _instant(fields.schedule, now)
+        action = _action(fields.action)
         if at is None or action is None:
             return None
-        timeout, retries = said.timeout_seconds, _USUAL_RETRIES
+        timeout, retries = fields.timeout_seconds, _DEFAULT_RETRY_POLICY
         if queue is not None:
             retries = queue.default_retry_policy or retries
             if timeout is UNSET and queue.default_timeout_seconds is not None:
                 timeout = queue.default_timeout_seconds
         return NewJob(
-            name=said.name,
+            name=fields.name,
             type=JobType.ONE_TIME,
             schedule=Once(at),
             action=action,
             retry_policy=retries,
             timeout_seconds=DEFAULT_TIMEOUT_SECONDS if timeout is UNSET else timeout,
-            tenant_id=self.tenant or home,
+            tenant_id=self.tenant or default_tenant,
             queue=self.queue or DEFAULT_QUEUE,
-            priority=_PRIORITIES[said.priority] if said.priority is not UNSET else Priority.MEDIUM,
+            priority=_PRIORITIES[fields.priority]
+            if fields.priority is not UNSET
+            else Priority.MEDIUM,
         )
 
     def document(self) -> dict[str, Any]:
@@ -119,27 +121,27 @@ class PlainJob(msgspec.Struct, frozen=True):
         return document
 
 
-def read_plain(text: bytes) -> PlainJob | None:
+def read_simple_job(text: bytes) -> SimpleJob | None:
     """A simple document; None: use the full reader."""
-    if len(text) > MOST_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
+    if len(text) > MAX_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
         return None
     if b"{{" in text:  # a template, which has to be checked
         return None
-    if text.count(b"{") + text.count(b"[") > MOST_NESTED:
+    if text.count(b"{") + text.count(b"[") > MAX_BRACKETS:
         return None
     try:
-        said = _decoder.decode(text)
+        fields = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError):
         return None
-    spelt = _encoder.encode(said)
-    if spelt.count(b'"') != text.count(b'"'):
+    canonical = _encoder.encode(fields)
+    if canonical.count(b'"') != text.count(b'"'):
         return None
-    tenant, queue = said.tenant_id or None, said.queue or None
-    if not (said.name.isprintable() and said.name.strip()):
+    tenant, queue = fields.tenant_id or None, fields.queue or None
+    if not (fields.name.isprintable() and fields.name.strip()):
         return None
-    if not (_is_label(said.tenant_id) and _is_label(said.queue)):
+    if not (_is_label(fields.tenant_id) and _is_label(fields.queue)):
         return None
-    return PlainJob(said, text, spelt, tenant, queue)
+    return SimpleJob(fields, text, canonical, tenant, queue)
 
 
 @lru_cache(4096)
@@ -165,17 +167,19 @@ def _instant(when: _When, now: datetime) -> datetime | None:
     return at if at >= now - OLDEST_AT else None
 
 
-def _action(said: _Task | _Webhook) -> Action | None:
-    if isinstance(said, _Task):
-        if not _is_task_name(said.name):
+def _action(action: _Task | _Webhook) -> Action | None:
+    if isinstance(action, _Task):
+        if not _is_task_name(action.name):
             return None
-        return TaskAction(name=said.name, payload=None if said.payload is UNSET else said.payload)
-    if not _can_be_called(said.url):
+        return TaskAction(
+            name=action.name, payload=None if action.payload is UNSET else action.payload
+        )
+    if not _can_be_called(action.url):
         return None
     return WebhookAction(
-        url=said.url,
-        method="POST" if said.method is UNSET else said.method,
-        body=None if said.body is UNSET else said.body,
+        url=action.url,
+        method="POST" if action.method is UNSET else action.method,
+        body=None if action.body is UNSET else action.body,
     )
 
 

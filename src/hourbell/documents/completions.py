@@ -6,8 +6,8 @@ from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import Json, Schema, String, Text, one_of
 from hourbell.documents.problems import Problems
 from hourbell.model.executions import (
-    MOST_ERROR_CHARACTERS,
-    MOST_RESULT_BYTES,
+    MAX_ERROR_CHARACTERS,
+    MAX_RESULT_BYTES,
     Failed,
     Succeeded,
 )
@@ -18,14 +18,14 @@ class _Error(String):
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
         error = super().read(value, path, problems)
-        if error is not None and len(error) > MOST_ERROR_CHARACTERS:
-            message = f"must be at most {MOST_ERROR_CHARACTERS} characters"
+        if error is not None and len(error) > MAX_ERROR_CHARACTERS:
+            message = f"must be at most {MAX_ERROR_CHARACTERS} characters"
             problems.add(path, "too_long", message)
         return error
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "maxLength": MOST_ERROR_CHARACTERS}
+        return {"type": "string", "maxLength": MAX_ERROR_CHARACTERS}
 
 
 class CompletionDocument(Document):
@@ -36,8 +36,8 @@ class CompletionDocument(Document):
     )
     status = Field(one_of("SUCCEEDED", "FAILED"), required="is required: SUCCEEDED or FAILED")
     result = Field(
-        Json(MOST_RESULT_BYTES),
-        description=f"On success: any JSON value of up to {MOST_RESULT_BYTES} bytes.",
+        Json(MAX_RESULT_BYTES),
+        description=f"On success: any JSON value of up to {MAX_RESULT_BYTES} bytes.",
     )
     error = Field(_Error(), description="On failure.")
 

@@ -7,21 +7,21 @@ import msgspec
 from hourbell.documents.fields import Document, Field
 from hourbell.documents.kinds import (
     Instant,
+    Integer,
     JobId,
     Label,
     String,
-    Whole,
     choice_of,
 )
 from hourbell.documents.problems import Problems
 from hourbell.model.executions import REASONS, ExecutionStatus, Reason
 
-MOST_AT_ONCE = 10_000  # dead letters that one call replays or purges
-USUAL_AT_ONCE = 1_000
-MOST_PER_SECOND = 100_000
+MAX_BULK_LIMIT = 10_000  # dead letters that one call replays or purges
+DEFAULT_BULK_LIMIT = 1_000
+MAX_PER_SECOND = 100_000
 
 
-class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters to select; None: no restriction."""
 
     tenant_id: str | None = None
@@ -31,16 +31,16 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     died_to: datetime | None = None  # exclusive
 
 
-class Bulk(msgspec.Struct, frozen=True):
+class BulkSelection(msgspec.Struct, frozen=True):
     """Many dead letters, selected by a filter."""
 
-    wanted: LetterFilter
+    wanted: DeadLetterFilter
     limit: int
     rate_per_second: int | None
     token: str | None
 
 
-class LetterFilterDocument(Document):
+class DeadLetterFilterDocument(Document):
     tenant_id = Field(Label())
     job_id = Field(JobId())
     reason = Field(choice_of(sorted(REASONS[ExecutionStatus.DEAD])))
@@ -48,18 +48,18 @@ class LetterFilterDocument(Document):
     died_to = Field(Instant(), name="to", description="Upper bound of died_at, exclusive.")
 
 
-class PurgeDocument(LetterFilterDocument):
-    limit = Field(Whole(1, MOST_AT_ONCE), default=USUAL_AT_ONCE)
+class PurgeDocument(DeadLetterFilterDocument):
+    limit = Field(Integer(1, MAX_BULK_LIMIT), default=DEFAULT_BULK_LIMIT)
     page_token = Field(String(), description="The next_page_token of the previous call.")
 
 
 class ReplayDocument(PurgeDocument):
-    rate_per_second = Field(Whole(1, MOST_PER_SECOND), description="Executions due per second.")
+    rate_per_second = Field(Integer(1, MAX_PER_SECOND), description="Executions due per second.")
 
 
-def read_letter_filter(document: LetterFilterDocument) -> LetterFilter:
+def read_dead_letter_filter(document: DeadLetterFilterDocument) -> DeadLetterFilter:
     """The filter in a document."""
-    return LetterFilter(
+    return DeadLetterFilter(
         tenant_id=document.tenant_id,
         job_id=document.job_id,
         reason=document.reason,
@@ -68,20 +68,20 @@ def read_letter_filter(document: LetterFilterDocument) -> LetterFilter:
     )
 
 
-def parse_replay(document: object) -> Bulk:
+def parse_replay(document: object) -> BulkSelection:
     """The dead letters to replay; raises InvalidInput with every invalid field."""
     replay = ReplayDocument.open(document, Problems())
     return _read_bulk(replay, replay.rate_per_second)
 
 
-def parse_purge(document: object) -> Bulk:
+def parse_purge(document: object) -> BulkSelection:
     """The dead letters to purge; raises InvalidInput with every invalid field."""
     return _read_bulk(PurgeDocument.open(document, Problems()), None)
 
 
-def _read_bulk(document: PurgeDocument, rate_per_second: int | None) -> Bulk:
-    wanted = read_letter_filter(document)
-    bulk = Bulk(wanted, document.limit, rate_per_second, document.page_token)
+def _read_bulk(document: PurgeDocument, rate_per_second: int | None) -> BulkSelection:
+    wanted = read_dead_letter_filter(document)
+    bulk = BulkSelection(wanted, document.limit, rate_per_second, document.page_token)
     document.finish()
     document.problems.raise_if_any()
     return bulk

@@ -4,7 +4,7 @@ A document is a class, and its attributes are the fields that it may have:
 
     class RateLimitDocument(Document):
         per_second = Field(Number(MIN_RATE, MAX_RATE), required=REQUIRED)
-        burst = Field(Whole(1, MAX_BURST), description="…")
+        burst = Field(Integer(1, MAX_BURST), description="…")
 
 Three things come from this declaration, so they cannot differ:
 
@@ -13,7 +13,8 @@ Three things come from this declaration, so they cannot differ:
   the default is returned, so that reading continues with the next field. `finish` rejects the
   fields that are not declared. At the end, `Problems.raise_if_any` raises all problems together.
 - Rendering. `RateLimitDocument.render(rate_limit)` is the document that a value would be read from.
-- The JSON Schema. `sent(RateLimitDocument)` describes it in a request, `answered(…)` in a response.
+- The JSON Schema. `request_object(RateLimitDocument)` describes it in a request,
+  `response_object(…)` in a response.
 
 Rules that concern several fields are plain code beside the class. `null` means "not given"
 everywhere.
@@ -96,7 +97,7 @@ class Field(Generic[T]):
             if self.required:
                 document.wrong(name, "required", self.required)
             return self.default
-        document.looked_at.add(name)
+        document.accessed.add(name)
         found = self.kind.read(value, document.prefix + name, document.problems)
         return self.default if found is None else found
 
@@ -111,7 +112,7 @@ class Field(Generic[T]):
         return self._described(self.kind.schema) | shown
 
     @property
-    def answer_schema(self) -> Schema:
+    def response_schema(self) -> Schema:
         """The JSON Schema of the field in a response."""
         never_null = self.required or self.default is not None
         return self.shown_schema if never_null else or_null(self.shown_schema)
@@ -119,7 +120,7 @@ class Field(Generic[T]):
     @property
     def shown_schema(self) -> Schema:
         """The JSON Schema of the field in a response that would rather omit it than have null."""
-        return self._described(self.kind.answer_schema)
+        return self._described(self.kind.response_schema)
 
     def _described(self, schema: Schema) -> Schema:
         return schema | ({"description": self.description} if self.description else {})
@@ -128,7 +129,7 @@ class Field(Generic[T]):
 class Document:
     """A JSON object that is read field by field; subclasses declare its fields."""
 
-    __slots__ = ("looked_at", "prefix", "problems", "values")
+    __slots__ = ("accessed", "prefix", "problems", "values")
 
     FIELDS: ClassVar[Mapping[str, Field[Any]]] = {}
     _RENDERED: ClassVar[Sequence[tuple[str, _Renderer | None]]] = ()
@@ -148,7 +149,7 @@ class Document:
         self.values = values
         self.prefix = prefix  # of the paths of its fields: empty, or a path and a dot
         self.problems = problems
-        self.looked_at: set[str] = set()
+        self.accessed: set[str] = set()
 
     @classmethod
     def open(cls, document: object, problems: Problems) -> Self:
@@ -161,7 +162,7 @@ class Document:
     def narrow(self, kind: type[D]) -> D:
         """The same object, read as a document of another class."""
         document = kind(self.values, self.prefix, self.problems)
-        document.looked_at = self.looked_at
+        document.accessed = self.accessed
         return document
 
     def path(self, key: str) -> str:
@@ -176,7 +177,7 @@ class Document:
         """Whether the field is present and not null."""
         if self.values.get(key) is None:
             return False
-        self.looked_at.add(key)
+        self.accessed.add(key)
         return True
 
     def require(self, key: str, message: str) -> None:
@@ -191,12 +192,12 @@ class Document:
 
     def finish(self) -> None:
         """Record unknown fields, up to MAX_PROBLEMS of them."""
-        if self.values.keys() <= self.looked_at:
+        if self.values.keys() <= self.accessed:
             return
         if self.values.keys() <= self.FIELDS.keys():  # some are null
             given = len(self.values) - [*self.values.values()].count(None)
             # A declared field that is given has an effect, or has already been rejected.
-            assert len(self.looked_at) == given, self.values.keys() - self.looked_at
+            assert len(self.accessed) == given, self.values.keys() - self.accessed
             return
         unknown = (key for key in self.values if key not in self.FIELDS)
         for index, key in enumerate(islice(unknown, MAX_PROBLEMS)):
@@ -204,12 +205,12 @@ class Document:
             self.wrong(key, "unknown_field", f"is not a known field{hint}")
 
     @classmethod
-    def render(cls, value: object, **instead: object) -> dict[str, Any]:
-        """The document of a value that has the fields as attributes, but for those in `instead`."""
+    def render(cls, value: object, **overrides: object) -> dict[str, Any]:
+        """The document of a value with the fields as attributes, except those in `overrides`."""
         shown = {}
         for name, render in cls._RENDERED:
-            if name in instead:
-                shown[name] = instead[name]
+            if name in overrides:
+                shown[name] = overrides[name]
             else:
                 one = getattr(value, name)
                 shown[name] = one if one is None or render is None else render(one)
@@ -238,11 +239,11 @@ class Object(Kind[D]):
 
     @property
     def schema(self) -> Schema:
-        return ref(self.name) if self.name else sent(self.document)
+        return ref(self.name) if self.name else request_object(self.document)
 
     @property
-    def answer_schema(self) -> Schema:
-        return answered(self.document)
+    def response_schema(self) -> Schema:
+        return response_object(self.document)
 
     def render(self, value: object) -> object:
         return self.document.render(value)
@@ -251,19 +252,19 @@ class Object(Kind[D]):
 # JSON Schemas of objects.
 
 
-def sent(
-    *documents: type[Document], required: Collection[str] | None = None, **instead: Schema
+def request_object(
+    *documents: type[Document], required: Collection[str] | None = None, **overrides: Schema
 ) -> Schema:
     """An object in a request: unknown fields are rejected; null means omitted.
 
-    `required` replaces what the fields themselves require; `instead` has the schemas of fields that
-    differ from their declaration.
+    `required` replaces what the fields themselves require; `overrides` has the schemas of fields
+    that differ from their declaration.
     """
     fields = {name: field for document in documents for name, field in document.FIELDS.items()}
     needed = [
         name for name in fields if (fields[name].required if required is None else name in required)
     ]
-    properties = {name: instead.get(name, field.schema) for name, field in fields.items()}
+    properties = {name: overrides.get(name, field.schema) for name, field in fields.items()}
     schema = {
         "type": "object",
         "properties": {
@@ -275,18 +276,20 @@ def sent(
     return schema | ({"required": needed} if needed else {})
 
 
-def answered(document: type[Document], optional: Collection[str] = (), **instead: Schema) -> Schema:
+def response_object(
+    document: type[Document], optional: Collection[str] = (), **overrides: Schema
+) -> Schema:
     """An object in a response; the fields in `optional` may be missing."""
     fields = document.FIELDS
     omitted = {*optional, *(name for name in fields if fields[name].omit_default)}
     properties = {
-        name: field.shown_schema if name in omitted else field.answer_schema
+        name: field.shown_schema if name in omitted else field.response_schema
         for name, field in fields.items()
     }
-    return answer_object(properties | instead, omitted)
+    return response_object_of(properties | overrides, omitted)
 
 
-def answer_object(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:
+def response_object_of(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:
     """An object in a response, from the schemas of its fields."""
     return {
         "type": "object",

@@ -16,13 +16,13 @@ from hourbell.documents.fields import REQUIRED, Document, Field, Object
 from hourbell.documents.kinds import (
     LABEL,
     LABEL_IS,
+    Array,
     Choice,
+    Integer,
     Kind,
     Label,
     Line,
     Schema,
-    Several,
-    Whole,
     choice_of,
 )
 from hourbell.documents.policies import RetryPolicyDocument, read_retry_policy, render_retry_policy
@@ -112,17 +112,17 @@ class JobDocument(Document):
     action = Field(Object(ActionDocument), required=REQUIRED)
     retry_policy = Field(Object(RetryPolicyDocument, "RetryPolicy"))
     timeout_seconds = Field(
-        Whole(1, MAX_TIMEOUT_SECONDS), default=DEFAULT_TIMEOUT_SECONDS, description="Per attempt."
+        Integer(1, MAX_TIMEOUT_SECONDS), default=DEFAULT_TIMEOUT_SECONDS, description="Per attempt."
     )
     delivery = Field(choice_of(Delivery), default=Delivery.AT_LEAST_ONCE)
     queue = Field(Label(), default=DEFAULT_QUEUE)
     priority = Field(Choice({each.name: each for each in Priority}), default=Priority.MEDIUM)
     start_deadline_seconds = Field(
-        Whole(1, MAX_START_DEADLINE_SECONDS),
+        Integer(1, MAX_START_DEADLINE_SECONDS),
         description="After scheduled_for; an execution that cannot start by then is SKIPPED.",
     )
     deadline_seconds = Field(
-        Whole(1, MAX_DEADLINE_SECONDS),
+        Integer(1, MAX_DEADLINE_SECONDS),
         description="After scheduled_for, over all attempts; the execution is then DEAD.",
     )
     concurrency_key = Field(
@@ -133,7 +133,7 @@ class JobDocument(Document):
         ),
     )
     concurrency_limit = Field(
-        Whole(1, MAX_CONCURRENCY_LIMIT),
+        Integer(1, MAX_CONCURRENCY_LIMIT),
         default=1,
         description="How many executions with the key may run at once.",
     )
@@ -144,31 +144,31 @@ class JobDocument(Document):
     on_duplicate = Field(choice_of(OnDuplicate), default=OnDuplicate.REJECT)
     labels = Field(_Labels(), description="For searching jobs.")
     notifications = Field(
-        Several(Object(NotificationDocument, "Notification"), 0, MAX_NOTIFICATIONS),
+        Array(Object(NotificationDocument, "Notification"), 0, MAX_NOTIFICATIONS),
         default=(),
         description="Webhooks called with the outcome of each run.",
     )
 
 
-class _OfRecurring(Document):
+class _RecurringFields(Document):
     misfire_policy = Field(choice_of(Misfire), default=Misfire.LATEST)
     catch_up_window_seconds = Field(
-        Whole(1, MAX_CATCH_UP_WINDOW_SECONDS),
+        Integer(1, MAX_CATCH_UP_WINDOW_SECONDS),
         default=DEFAULT_CATCH_UP_WINDOW_SECONDS,
         description="For the misfire policy `all`.",
     )
     catch_up_limit = Field(
-        Whole(1, MAX_CATCH_UP_LIMIT),
+        Integer(1, MAX_CATCH_UP_LIMIT),
         default=DEFAULT_CATCH_UP_LIMIT,
         description="For the misfire policy `all`.",
     )
     overlap_policy = Field(choice_of(Overlap), default=Overlap.ALLOW)
 
 
-FOR_RECURRING = tuple(_OfRecurring.FIELDS)
+RECURRING_FIELDS = tuple(_RecurringFields.FIELDS)
 
 
-class RecurringJobDocument(_OfRecurring, JobDocument):
+class RecurringJobDocument(_RecurringFields, JobDocument):
     """The definition of a recurring job. A ONE_TIME job is read as one, to say what it lacks."""
 
 
@@ -209,14 +209,18 @@ def parse_new_job(
     decides when, and in rare cases whether, the job ever runs.
     """
     problems = Problems()
-    said = RecurringJobDocument.open(document, problems)
-    job = read_job(said, now, job_id, tenant=tenant)
+    job_document = RecurringJobDocument.open(document, problems)
+    job = read_job(job_document, now, job_id, tenant=tenant)
     if queue is None:
         return job
-    if not said.given("timeout_seconds") and queue.default_timeout_seconds is not None:
+    if not job_document.given("timeout_seconds") and queue.default_timeout_seconds is not None:
         job = replace(job, timeout_seconds=queue.default_timeout_seconds)
     retries = queue.default_retry_policy
-    if retries is None or said.given("retry_policy") or job.delivery is Delivery.AT_MOST_ONCE:
+    if (
+        retries is None
+        or job_document.given("retry_policy")
+        or job.delivery is Delivery.AT_MOST_ONCE
+    ):
         return job
     return replace(job, retry_policy=retries)
 
@@ -242,7 +246,7 @@ def read_job(
     timeout = document.timeout_seconds
     start_deadline, deadline = document.start_deadline_seconds, document.deadline_seconds
     if job_type is JobType.ONE_TIME:
-        for key in FOR_RECURRING:
+        for key in RECURRING_FIELDS:
             document.forbid(key, RUNS_ONCE)
     misfire = document.misfire_policy
     catch_up_window, catch_up_limit = document.catch_up_window_seconds, document.catch_up_limit

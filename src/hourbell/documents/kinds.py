@@ -44,7 +44,7 @@ class Kind(ABC, Generic[T]):
         """The JSON Schema of a value in a request."""
 
     @property
-    def answer_schema(self) -> Schema:
+    def response_schema(self) -> Schema:
         """The JSON Schema of a value in a response: what was sent can be shown."""
         return self.schema
 
@@ -53,7 +53,7 @@ class Kind(ABC, Generic[T]):
         return value
 
 
-class Whole(Kind[int]):
+class Integer(Kind[int]):
     """A whole number from low to high; true and false are not numbers."""
 
     def __init__(self, low: int, high: int) -> None:
@@ -93,7 +93,7 @@ class Number(Kind[float]):
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
-class Flag(Kind[bool]):
+class Boolean(Kind[bool]):
     """True or false."""
 
     def read(self, value: object, path: str, problems: Problems) -> bool | None:
@@ -150,22 +150,22 @@ class Label(Text):
 class Line(String):
     """A line of printable text that is not blank."""
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
 
     def read(self, value: object, path: str, problems: Problems) -> str | None:
         text = super().read(value, path, problems)
         if text is None:
             return None
-        if not (1 <= len(text) <= self.longest and text.isprintable() and text.strip()):
-            message = f"must be 1 to {self.longest} printable characters"
+        if not (1 <= len(text) <= self.max_length and text.isprintable() and text.strip()):
+            message = f"must be 1 to {self.max_length} printable characters"
             problems.add(path, "bad_format", message)
             return None
         return text
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "minLength": 1, "maxLength": self.longest}
+        return {"type": "string", "minLength": 1, "maxLength": self.max_length}
 
 
 class Choice(Kind[T]):
@@ -228,24 +228,30 @@ class Instant(Kind[datetime]):
         return format_instant(value)
 
 
-class Several(Kind[tuple[T, ...]]):
-    """An array of `least` to `most` values of a kind; if `distinct`, without repetition.
+class Array(Kind[tuple[T, ...]]):
+    """An array of `min_items` to `max_items` values of a kind; if `distinct`, without repetition.
 
     `if_empty` is the message about an empty array, if there is more to say than the limits.
     """
 
     def __init__(
-        self, kind: Kind[T], least: int, most: int, *, distinct: bool = False, if_empty: str = ""
+        self,
+        kind: Kind[T],
+        min_items: int,
+        max_items: int,
+        *,
+        distinct: bool = False,
+        if_empty: str = "",
     ) -> None:
-        self.kind, self.least, self.most = kind, least, most
+        self.kind, self.min_items, self.max_items = kind, min_items, max_items
         self.distinct, self.if_empty = distinct, if_empty
 
     def read(self, value: object, path: str, problems: Problems) -> tuple[T, ...] | None:
         if not isinstance(value, list):
             problems.add_wrong_type(path, "an array", value)
             return None
-        if not self.least <= len(value) <= self.most:
-            message = f"must have from {self.least} to {self.most} items"
+        if not self.min_items <= len(value) <= self.max_items:
+            message = f"must have from {self.min_items} to {self.max_items} items"
             problems.add(path, "out_of_range", message if value else self.if_empty or message)
             return None
         found: list[T] = []
@@ -264,14 +270,14 @@ class Several(Kind[tuple[T, ...]]):
         return self._array(self.kind.schema)
 
     @property
-    def answer_schema(self) -> Schema:
-        return self._array(self.kind.answer_schema)
+    def response_schema(self) -> Schema:
+        return self._array(self.kind.response_schema)
 
     def _array(self, items: Schema) -> Schema:
         return (
             {"type": "array", "items": items}
-            | ({"minItems": self.least} if self.least else {})
-            | {"maxItems": self.most}
+            | ({"minItems": self.min_items} if self.min_items else {})
+            | {"maxItems": self.max_items}
             | ({"uniqueItems": True} if self.distinct else {})
         )
 

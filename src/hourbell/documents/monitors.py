@@ -2,7 +2,7 @@
 
 from hourbell.documents.actions import WebhookDocument, check_number_of_secrets
 from hourbell.documents.fields import REQUIRED, Document, Field
-from hourbell.documents.kinds import JobId, Whole
+from hourbell.documents.kinds import Integer, JobId
 from hourbell.documents.problems import Problems
 from hourbell.model.monitors import MAX_GRACE_SECONDS, NewMonitor
 
@@ -10,7 +10,7 @@ from hourbell.model.monitors import MAX_GRACE_SECONDS, NewMonitor
 class MonitorDocument(Document):
     job_id = Field(JobId(), required=REQUIRED)
     grace_seconds = Field(
-        Whole(1, MAX_GRACE_SECONDS),
+        Integer(1, MAX_GRACE_SECONDS),
         required=REQUIRED,
         description="After the expected occurrence.",
     )

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Several, Text, Whole, choice_of
+from hourbell.documents.kinds import Array, Integer, Text, choice_of
 from hourbell.model.policies import (
     MAX_CRASHES,
     MAX_NON_RETRYABLE,
@@ -17,20 +17,20 @@ from hourbell.model.policies import (
     RetryPolicy,
 )
 
-_USUAL = RetryPolicy()
-_DELAY = Whole(0, MAX_RETRY_DELAY_SECONDS)
-_FAILURE_KINDS = Several(
+_DEFAULT = RetryPolicy()
+_DELAY = Integer(0, MAX_RETRY_DELAY_SECONDS)
+_FAILURE_KINDS = Array(
     Text(re.compile(r"[!-~]{1,200}"), "a failure kind, such as http_404 or ValueError"),
     0,
     MAX_NON_RETRYABLE,
 )
-OF_FORMULA = ("initial_delay_seconds", "max_delay_seconds")
-OF_LIST = ("delays_seconds",)
+FORMULA_FIELDS = ("initial_delay_seconds", "max_delay_seconds")
+LIST_FIELDS = ("delays_seconds",)
 
 
 class RetryPolicyDocument(Document):
-    max_retries = Field(Whole(0, MAX_RETRIES), default=_USUAL.max_retries)
-    backoff = Field(choice_of(Backoff), default=_USUAL.backoff)
+    max_retries = Field(Integer(0, MAX_RETRIES), default=_DEFAULT.max_retries)
+    backoff = Field(choice_of(Backoff), default=_DEFAULT.backoff)
     non_retryable = Field(
         _FAILURE_KINDS,
         default=(),
@@ -42,16 +42,16 @@ class RetryPolicyDocument(Document):
         description="Final failure kinds that are retried anyway, such as http_404.",
     )
     max_crashes = Field(
-        Whole(1, MAX_CRASHES),
+        Integer(1, MAX_CRASHES),
         description=(
             "An execution is DEAD(crashed) after this many consecutive crashes of its worker while "
             "it ran alone in the process. Default: the system's setting."
         ),
     )
-    initial_delay_seconds = Field(_DELAY, default=_USUAL.initial_delay_seconds)
-    max_delay_seconds = Field(_DELAY, default=_USUAL.max_delay_seconds)
+    initial_delay_seconds = Field(_DELAY, default=_DEFAULT.initial_delay_seconds)
+    max_delay_seconds = Field(_DELAY, default=_DEFAULT.max_delay_seconds)
     delays_seconds = Field(
-        Several(_DELAY, 1, MAX_RETRIES),
+        Array(_DELAY, 1, MAX_RETRIES),
         description=(
             "One delay per retry; replaces max_retries, backoff, initial_delay_seconds and "
             "max_delay_seconds."
@@ -62,7 +62,7 @@ class RetryPolicyDocument(Document):
 def render_retry_policy(policy: RetryPolicy) -> dict[str, Any]:
     """The document of a retry policy, with the fields of its kind of backoff only."""
     shown = RetryPolicyDocument.render(policy)
-    for name in OF_LIST if policy.delays_seconds is None else OF_FORMULA:
+    for name in LIST_FIELDS if policy.delays_seconds is None else FORMULA_FIELDS:
         del shown[name]
     return shown
 
@@ -94,7 +94,7 @@ def _read_list(document: RetryPolicyDocument, backoff: Backoff | None) -> RetryP
     delays = document.delays_seconds or ()
     if backoff not in (None, Backoff.LIST):
         document.wrong("backoff", "conflict", "must be LIST or omitted with delays_seconds")
-    for key in OF_FORMULA:
+    for key in FORMULA_FIELDS:
         document.forbid(key, "has no effect with delays_seconds")
     retries = document.max_retries
     sound = not document.problems.touch(document.path("delays_seconds"))
@@ -111,7 +111,7 @@ def _read_formula(document: RetryPolicyDocument, backoff: Backoff | None) -> Ret
         document.wrong("max_delay_seconds", "conflict", "must not be below initial_delay_seconds")
     return RetryPolicy(
         max_retries=document.max_retries,
-        backoff=backoff or _USUAL.backoff,
+        backoff=backoff or _DEFAULT.backoff,
         initial_delay_seconds=initial,
         max_delay_seconds=longest,
     )

@@ -43,8 +43,8 @@ def parse_override(document: object, job: Job) -> NewJob | None:
     problems.raise_if_any()
     if value is None:
         return None
-    said = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
-    return replace(said, action=replace(job.action, **{field: value}))
+    definition = NewJob(**{name: getattr(job, name) for name in NewJob.__struct_fields__})
+    return replace(definition, action=replace(job.action, **{field: value}))
 
 
 def parse_backfill(document: object) -> tuple[datetime, datetime]:

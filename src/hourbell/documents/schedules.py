@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Choice, Instant, String, Whole
+from hourbell.documents.kinds import Choice, Instant, Integer, String
 from hourbell.documents.problems import Problems
 from hourbell.model.instants import LATEST
 from hourbell.model.jobs import JobType
@@ -57,7 +57,7 @@ class WindowDocument(Document):
     starts_at = Field(Instant(), description="The first instant at which it may run.")
     ends_at = Field(Instant(), description="The last instant at which it may run.")
     max_runs = Field(
-        Whole(1, MAX_RUNS), description="After this many started runs the job is COMPLETED."
+        Integer(1, MAX_RUNS), description="After this many started runs the job is COMPLETED."
     )
 
 
@@ -77,7 +77,7 @@ class CronSchedule(Document):
 
 class IntervalSchedule(Document):
     every_seconds = Field(
-        Whole(1, MAX_EVERY_SECONDS),
+        Integer(1, MAX_EVERY_SECONDS),
         required="is required, or cron instead",
         description="Elapsed time since starts_at, or since creation.",
     )
@@ -97,7 +97,7 @@ class InstantSchedule(Document):
 
 
 class DelaySchedule(Document):
-    delay_seconds = Field(Whole(0, MAX_DELAY_SECONDS), required="is required, or at instead")
+    delay_seconds = Field(Integer(0, MAX_DELAY_SECONDS), required="is required, or at instead")
     timezone = CronSchedule.timezone
 
 

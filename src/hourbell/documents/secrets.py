@@ -3,9 +3,9 @@
 import msgspec
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Label, Schema, String, Whole, one_of
+from hourbell.documents.kinds import Integer, Label, Schema, String, one_of
 from hourbell.documents.problems import Problems, text_problem
-from hourbell.security.secrets import FEWEST_CHARACTERS
+from hourbell.security.secrets import MIN_CHARACTERS
 
 MAX_CHARACTERS = 8_192
 MAX_KEEP_SECONDS = 30 * 86_400
@@ -27,15 +27,15 @@ class _Value(String):
         if text is None:
             return None
         problem = text_problem(text)
-        if problem is None and not FEWEST_CHARACTERS <= len(text) <= MAX_CHARACTERS:
-            problem = f"must be {FEWEST_CHARACTERS} to {MAX_CHARACTERS} characters"
+        if problem is None and not MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS:
+            problem = f"must be {MIN_CHARACTERS} to {MAX_CHARACTERS} characters"
         if problem is not None:
             problems.add(path, "bad_format", problem)
         return text
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "minLength": FEWEST_CHARACTERS, "maxLength": MAX_CHARACTERS}
+        return {"type": "string", "minLength": MIN_CHARACTERS, "maxLength": MAX_CHARACTERS}
 
 
 class SecretDocument(Document):
@@ -44,7 +44,7 @@ class SecretDocument(Document):
         one_of("signing"), description="Instead of a value: generate one for signatures."
     )
     keep_previous_seconds = Field(
-        Whole(0, MAX_KEEP_SECONDS),
+        Integer(0, MAX_KEEP_SECONDS),
         default=0,
         description="How long requests are also signed with the previous value.",
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hourbell.documents.fields import REQUIRED, Document, Field, Object
-from hourbell.documents.kinds import LABEL, LABEL_IS, Number, Whole
+from hourbell.documents.kinds import LABEL, LABEL_IS, Integer, Number
 from hourbell.documents.policies import RetryPolicyDocument, read_retry_policy, render_retry_policy
 from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
@@ -27,33 +27,33 @@ from hourbell.model.policies import Delivery, RetryPolicy
 class RateLimitDocument(Document):
     per_second = Field(Number(MIN_RATE, MAX_RATE), required=REQUIRED)
     burst = Field(
-        Whole(1, MAX_BURST),
+        Integer(1, MAX_BURST),
         description="Default: the tokens that accrue in 50 ms, rounded up; at least 1.",
     )
 
 
 class LimitsDocument(Document):
     max_concurrency = Field(
-        Whole(0, MAX_CONCURRENCY), description="Queued for a worker or running at once."
+        Integer(0, MAX_CONCURRENCY), description="Queued for a worker or running at once."
     )
     rate_limit = Field(Object(RateLimitDocument))
 
 
 class TenantSettingsDocument(LimitsDocument):
     weight = Field(Number(1 / MAX_WEIGHT, MAX_WEIGHT), default=1.0)
-    max_jobs = Field(Whole(0, MAX_JOBS), description="Scheduled, paused, waiting or running.")
+    max_jobs = Field(Integer(0, MAX_JOBS), description="Scheduled, paused, waiting or running.")
     ledger_days = Field(
-        Whole(1, MAX_DAYS),
+        Integer(1, MAX_DAYS),
         description="How long ended executions are kept; at most as long as the cell keeps them.",
     )
-    dead_letter_days = Field(Whole(1, MAX_DAYS), description="How long dead letters are kept.")
+    dead_letter_days = Field(Integer(1, MAX_DAYS), description="How long dead letters are kept.")
     audit_days = Field(
-        Whole(1, MAX_DAYS), description="How long entries of the audit trail are kept."
+        Integer(1, MAX_DAYS), description="How long entries of the audit trail are kept."
     )
 
 
 class QueueSettingsDocument(LimitsDocument):
-    default_timeout_seconds = Field(Whole(1, MAX_TIMEOUT_SECONDS))
+    default_timeout_seconds = Field(Integer(1, MAX_TIMEOUT_SECONDS))
     default_retry_policy = Field(Object(RetryPolicyDocument, "RetryPolicy"))
 
 

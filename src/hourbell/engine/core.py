@@ -13,19 +13,19 @@ from weakref import WeakValueDictionary
 import asyncpg
 import msgspec
 
-from hourbell.engine.life.crowds import Crowds
-from hourbell.engine.life.groups import Group, Room, Turns
+from hourbell.engine.life.due_counts import DueCounts
+from hourbell.engine.life.groups import BoundedSlots, GroupExecutor, MemoryBudget
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
-from hourbell.model.jobs import TASK_MARK, WEBHOOK_TASK
+from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-MOST_QUEUES_MADE = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
-MOST_TASKS_MADE = 10_000  # created by the jobs of one tenant
-_WEBHOOKS = TASK_MARK + WEBHOOK_TASK
-_MOST_NAMES = 100_000
+MAX_QUEUES_PER_TENANT = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
+MAX_TASKS_PER_TENANT = 10_000  # created by the jobs of one tenant
+_WEBHOOKS = TASK_PREFIX + WEBHOOK_TASK
+_MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
 
@@ -70,14 +70,17 @@ class Engine:
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
-        self._patience_ms: int | None = None  # lock timeout when another transaction adds the name
-        self.creates: Group[Any, Any] = Group()  # requests whose jobs are created in one statement
-        self.crowds = Crowds()  # of one-time jobs that this process has created
-        self.batches = Turns(2, 32)  # few at once: each may be large
-        self.batch_room = Room(128 * MIB, most_of_one=32 * MIB)  # bodies being received or queued
+        self._lock_timeout_ms: int | None = None  # while another transaction adds the same name
+        # Requests whose jobs are created in one statement.
+        self.create_groups: GroupExecutor[Any, Any] = GroupExecutor()
+        self.due_counts = DueCounts()  # of one-time jobs that this process has created
+        self.batch_slots = BoundedSlots(2, 32)  # few at once: each may be large
+        # For bodies being received or queued.
+        self.batch_memory = MemoryBudget(128 * MIB, max_bytes_per_tenant=32 * MIB)
         # One lock per job name, held by the request that puts the job with that name.
-        self.puts: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self.early = Turns(32, 0)  # completions that arrive before their acceptance is recorded
+        self.put_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        # For completions that arrive before their acceptance is recorded.
+        self.early_completions = BoundedSlots(32, 0)
         self._announcer = _Announcer(database)
 
     def scoped_to(self, tenant: str | None) -> Self:
@@ -86,16 +89,16 @@ class Engine:
         scoped.scope = tenant
         return scoped
 
-    def with_lock_timeout(self, patience_ms: int) -> Self:
+    def with_lock_timeout(self, timeout_ms: int) -> Self:
         """A copy of this engine with a lock timeout for adding names.
 
-        It gives up after `patience_ms` when another transaction is inserting the same name.
+        It gives up after `timeout_ms` when another transaction is inserting the same name.
         """
         engine = copy.copy(self)
-        engine._patience_ms = patience_ms
+        engine._lock_timeout_ms = timeout_ms
         return engine
 
-    def require(self, tenant: str) -> None:
+    def require_access(self, tenant: str) -> None:
         """Raise Forbidden unless the caller may act for this tenant."""
         if not self.may_see(tenant):
             raise Forbidden(
@@ -113,7 +116,7 @@ class Engine:
 
     async def tenants(self, names: Collection[str], now: datetime) -> dict[str, int]:
         """The ids of tenants; an unknown name creates the tenant."""
-        return await self._ensured(self._tenants, "ensure_tenants", names, now)
+        return await self._ensure(self._tenants, "ensure_tenants", names, now)
 
     async def queue(self, name: str, now: datetime, tenant: str | None = None) -> int:
         """The id of a queue; an unknown name creates it. `tenant`: the owner of the naming job."""
@@ -124,24 +127,26 @@ class Engine:
     ) -> dict[str, int]:
         """The ids of queues; an unknown name creates the queue.
 
-        `tenants`: for queues named by jobs, the tenant of such a job. A cell has room for a limited
-        number of queues, so each tenant has a limit: no tenant can use up the room alone.
+        `tenants`: for queues named by jobs, the tenant of such a job. The number of queues
+        of a cell is limited, so each tenant has a limit: no tenant can use them up alone.
         """
-        makers = tenants or {}
+        owners = tenants or {}
 
-        async def make(missing: list[str]) -> Sequence[_Numbered]:
-            named_by = [makers.get(name) for name in missing]
+        async def insert(missing: list[str]) -> Sequence[_NameAndId]:
+            named_by = [owners.get(name) for name in missing]
             return _pairs(
-                await self.make(_Q["ensure_queues"], missing, now, named_by, MOST_QUEUES_MADE)
+                await self.insert_missing(
+                    _Q["ensure_queues"], missing, now, named_by, MAX_QUEUES_PER_TENANT
+                )
             )
 
         try:
-            return await self._numbers(self._queues, names, make)
+            return await self._ids(self._queues, names, insert)
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is new, and the jobs of tenant {error.detail} have already created "
-                f"{MOST_QUEUES_MADE} queues, the maximum for one tenant; use an existing queue, or "
-                f"ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
+                f"{MAX_QUEUES_PER_TENANT} queues, the maximum for one tenant; use an existing queue, "
+                f"or ask an administrator to create this one with PUT /api/v1/queues/{{name}}"
             )
         except asyncpg.SequenceGeneratorLimitExceededError:
             problem = "is new, and the maximum number of queues exists; use an existing queue"
@@ -159,46 +164,49 @@ class Engine:
         An unknown name creates the target. `tenants`: the tenants of the jobs that name them; the
         number of tasks per tenant is bounded.
         """
-        makers = tenants or {}
+        owners = tenants or {}
 
-        async def make(missing: list[str]) -> Sequence[_Numbered]:
-            made: list[_Numbered] = [(name, -1) for name in missing if name == _WEBHOOKS]
-            hosts = [name for name in missing if not name.startswith(TASK_MARK)]
-            tasks = [name for name in missing if name.startswith(TASK_MARK) and name != _WEBHOOKS]
+        async def insert(missing: list[str]) -> Sequence[_NameAndId]:
+            inserted: list[_NameAndId] = [(name, -1) for name in missing if name == _WEBHOOKS]
+            hosts = [name for name in missing if not name.startswith(TASK_PREFIX)]
+            tasks = [name for name in missing if name.startswith(TASK_PREFIX) and name != _WEBHOOKS]
             if hosts:
-                made += _pairs(await self.make(_Q["ensure_targets"], hosts, now))
+                inserted += _pairs(await self.insert_missing(_Q["ensure_targets"], hosts, now))
             if tasks:
-                plain, named_by = [t.removeprefix(TASK_MARK) for t in tasks], map(makers.get, tasks)
-                rows = await self.make(
-                    _Q["ensure_tasks"], plain, now, list(named_by), MOST_TASKS_MADE
+                plain, named_by = (
+                    [t.removeprefix(TASK_PREFIX) for t in tasks],
+                    map(owners.get, tasks),
                 )
-                made += [(TASK_MARK + name, -number) for name, number in _pairs(rows)]
-            return made
+                rows = await self.insert_missing(
+                    _Q["ensure_tasks"], plain, now, list(named_by), MAX_TASKS_PER_TENANT
+                )
+                inserted += [(TASK_PREFIX + name, -number) for name, number in _pairs(rows)]
+            return inserted
 
         try:
-            return await self._numbers(self._targets, names, make)
+            return await self._ids(self._targets, names, insert)
         except asyncpg.CheckViolationError as error:
             problem = (
                 f"is a new task, and the jobs of tenant {error.detail} already name "
-                f"{MOST_TASKS_MADE} tasks, the maximum for one tenant; use one name per handler, "
-                f"and put what differs into the payload"
+                f"{MAX_TASKS_PER_TENANT} tasks, the maximum for one tenant; use one name per "
+                f"handler, and put what differs into the payload"
             )
         raise InvalidInput([FieldError("action.name", "out_of_range", problem)])
 
     async def tasks(self, names: Collection[str], now: datetime) -> list[int]:
         """The ids of the tasks that a worker serves; `@webhook` is one of them."""
-        numbers = await self.targets([TASK_MARK + name for name in names], now)
-        return [-number for number in numbers.values()]
+        ids = await self.targets([TASK_PREFIX + name for name in names], now)
+        return [-number for number in ids.values()]
 
-    async def make(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
+    async def insert_missing(self, statement: str, *args: object) -> Sequence[asyncpg.Record]:
         """Insert rows that other transactions may be inserting at the same time.
 
         Runs in a transaction of its own, so that its locks are released quickly.
         """
-        if self._patience_ms is None:
+        if self._lock_timeout_ms is None:
             return await self.database.fetch(statement, *args)
         async with self.database.transaction() as connection:
-            await connection.execute(f"set local lock_timeout = {self._patience_ms}")
+            await connection.execute(f"set local lock_timeout = {self._lock_timeout_ms}")
             return await connection.fetch(statement, *args)
 
     async def new_id(self, now: datetime) -> int:
@@ -214,36 +222,36 @@ class Engine:
         """
         self._announcer.announce()
 
-    async def _ensured(
+    async def _ensure(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
     ) -> dict[str, int]:
-        async def make(missing: list[str]) -> Sequence[_Numbered]:
-            return _pairs(await self.make(_Q[statement], missing, now))
+        async def insert(missing: list[str]) -> Sequence[_NameAndId]:
+            return _pairs(await self.insert_missing(_Q[statement], missing, now))
 
-        return await self._numbers(known, names, make)
+        return await self._ids(known, names, insert)
 
-    async def _numbers(
+    async def _ids(
         self,
         known: dict[str, int],
         names: Collection[str],
-        make: Callable[[list[str]], Awaitable[Sequence[_Numbered]]],
+        insert: Callable[[list[str]], Awaitable[Sequence[_NameAndId]]],
     ) -> dict[str, int]:
         found = {name: known[name] for name in names if name in known}
         if len(found) == len(names):
             return found
         while missing := [name for name in names if name not in found]:
             # At most two rounds: another transaction may be inserting one of the names.
-            found |= dict(await make(missing))
-        if len(known) + len(found) > _MOST_NAMES:
+            found |= dict(await insert(missing))
+        if len(known) + len(found) > _MAX_CACHED_NAMES:
             known.clear()
         known |= found
         return found
 
 
-_Numbered = tuple[str, int]  # a name and its id in the database
+_NameAndId = tuple[str, int]  # a name and its id in the database
 
 
-def _pairs(rows: Sequence[asyncpg.Record]) -> list[_Numbered]:
+def _pairs(rows: Sequence[asyncpg.Record]) -> list[_NameAndId]:
     return [(row["name"], row["id"]) for row in rows]
 
 
@@ -253,18 +261,18 @@ class _Announcer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._task: asyncio.Task[None] | None = None
-        self._asked = False  # since the last notification was sent
+        self._requested = False  # since the last notification was sent
 
     def announce(self) -> None:
-        self._asked = True
+        self._requested = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
-        while self._asked:
+        while self._requested:
             await asyncio.sleep(0)  # commits in the same loop iteration share one notification
             # Cleared before sending: a later commit needs a notification of its own.
-            self._asked = False
+            self._requested = False
             with contextlib.suppress(StoreUnavailable):
                 async with committing("announce.before_commit", "announce.after_commit"):
                     await self._database.value("select pg_notify($1, '')", CHANNEL)

@@ -30,8 +30,8 @@ CIRCUIT_OPEN = "circuit_open"  # the host or endpoint keeps failing
 NO_SECRET_KEYS = "no_secret_keys"  # the worker cannot decrypt the secrets
 TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
-MOST_ERROR_CHARACTERS = 4_000  # of the message of a failure
-MOST_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
+MAX_ERROR_CHARACTERS = 4_000  # of the message of a failure
+MAX_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
 
 
 class ExecutionStatus(StrEnum):
@@ -39,7 +39,7 @@ class ExecutionStatus(StrEnum):
 
     SCHEDULED = "SCHEDULED"  # not yet due, or its job is paused
     QUEUED = "QUEUED"  # due; waiting for admission, a limit or a worker
-    RUNNING = "RUNNING"  # held by a lease
+    RUNNING = "RUNNING"  # claimed by a worker
     AWAITING = "AWAITING"  # the target has accepted it and will report the outcome
     FAILED = "FAILED"  # an attempt failed; see the diagram above
     RETRYING = "RETRYING"  # waiting for its next attempt

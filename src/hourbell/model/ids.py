@@ -16,7 +16,7 @@ MAX_ID = 2**63 - 1  # what a PostgreSQL bigint holds
 
 # Upper 41 bits: milliseconds since 2024. Lower 22: a sequence (store/migrations/0001_core.sql).
 _SEQUENCE_BITS = 22
-_BEGINNING = datetime(2024, 1, 1, tzinfo=UTC)
+_ID_EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 
 _JOB = "job_"
 _EXECUTION = "exe_"
@@ -71,12 +71,12 @@ def parse_monitor_id(text: str) -> int:
 
 def created_at(number: int) -> datetime:
     """The creation time encoded in an id, in whole milliseconds."""
-    return _BEGINNING + timedelta(milliseconds=number >> _SEQUENCE_BITS)
+    return _ID_EPOCH + timedelta(milliseconds=number >> _SEQUENCE_BITS)
 
 
 def first_id_at(moment: datetime) -> int:
     """The smallest id that can have been created at or after a moment."""
-    passed = -((_BEGINNING - moment) // timedelta(milliseconds=1))
+    passed = -((_ID_EPOCH - moment) // timedelta(milliseconds=1))
     return min(max(passed, 0) << _SEQUENCE_BITS, MAX_ID)
 
 

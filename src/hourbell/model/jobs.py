@@ -35,7 +35,7 @@ DEFAULT_TENANT = "default"
 DEFAULT_QUEUE = "default"
 NOTIFICATION_QUEUE = "notifications"
 WEBHOOK_TASK = "@webhook"  # means all webhooks in the list of tasks that a worker serves
-TASK_MARK = "@"  # prefix of a task name where it could be confused with a host name
+TASK_PREFIX = "@"  # of a task name where it could be confused with a host name
 DEFAULT_TIMEOUT_SECONDS = 300
 MAX_TIMEOUT_SECONDS = 86_400
 MAX_START_DEADLINE_SECONDS = 30 * 86_400
@@ -97,7 +97,7 @@ class JobType(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """The state of a job (R20)."""
+    """The state of a job."""
 
     SCHEDULED = "SCHEDULED"
     PAUSED = "PAUSED"
@@ -106,7 +106,7 @@ class JobStatus(StrEnum):
 
 
 class OnDuplicate(StrEnum):
-    """What to do when another job that has not ended has the same unique key (R10)."""
+    """What to do when another job that has not ended has the same unique key."""
 
     REJECT = "reject"
     KEEP = "keep"  # return the existing job
@@ -151,7 +151,7 @@ class Event(StrEnum):
 
     SUCCESS = "success"
     FAILURE = "failure"  # an attempt failed, and will be retried
-    DEAD_LETTER = "dead_letter"  # it will not be tried again, for whatever reason
+    DEAD_LETTER = "dead_letter"  # it will not be retried, for whatever reason
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -209,8 +209,8 @@ class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     def target(self) -> str:
         """The target: the host that its webhook calls, or its task as `@name`."""
         if isinstance(self.action, TaskAction):
-            return TASK_MARK + self.action.name
-        return host_of(self.action.url) or TASK_MARK + WEBHOOK_TASK
+            return TASK_PREFIX + self.action.name
+        return host_of(self.action.url) or TASK_PREFIX + WEBHOOK_TASK
 
 
 class Job(NewJob, frozen=True, kw_only=True):
@@ -319,7 +319,7 @@ def header_value_problem(value: str) -> str | None:
     return None
 
 
-def holds_credentials(name: str) -> bool:
+def is_credential_header(name: str) -> bool:
     """Whether the value of a header of this name is a credential."""
     return _CREDENTIAL_HEADER.search(name) is not None
 

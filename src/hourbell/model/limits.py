@@ -1,4 +1,4 @@
-"""Limits and settings of queues, tenants and targets (R50 to R52).
+"""Limits and settings of queues, tenants and targets.
 
 Limits           concurrency and rate limits of a queue, a tenant or a target host
 QueueSettings    plus defaults for jobs that do not set a timeout or a retry policy

@@ -55,7 +55,7 @@ class Caller(msgspec.Struct, frozen=True):
     tenant: str | None  # None: sees all tenants
 
 
-ANYBODY = Caller("anonymous", KeyRole.ADMIN, None)  # where no key is required
+ANONYMOUS = Caller("anonymous", KeyRole.ADMIN, None)  # where no key is required
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ Network = IPv4Network | IPv6Network
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 # In addition to all addresses that Python's `is_global` excludes; it does not exclude all of these.
-_NEVER = tuple(
+_FORBIDDEN = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8",
@@ -61,7 +61,7 @@ _NEVER = tuple(
         "ff00::/8",
     )
 )
-_GIVEN_OUT = ip_network("2000::/3")  # the allocated global unicast range of IPv6
+_ALLOCATED_IPV6 = ip_network("2000::/3")  # the allocated global unicast range of IPv6
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):(?P<port>\d{1,5})")
 
 
@@ -101,9 +101,9 @@ class Egress:
         found = ip_address(address.partition("%")[0])
         if any(found in network for network in self._networks):
             return True
-        if isinstance(found, IPv6Address) and found not in _GIVEN_OUT:
+        if isinstance(found, IPv6Address) and found not in _ALLOCATED_IPV6:
             return False
-        return found.is_global and not any(found in network for network in _NEVER)
+        return found.is_global and not any(found in network for network in _FORBIDDEN)
 
     def check(self, host: str, port: int, addresses: Iterable[str]) -> None:
         """Raise ForbiddenTarget if any address of a host may not be connected to."""

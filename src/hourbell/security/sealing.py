@@ -64,14 +64,14 @@ class KeyRing:
         return f"k1:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
 
     @property
-    def sealing(self) -> str:
+    def sealing_key(self) -> str:
         """The name of the key that seals."""
         if not self._keys:
             raise NoSecretKeys("This process has no key to encrypt secrets.")
         return next(iter(self._keys))
 
     def seal(self, value: str, belongs_to: str) -> Sealed:
-        name = self.sealing
+        name = self.sealing_key
         nonce = secrets.token_bytes(_NONCE_BYTES)
         content = AESGCM(self._keys[name]).encrypt(nonce, value.encode(), belongs_to.encode())
         return Sealed(nonce + content, name)

@@ -23,7 +23,7 @@ from hourbell.model.jobs import (
     Notification,
     SecretsCheck,
     WebhookAction,
-    holds_credentials,
+    is_credential_header,
 )
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -35,12 +35,12 @@ _ALMOST_PLACEHOLDER = re.compile(
 MASKED = "[masked; use {{secret:name}} instead]"  # shown in place of a credential
 # What may precede a secret in a header value that is shown: `Bearer `, `session=`.
 _BESIDE_SECRET = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]{0,31}[ =])?")
-FEWEST_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
-MAX_OF_REQUEST = 50  # secrets that one request can use,
-MAX_BYTES_OF_REQUEST = 32 * 1024  # and their total size: each response is searched for all of them
-USUAL_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
-STRUCK_OUT = "[secret]"
-ALL_WITHHELD = "[withheld: contains a secret in a form that could not be redacted]"
+MIN_CHARACTERS = 8  # of a value: redacting a shorter one would also hit unrelated text
+MAX_SECRETS_PER_REQUEST = 50
+MAX_SECRET_BYTES_PER_REQUEST = 32 * 1024  # in total: each response is searched for all of them
+DEFAULT_SIGNING_SECRET = "webhook-signing"  # signs a tenant's webhooks that name no other
+REDACTED = "[secret]"
+WITHHELD_WHOLE = "[withheld: contains a secret in a form that could not be redacted]"
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 # `-` and `_` are `+` and `/` of another base64, and `+` is a space in forms.
 _BETWEEN = str.maketrans("_", "/", " \t\r\n\f\v+-")
@@ -51,7 +51,7 @@ _JSON_ESCAPE = re.compile(
 )
 _HTML_ESCAPE = re.compile(r"&(?:#0{0,8}[0-9]{1,7}|#[xX]0{0,8}[0-9a-fA-F]{1,6}|[A-Za-z0-9]{2,31});?")
 _CUT_ESCAPE = re.compile(r"(?:\\+(?:u[0-9a-fA-F]{0,3})?|%[0-9a-fA-F]?|&#?[A-Za-z0-9]{0,31})\Z")
-_LONGEST_ESCAPE = 40
+_MAX_ESCAPE = 40
 _BETWEEN_TEXTS = "\0"
 _ENDING = 8  # characters at the end of a text that are searched for first
 
@@ -83,14 +83,14 @@ def new_signing_secret() -> str:
     return "whsec_" + base64.b64encode(random.token_bytes(32)).decode()
 
 
-def names_of(action: WebhookAction) -> set[str]:
+def secret_names(action: WebhookAction) -> set[str]:
     """The secrets that are filled into a request."""
     return names_in([action.url, action.headers, None if action.literal else action.body])
 
 
 def signer_of(action: WebhookAction) -> str:
     """The name of the secret that signs the request, if the tenant has it."""
-    return action.signing_secret or USUAL_SIGNING_SECRET
+    return action.signing_secret or DEFAULT_SIGNING_SECRET
 
 
 def names_in(value: Any) -> set[str]:
@@ -149,7 +149,7 @@ def template_problem(text: str) -> str | None:
 
 def masked(name: str, value: str) -> str:
     """The value of a header as shown to users: literal credentials masked, secret names shown."""
-    if not holds_credentials(name):
+    if not is_credential_header(name):
         return value
     beside, found = PLACEHOLDER.subn("", value)
     return value if found and _BESIDE_SECRET.fullmatch(beside) else MASKED
@@ -194,15 +194,15 @@ class Redactor:
         values = list(values)
         found = {_folded(each) for value in values for each in _spellings(value)} - {""}
         self._spellings = {each: _period(each) for each in found}
-        bare = {_bare(each) for value in values for each in _undone_spellings(value)}
-        self._bare = {each for each in bare if len(each) >= FEWEST_CHARACTERS}
+        bare = {_bare(each) for value in values for each in _decoded_spellings(value)}
+        self._bare = {each for each in bare if len(each) >= MIN_CHARACTERS}
 
     def redacted(self, text: str) -> str:
         if not text or not self._spellings:
             return text
         left = self._without_values(text, len(text))
-        copies = "\0".join(_undone(left))
-        return ALL_WITHHELD if any(each in copies for each in self._bare) else left
+        copies = "\0".join(_decoded(left))
+        return WITHHELD_WHOLE if any(each in copies for each in self._bare) else left
 
     def redacted_document(self, document: Any) -> Any:
         """Redact a JSON document; withheld entirely if a value appears outside of its texts."""
@@ -212,11 +212,11 @@ class Redactor:
         # All in one pass: a document may have thousands of texts.
         pieces = self.redacted(_BETWEEN_TEXTS.join(texts)).split(_BETWEEN_TEXTS) if texts else []
         if len(pieces) != len(texts):
-            return ALL_WITHHELD
+            return WITHHELD_WHOLE
         left = iter(pieces)
         redacted = _map_texts(document, lambda text: next(left))
         written = msgspec.json.encode(redacted).decode()
-        return redacted if self.redacted(written) == written else ALL_WITHHELD
+        return redacted if self.redacted(written) == written else WITHHELD_WHOLE
 
     def redacted_beginning(self, text: str) -> str:
         """Redact a truncated text, including the beginning of a value that was cut off."""
@@ -226,9 +226,9 @@ class Redactor:
         folded = _folded(text)
         begun = max(_begun_at_end(folded, each) for each in self._spellings)
         left = self._without_values(text, len(text) - begun)
-        for copy in _undone(left[:-_LONGEST_ESCAPE] + _CUT_ESCAPE.sub("", left[-_LONGEST_ESCAPE:])):
+        for copy in _decoded(left[:-_MAX_ESCAPE] + _CUT_ESCAPE.sub("", left[-_MAX_ESCAPE:])):
             if any(each in copy or _begun_at_end(copy, each) >= _ENDING for each in self._bare):
-                return ALL_WITHHELD
+                return WITHHELD_WHOLE
         return left
 
     def _without_values(self, text: str, end: int) -> str:
@@ -239,7 +239,7 @@ class Redactor:
             if start >= end:
                 break
             if start >= after:
-                pieces += [text[after:start], STRUCK_OUT]
+                pieces += [text[after:start], REDACTED]
             after = max(after, stop)
         return "".join(pieces) + text[after:end]
 
@@ -287,12 +287,12 @@ def _bare(text: str) -> str:
     return _folded(text).translate(_BETWEEN)
 
 
-def _undone(text: str) -> set[str]:
+def _decoded(text: str) -> set[str]:
     """All plausible decodings of a text, bare."""
     written = {text, _JSON_ESCAPE.sub(_unescaped, text)}
-    said = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
-    said |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
-    return {_bare(each) for each in written | said}
+    decoded = {_HTML_ESCAPE.sub(lambda found: html.unescape(found[0]), each) for each in written}
+    decoded |= {unquote(each, code, "replace") for each in written for code in ("utf-8", "latin-1")}
+    return {_bare(each) for each in written | decoded}
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -327,7 +327,7 @@ def _spellings(value: str) -> set[str]:
     return found
 
 
-def _undone_spellings(value: str) -> set[str]:
+def _decoded_spellings(value: str) -> set[str]:
     """The spellings that remain after escapes are decoded."""
     raw = value.encode()
     encoded = {each for offset in range(3) for each in _inside_base64(raw, offset)}

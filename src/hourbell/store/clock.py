@@ -1,4 +1,4 @@
-"""The clock: the database is the only source of wall time (R63).
+"""The clock: the database is the only source of wall time.
 
 Wall time comes from `hourbell.clock()` and is stored; monotonic time comes from this machine and is
 used only for measuring.
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from hourbell.store.database import Database
 
-_MOST_UNSURE_SECONDS = 0.5
+_MAX_ROUND_TRIP_SECONDS = 0.5
 
 
 class Clock(Protocol):
@@ -38,7 +38,7 @@ class DatabaseClock:
         self._ahead = now.timestamp() - time.monotonic()
         return now
 
-    def lately(self) -> float:
+    def estimated_timestamp(self) -> float:
         """The database time extrapolated from the last reading, in seconds since 1970.
 
         For information sent to others, never for decisions.
@@ -56,6 +56,6 @@ class DatabaseClock:
         before = time.time()
         now = await self.now()
         took = time.time() - before
-        if took > _MOST_UNSURE_SECONDS:
+        if took > _MAX_ROUND_TRIP_SECONDS:
             return None
         return before + took / 2 - now.timestamp()

@@ -26,7 +26,7 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
 # The database is unavailable, or rejected the statement for a temporary reason: retry it later.
-_PASSING = (
+_TEMPORARY = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -42,18 +42,18 @@ _PASSING = (
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Translate temporary database errors into StoreUnavailable."""
     try:
         yield
-    except _PASSING as error:
+    except _TEMPORARY as error:
         raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager
 async def committing(before: str, after: str) -> AsyncIterator[None]:
     """Wrap an auto-committed statement in failpoints: before it is sent and after its response."""
-    with translated():
+    with translate_errors():
         await failpoint(before)
         yield
         await failpoint(after)
@@ -94,22 +94,22 @@ class Timeline:
 class Database:
     """A pool of connections to one database."""
 
-    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool, patience_seconds: float) -> None:
+    def __init__(self, pool: asyncpg.Pool, dsn: str, pooled: bool, timeout_seconds: float) -> None:
         self._pool = pool
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self.dsn = dsn
         self.pooled = pooled  # behind a transaction pooler
 
     @classmethod
     async def open(
-        cls, dsn: str, connections: int = 10, patience_seconds: float = COMMAND_TIMEOUT_SECONDS
+        cls, dsn: str, connections: int = 10, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS
     ) -> Self:
         """Connect; raises UnsafeDatabase for a database that could lose confirmed data.
 
-        `patience_seconds` is the timeout of a statement, and of the wait for a connection.
+        `timeout_seconds` is the timeout of a statement, and of the wait for a connection.
         """
         timeline = Timeline()
-        with translated():
+        with translate_errors():
             probe = await asyncpg.connect(dsn, statement_cache_size=0)
             try:
                 await _check(probe)
@@ -121,7 +121,7 @@ class Database:
                 dsn,
                 min_size=1,
                 max_size=connections,
-                command_timeout=patience_seconds,
+                command_timeout=timeout_seconds,
                 statement_cache_size=0 if pooled else 200,
                 max_inactive_connection_lifetime=300,
                 connection_class=BuildConnection,
@@ -129,19 +129,19 @@ class Database:
                 reset=_nothing_to_reset,
             )
             timeline.pool = pool
-        return cls(pool, dsn, pooled, patience_seconds)
+        return cls(pool, dsn, pooled, timeout_seconds)
 
     async def close(self) -> None:
         """Close all connections; terminate them if one does not respond."""
         try:
             await self._pool.close()
-        except (*_PASSING, asyncpg.PostgresError):
+        except (*_TEMPORARY, asyncpg.PostgresError):
             self._pool.terminate()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        with translated():
-            async with self._pool.acquire(timeout=self._patience_seconds) as connection:
+        with translate_errors():
+            async with self._pool.acquire(timeout=self._timeout_seconds) as connection:
                 yield connection
 
     @asynccontextmanager
@@ -169,9 +169,9 @@ class Database:
         async with self.connection() as connection:
             return await connection.fetchval(statement, *args)
 
-    async def listen(self, channel: str, heard: Callable[[], None]) -> Listener:
-        """Call `heard` on notifications. Behind a pooler there are none, at the cost of latency."""
-        listener = Listener(self.dsn, channel, heard)
+    async def listen(self, channel: str, callback: Callable[[], None]) -> Listener:
+        """Call `callback` on notifications. Behind a pooler there are none, which costs latency."""
+        listener = Listener(self.dsn, channel, callback)
         if not self.pooled:
             await listener.renew()
         return listener
@@ -180,18 +180,18 @@ class Database:
 class Listener:
     """A connection that receives notifications; the caller must renew it after an outage."""
 
-    def __init__(self, dsn: str, channel: str, heard: Callable[[], None]) -> None:
+    def __init__(self, dsn: str, channel: str, callback: Callable[[], None]) -> None:
         self._dsn = dsn
         self._channel = channel
-        self._heard = heard
+        self._callback = callback
         self._connection: asyncpg.Connection | None = None
 
     async def renew(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
             return
-        with translated():
+        with translate_errors():
             self._connection = await asyncpg.connect(self._dsn, timeout=5)
-            await self._connection.add_listener(self._channel, lambda *_: self._heard())
+            await self._connection.add_listener(self._channel, lambda *_: self._callback())
 
     async def close(self) -> None:
         if self._connection is not None:

@@ -277,9 +277,9 @@ class EmbeddedServer:
         deadline = time.monotonic() + READY_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                with self._log.open("rb") as said:
-                    said.seek(log_start)
-                    last_words = said.read().decode(errors="replace")[-2000:]
+                with self._log.open("rb") as log:
+                    log.seek(log_start)
+                    last_words = log.read().decode(errors="replace")[-2000:]
                 raise EmbeddedServerFailed(
                     f"PostgreSQL did not start in {self._data_dir}.", last_words
                 )
@@ -454,11 +454,11 @@ def _socket_dir(data_dir: Path) -> Path:
 
 def _stop_leftover_server(cluster: Path) -> None:
     """Stop a server that an earlier owner left running in this cluster, if any."""
-    said = _postmaster_pid_file(cluster)
-    if not said:
+    lines = _postmaster_pid_file(cluster)
+    if not lines:
         return  # the last server shut down cleanly
     of_cluster = {str(process.pid): process.pid for process in _processes_of(cluster)}
-    _stop_server(cluster, of_cluster.get(said[0]))
+    _stop_server(cluster, of_cluster.get(lines[0]))
 
 
 def _stop_server(cluster: Path, postmaster: int | None) -> None:

@@ -14,8 +14,8 @@ tables and are created by a migration.
 Files are loaded in the order of their names, but `codes.sql` comes first: functions whose body is a
 `return` can only use functions that are already there, and all files use the codes.
 
-Tables are empty at night and huge at midnight, and the planner's statistics are wrong at both
-times, so most functions forbid the plans that would be a disaster. The head of a function names a
+Tables may be empty now and huge a minute later, and the planner's statistics lag behind, so most
+functions forbid the plans that would be disastrous. The head of a function names a
 profile, `set plan = lookups`, which stands for several settings of PostgreSQL: see `PLANS`.
 """
 

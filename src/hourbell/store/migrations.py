@@ -26,7 +26,7 @@ import asyncpg
 
 from hourbell import __version__
 from hourbell.model.errors import IncompatibleDatabase, UnreleasedDatabase
-from hourbell.store.database import Database, translated
+from hourbell.store.database import Database, translate_errors
 from hourbell.store.function_set import SqlFile, for_this_build, function_set, sql_files
 from hourbell.store.queries import queries
 
@@ -39,7 +39,7 @@ MARK_SECONDS = 3600.0  # how often a process marks its set as used
 
 async def migrate(dsn: str) -> None:
     """Upgrade the tables of this database to this version, and load this build's functions."""
-    with translated():
+    with translate_errors():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
         await migrate_connection(connection)
@@ -49,7 +49,7 @@ async def migrate(dsn: str) -> None:
 
 async def is_migrated(dsn: str) -> bool:
     """Whether the database has all that this build needs; raises IncompatibleDatabase."""
-    with translated():
+    with translate_errors():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:
         if await connection.fetchval("select to_regclass('hourbell.function_sets') is null"):

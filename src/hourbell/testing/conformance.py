@@ -40,7 +40,7 @@ from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reaso
 from hourbell.model.policies import Priority
 
 QUEUE = "default"
-MOST_LOSSES = 10  # an execution that crashes its workers must be identified within this many
+MAX_LOSSES = 10  # an execution that crashes its workers must be identified within this many
 
 
 class Stage(Protocol):
@@ -109,8 +109,8 @@ class DispatchConformance:
         session = await opened(stage)
         sizes = [len(await stage.dispatch.claim(session, number, 3)) for number in range(1, 5)]
         assert sizes == [3, 3, 1, 0]
-        heard = await stage.dispatch.heartbeat(session, ids, 0)
-        assert list(heard.lost) == []
+        result = await stage.dispatch.heartbeat(session, ids, 0)
+        assert list(result.lost) == []
 
     async def test_a_session_is_given_executions_of_its_queues_only(self, stage: Stage) -> None:
         [mail] = await stage.enqueue(queue="mail")
@@ -438,8 +438,8 @@ class DispatchConformance:
         [claimed] = await stage.dispatch.claim(session, 1, 1)
         for _ in range(4):
             await stage.wait(stage.lease_seconds * 0.6)
-            heard = await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
-            assert list(heard.lost) == []
+            result = await stage.dispatch.heartbeat(session, [claimed.execution_id], 1)
+            assert list(result.lost) == []
         await settle(stage, session, succeeded(claimed))
 
     async def test_a_heartbeat_says_what_is_lost(self, stage: Stage) -> None:
@@ -448,18 +448,18 @@ class DispatchConformance:
         [mine] = await stage.dispatch.claim(session, 1, 1)
         [theirs] = await stage.dispatch.claim(other, 1, 1)
         running = [mine.execution_id, theirs.execution_id]
-        heard = await stage.dispatch.heartbeat(session, running, 1)
-        assert list(heard.lost) == [theirs.execution_id]
-        assert list(heard.unwanted) == []
+        result = await stage.dispatch.heartbeat(session, running, 1)
+        assert list(result.lost) == [theirs.execution_id]
+        assert list(result.cancelled) == []
 
     async def test_a_heartbeat_says_what_is_unwanted(self, stage: Stage) -> None:
         await stage.enqueue(2)
         session = await opened(stage)
         claimed = await stage.dispatch.claim(session, 1, 2)
         await stage.cancel(claimed[0].execution_id)
-        heard = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
-        assert list(heard.unwanted) == [claimed[0].execution_id]
-        assert list(heard.lost) == []
+        result = await stage.dispatch.heartbeat(session, ids_of(claimed), 1)
+        assert list(result.cancelled) == [claimed[0].execution_id]
+        assert list(result.lost) == []
 
     async def test_a_heartbeat_gives_back_what_the_worker_has_not_heard_of(
         self, stage: Stage
@@ -533,8 +533,8 @@ class DispatchConformance:
         await stage.wait(stage.lease_seconds * 0.7)
         [young] = await stage.dispatch.claim(session, 0, 1)
         await stage.dispatch.heartbeat(session, [named.execution_id], None)
-        heard = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
-        assert list(heard.lost) == [forgotten.execution_id]
+        result = await stage.dispatch.heartbeat(session, ids_of([named, forgotten, young]), None)
+        assert list(result.lost) == [forgotten.execution_id]
 
     async def test_a_numbered_heartbeat_says_nothing_about_unnumbered_claims(
         self, stage: Stage
@@ -550,8 +550,8 @@ class DispatchConformance:
         await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
         await stage.wait(stage.lease_seconds * 0.7)
         await stage.dispatch.heartbeat(session, [numbered.execution_id], 1)
-        heard = await stage.dispatch.heartbeat(session, both, 1)
-        assert list(heard.lost) == [unnumbered.execution_id]
+        result = await stage.dispatch.heartbeat(session, both, 1)
+        assert list(result.lost) == [unnumbered.execution_id]
 
     async def test_asking_extends_a_session_that_holds_nothing_and_no_other(
         self, stage: Stage
@@ -575,12 +575,12 @@ class DispatchConformance:
         session, other = await opened(stage), await opened(stage)
         mine = await stage.dispatch.claim(session, 1, 2)
         theirs = await stage.dispatch.claim(other, 1, 1)
-        found = await stage.dispatch.held(session, ids_of([*mine, *theirs]))
+        found = await stage.dispatch.claimed_by(session, ids_of([*mine, *theirs]))
         assert sorted(found, key=by_id) == sorted(mine, key=by_id)
         await settle(stage, session, succeeded(mine[0]))
-        assert await stage.dispatch.held(session, ids_of(mine)) == [mine[1]]
+        assert await stage.dispatch.claimed_by(session, ids_of(mine)) == [mine[1]]
         await stage.dispatch.close(session)
-        assert await stage.dispatch.held(session, ids_of(mine)) == []
+        assert await stage.dispatch.claimed_by(session, ids_of(mine)) == []
 
     async def test_progress_is_kept_while_it_is_held_under_its_fence(self, stage: Stage) -> None:
         [number] = await stage.enqueue()
@@ -613,8 +613,8 @@ class DispatchConformance:
         assert list(await known(session, outcomes)) == [first.execution_id]
         another = msgspec.structs.replace(outcomes[0], fence=first.fence - 1)
         assert list(await known(session, [another])) == []
-        said = SUCCEEDED if kind != SUCCEEDED else RETRY
-        otherwise = msgspec.structs.replace(outcomes[0], kind=said)
+        other_kind = SUCCEEDED if kind != SUCCEEDED else RETRY
+        otherwise = msgspec.structs.replace(outcomes[0], kind=other_kind)
         assert list(await known(session, [otherwise])) == []
         if kind != RELEASED:
             assert list(await known(other, outcomes)) == []
@@ -685,7 +685,7 @@ class DispatchConformance:
     async def test_what_kills_its_workers_is_found_out_and_it_alone(self, stage: Stage) -> None:
         ids = await stage.enqueue(6)
         killer = ids[2]
-        for _ in range(MOST_LOSSES):
+        for _ in range(MAX_LOSSES):
             session = await opened(stage)
             for number in range(1, 2 * len(ids)):
                 claimed = await stage.dispatch.claim(session, number, 10)

@@ -7,10 +7,10 @@ not matter which process asks, how late, or after how many crashes.
     errors.py      InvalidRule and UnknownZone: the field and how to fix it
     zones.py       zones from the tzdata package, never from the system
     fields.py      the grammar of one field of a cron rule
-    days.py        which days of a month the two day fields mean
+    days.py        the days of a month that the two day fields match
     cron.py        a whole rule: H, its canonical text, the next wall time that matches
     intervals.py   every N seconds
-    rules.py       a rule in a zone: the next instant, whatever the clocks do
+    rules.py       a rule in a zone: the next instant, across clock changes
     forecast.py    the next runs with notes on clock changes, for people
 
 The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H by

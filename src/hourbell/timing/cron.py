@@ -1,8 +1,8 @@
 """Cron rules: five fields, or six with leading seconds, or a macro such as `@daily`.
 
-A rule is read once into a `Cron`, which answers one question about the calendar: which is the
+A rule is read once into a `ParsedCron`, which answers one question about the calendar: which is the
 first wall time, from a given one on, that the fields match? It knows nothing of zones; what happens
-when a wall time is missing or comes twice is decided in `rules.py`.
+when a wall time is missing or occurs twice is decided in `rules.py`.
 
     resolve_hash   replaces every H by a number derived from the job id
     canonical      one text for rules that are spelled differently and mean the same
@@ -49,8 +49,8 @@ _EVERY_SECOND = ("*", "*/1", "0-59", "0/1")
 NextTable = tuple[int, ...]  # [v] is the smallest value of the field that is >= v, or -1
 
 
-class Cron(msgspec.Struct, frozen=True):
-    """A rule that was read: tables to find the next matching wall time with."""
+class ParsedCron(msgspec.Struct, frozen=True):
+    """A parsed rule: tables in which the next matching wall time is looked up."""
 
     text: str  # canonical
     fixed_time: bool  # neither minute nor hour begins with `*`
@@ -83,7 +83,7 @@ class Cron(msgspec.Struct, frozen=True):
                 return self._at_first_time(year, month, (days & -days).bit_length() - 1)
 
     def _first_time(self, hour: int, minute: int, second: int) -> tuple[int, int, int]:
-        """The first matching time of a day from the given one on; the hour is -1 if none is."""
+        """The first matching time of a day from the given one on; hour -1: there is none."""
         first_hour = self.hours[hour]
         if first_hour == hour:
             first_minute = self.minutes[minute]
@@ -103,8 +103,8 @@ class Cron(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def parse_cron(expression: str) -> Cron:
-    """Read a rule without H; InvalidRule if it is none, or if no day of any year can match."""
+def parse_cron(expression: str) -> ParsedCron:
+    """Parse a rule without H; raises InvalidRule, also if no day of any year can match."""
     rules = [
         parse_field(field, text) for field, text in zip(FIELDS, _split(expression), strict=True)
     ]
@@ -117,8 +117,8 @@ def parse_cron(expression: str) -> Cron:
         )
     texts = [canonical_field(rule) for rule in rules]
     text = " ".join(texts[1:] if texts[0] == "0" else texts)
-    return Cron(
-        # `0/1` becomes `0-59`: at the very limit, what can be read again is worth more.
+    return ParsedCron(
+        # `0/1` becomes `0-59`, which is longer: at the length limit the original text is kept.
         text=text if len(text) <= MAX_EXPRESSION_CHARS else expression,
         fixed_time=not (minute.begins_with_star or hour.begins_with_star),
         seconds=_next_table(second.values(), 60),
@@ -132,19 +132,19 @@ def parse_cron(expression: str) -> Cron:
 def canonical(expression: str) -> str:
     """The one text of a rule: macros spelled out, names as numbers, no seconds if they are 0.
 
-    Rules with the same text mean the same, so they can share a timetable. Not every two rules that
-    mean the same get the same text; those that differ in spelling only do.
+    Rules with the same text mean the same, so they can share a timetable. Equivalent rules get the
+    same text if they differ only in spelling, but not always otherwise.
     """
     return parse_cron(expression).text
 
 
 @lru_cache(maxsize=4096)
 def caution_about(expression: str) -> str | None:
-    """A warning about a rule of six fields that was probably meant otherwise; None: no doubt.
+    """A warning about a rule of six fields that probably means something else; None: no doubt.
 
     Other libraries put seconds last. Read here, such a rule nearly always has `*` for its seconds,
-    so it runs every second of each minute that matches, which few rules mean: with one exception,
-    `* * * * * *`, which is every second in both readings.
+    so it runs every second of each matching minute, which is rarely intended. The exception is
+    `* * * * * *`, which means every second in both readings.
     """
     fields = expression.split()
     if len(fields) != 6 or set(fields) <= _ANY or fields[0] not in _EVERY_SECOND:
@@ -166,7 +166,7 @@ def _is_of_seconds(text: str) -> bool:
 
 
 def resolve_hash(expression: str, job_id: int) -> str:
-    """Replace every H by a value derived from the job id; all else keeps its meaning.
+    """Replace every H by a value derived from the job id; everything else keeps its meaning.
 
     The value for a field is BLAKE2b with an 8-byte digest over the job's id (8 bytes, big-endian)
     followed by the field's name, as a big-endian number, modulo the number of values to choose
@@ -216,7 +216,7 @@ def _hash(job_id: int, field: Field) -> int:
 
 
 def _split(expression: str) -> list[str]:
-    """The six fields in upper case, seconds of 0 put in front of five."""
+    """The six fields in upper case; a rule of five fields gets `0` as seconds."""
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise InvalidRule(
             "expression",

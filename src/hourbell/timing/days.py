@@ -1,8 +1,8 @@
 """Which days of a month a rule means.
 
-Whatever the two day fields say, it depends on two things about a month only: how many days it has
-and on which day of the week it begins. That makes 28 shapes of months, and a rule's days are one
-number for each, with bit `d` set if day `d` matches. Finding the next day is then a shift, and a
+The matching days depend on two properties of a month only: how many days it has, and on which day
+of the week it begins. That makes 28 shapes of months. The days of a rule are one number for each
+shape, with bit `d` set if day `d` matches. Finding the next day is then a shift, and a
 rule that can never match is one without a bit in any shape that its months can take.
 """
 
@@ -48,7 +48,7 @@ def day_table(day_of_month: FieldRule, day_of_week: FieldRule) -> DayTable:
 
 
 def ever_matches(table: DayTable, months: frozenset[int]) -> bool:
-    """Whether any year has such a day: every month begins on every day of the week in time."""
+    """Whether any year has such a day: over the years, a month begins on every day of the week."""
     lengths = {_MONTH_LENGTHS[month] for month in months} | ({29} if 2 in months else set())
     return any(table[(length - 28) * 7 + weekday] for length in lengths for weekday in range(7))
 

@@ -7,13 +7,13 @@ on the month: `L`, `L-3`, `LW`, `15W` in day-of-month, `1#2` and `5L` in day-of-
 Three decisions that a reader of other crons may not expect:
 
 - *A leading `*` has a meaning of its own.* It decides how the two day fields combine and whether a
-  rule follows the clock on the wall or elapsed time, so `*/1` is not the same field as `0-59`.
-- *A step larger than its range is refused*, because `*/90` in the minutes does not mean every 90
+  rule follows wall time or elapsed time, so `*/1` is not the same field as `0-59`.
+- *A step larger than its range is rejected*, because `*/90` in the minutes does not mean every 90
   minutes, but once an hour. The day fields accept it: there `*` is what joins the fields by AND,
   and `*/100,1-7 * MON`, "the first Monday", is an old idiom in which the step is meant to be
   too large.
-- *A range never runs backwards*: `22-2` is refused with the two ranges to write in its place. Only
-  `FRI-SUN` is taken as `5-7`, because Sunday has both ends of the week for a number.
+- *A range never runs backwards*: `22-2` is rejected, and the error names the two ranges to write
+  instead. Only `FRI-SUN` is read as `5-7`, because Sunday is both 0 and 7.
 """
 
 import re
@@ -24,7 +24,7 @@ from hourbell.timing.errors import InvalidRule
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One of the six places of a rule and the values that it can hold."""
+    """One of the six fields of a rule, and its possible values."""
 
     name: str
     low: int
@@ -58,11 +58,11 @@ DAY_OF_WEEK = Field(
 )
 FIELDS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK)
 
-_SUNDAY_AGAIN = 7  # the other number of Sunday, so that a range can end with it
+_SUNDAY_AGAIN = 7  # Sunday again, so that a range can end with it
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Every `step`-th value from `first` to `last`; `last` is a value that is hit."""
+    """Every `step`-th value from `first` to `last`; `last` is one of the values."""
 
     first: int
     last: int
@@ -96,7 +96,7 @@ Item = Span | LastDay | NearestWeekday | DayOfWeekInMonth
 
 
 class FieldRule(msgspec.Struct, frozen=True):
-    """A field that was read. `?` is read as `*`, which means the same where it is allowed."""
+    """A parsed field. `?` is read as `*`, which means the same where it is allowed."""
 
     field: Field
     items: tuple[Item, ...]
@@ -123,8 +123,8 @@ def parse_field(field: Field, text: str) -> FieldRule:
 def canonical_field(rule: FieldRule) -> str:
     """One spelling for the fields that differ in spelling only.
 
-    Numbers and plain ranges are merged and sorted, steps and special days follow, in an order that
-    keeps what begins with `*` so, and nothing else.
+    Numbers and plain ranges are merged and sorted; steps and special days follow. The result begins
+    with `*` if and only if the field did.
     """
     head: list[str] = []
     items = rule.items
@@ -230,7 +230,7 @@ def _range(field: Field, text: str, body: str, step: int) -> tuple[int, int]:
 
 
 def _forwards(field: Field, first: int, last: int, step: int) -> str:
-    """What a backward range must have meant: on to the end of the field, and from its beginning."""
+    """What a backward range probably means: up to the end of the field, and from its beginning."""
     values = [*range(first, field.high + 1), *range(field.low, last + 1)][::step]
     to_the_end = {value for value in values if value >= first}
     return ",".join([*_runs(to_the_end), *_runs(set(values) - to_the_end)])
@@ -283,7 +283,7 @@ def _text(field: Field, item: Item) -> str:
 
 
 def _runs(values: set[int]) -> list[str]:
-    """Sorted numbers, those in a row as a range."""
+    """The numbers in order, consecutive ones as ranges."""
     firsts = sorted(value for value in values if value - 1 not in values)
     lasts = sorted(value for value in values if value + 1 not in values)
     return [

@@ -33,7 +33,7 @@ def next_runs(
     dst_gap: DstGap = "run_after",
     dst_overlap: DstOverlap = "once",
 ) -> list[NextRun]:
-    """The first `count` runs strictly after `from_`; fewer if the years run out, never none."""
+    """The first `count` runs after `from_`, fewer near the year 9999; InvalidRule if none."""
     if not 1 <= count <= MAX_COUNT:
         raise ValueError(f"count must be from 1 to {MAX_COUNT}")
     compiled = compile_rule(rule, timezone, dst_gap, dst_overlap)
@@ -81,7 +81,7 @@ def _time(moment: datetime) -> str:
     return moment.strftime("%H:%M:%S" if moment.second else "%H:%M")
 
 
-class Riders(msgspec.Struct, frozen=True):
+class Members(msgspec.Struct, frozen=True):
     """A number of jobs with one rule, and for which of its occurrences."""
 
     count: int
@@ -89,12 +89,12 @@ class Riders(msgspec.Struct, frozen=True):
     until: datetime | None = None  # up to this; None: without end
 
 
-class Rhythm(msgspec.Struct, frozen=True):
+class Firing(msgspec.Struct, frozen=True):
     """A rule, from an occurrence on, and the jobs that use it."""
 
     rule: Rule
     first: datetime
-    riders: tuple[Riders, ...]
+    members: tuple[Members, ...]
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -104,28 +104,28 @@ class Load(msgspec.Struct, frozen=True):
     complete_until: datetime  # all runs up to here are included
 
 
-def load(rhythms: Iterable[Rhythm], after: datetime, through: datetime, most: int) -> Load:
-    """The runs in (after, through], in time order, until `most` occurrences were examined."""
+def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: int) -> Load:
+    """The runs in (after, through], in time order, until `limit` occurrences were examined."""
     found = Counter[datetime]()
-    coming = [(rhythm.first, number, rhythm) for number, rhythm in enumerate(rhythms)]
+    coming = [(firing.first, number, firing) for number, firing in enumerate(firings)]
     heapq.heapify(coming)
     while coming and coming[0][0] <= through:
-        at, number, rhythm = coming[0]
-        if most <= 0:
+        at, number, firing = coming[0]
+        if limit <= 0:
             return Load(+found, max(after, at - _MICROSECOND))
-        most -= 1
+        limit -= 1
         if at > after:
-            running = sum(riders.count for riders in rhythm.riders if _rides(riders, at))
+            running = sum(members.count for members in firing.members if _includes(members, at))
             found[at.replace(second=0, microsecond=0)] += running
-        following = rhythm.rule.next(at)
+        following = firing.rule.next(at)
         if following is None:
             heapq.heappop(coming)
         else:
-            heapq.heapreplace(coming, (following, number, rhythm))
+            heapq.heapreplace(coming, (following, number, firing))
     return Load(+found, through)
 
 
-def _rides(riders: Riders, at: datetime) -> bool:
-    return (riders.since is None or at > riders.since) and (
-        riders.until is None or at <= riders.until
+def _includes(members: Members, at: datetime) -> bool:
+    return (members.since is None or at > members.since) and (
+        members.until is None or at <= members.until
     )

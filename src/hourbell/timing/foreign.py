@@ -49,11 +49,11 @@ def _interval(seconds: int | None) -> str:
 
 
 def _fields(fields: list[str]) -> str:
-    said = "is written without cron( ) here, and without a year"
+    hint = "is written without cron( ) here, and without a year"
     if len(fields) == 6 and fields[4] in _ANY and fields[5] in _ANY:
         five = " ".join("*" if field in _ANY else field for field in fields[:5])
-        return f"{said}; write {five}"
+        return f"{hint}; write {five}"
     return (
-        f"{said}; write minute, hour, day-of-month, month and day-of-week, in which Sunday is 0 "
+        f"{hint}; write minute, hour, day-of-month, month and day-of-week, in which Sunday is 0 "
         "and Monday is 1"
     )

@@ -1,8 +1,8 @@
 """Intervals: every N whole seconds, written `@every N+offset`.
 
-The occurrences are the epoch seconds that leave `offset` when divided by N. An interval is thus
-not counted from the run before, which would drift, nor from the moment a process started; jobs
-with the same N and the same offset share one timetable, and it needs no zone.
+The occurrences are the epoch seconds that leave `offset` when divided by N. So an
+interval counts neither from the previous run, which would drift, nor from the start of a process.
+Jobs with the same N and the same offset share one timetable, which needs no zone.
 """
 
 import re

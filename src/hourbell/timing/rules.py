@@ -1,26 +1,26 @@
 """From a rule and a zone to instants: the one place that knows what a clock change does.
 
 A cron rule speaks of wall times; a run needs an instant. Nearly always a wall time is one instant.
-Where clocks go forward a stretch of wall times is missing (a gap), where they go back a stretch
-comes twice (an overlap). The written rule:
+Where clocks go forward, some wall times are missing (a gap); where they go back, some occur twice
+(an overlap). The rules are:
 
-- A *fixed-time* rule, one whose minute and hour both do not begin with `*`, means "once at that
+- A *fixed-time* rule, one in which neither minute nor hour begins with `*`, means "once at that
   time". If the time lies in a gap of up to 3 hours, it runs once at the first instant after it
   (`run_after`) or not at all (`skip`). Several times in one gap are one run. A longer gap, as when
   a country skips a day, is skipped. In an overlap it runs at the first copy (`once`) or at both
   (`twice`).
-- Every other rule means "as time goes by": it runs at every real instant whose wall time matches.
+- Every other rule follows elapsed time: it runs at every instant whose wall time matches.
 
 `next(after)` is strictly later than `after`, also when `after` lies in the second copy of an hour.
-All of it depends on `after` alone, so any process gets the same answer at any time.
+The result depends on `after` alone, so any process gets the same answer at any time.
 
-How it is found. Offsets are compared as PEP 495 has them: for a wall time in a gap `fold=0` gives
+How it is found. Offsets are compared as defined by PEP 495: for a wall time in a gap `fold=0` gives
 the offset before the change and `fold=1` the one after, so the second is larger; in an overlap it
-is smaller; else both are equal. `tzinfo.dst()` is never asked (Ireland's summer time is its
+is smaller; else both are equal. `tzinfo.dst()` is never used (Ireland's summer time is its
 standard). The change itself, when it is needed, is found by bisection between two instants that
-are known to lie on its two sides. This asks that two changes never lie nearer to each other than
-the length of an overlap, at most a day; the nearest in the data are a week apart, and a test
-watches over it.
+are known to lie on its two sides. This requires that two changes are never closer together than
+the length of an overlap, at most a day; the closest in the data are a week apart, and a test
+checks that.
 """
 
 from datetime import MAXYEAR, UTC, datetime, timedelta
@@ -29,14 +29,14 @@ from typing import Literal, NamedTuple, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from hourbell.model.schedules import DstGap, DstOverlap
-from hourbell.timing.cron import Cron, parse_cron
+from hourbell.timing.cron import ParsedCron, parse_cron
 from hourbell.timing.intervals import Interval, is_interval, parse_interval
 from hourbell.timing.zones import load_zone, utc_offset
 
 MAX_GAP_TO_RUN_AFTER = timedelta(hours=3)
 
 # From here on a zone has no changes listed, only a yearly rule without end, so that dates, days of
-# the week and clock changes repeat every 400 years: without a match in 400 years there is none.
+# the week and clock changes repeat every 400 years: a rule without a match in 400 years has none.
 RULES_REPEAT_FROM_YEAR = 2100
 _CYCLE_YEARS = 400
 
@@ -48,7 +48,7 @@ Kind = Literal["plain", "after_gap", "only_first_copy", "first_copy", "second_co
 
 
 class Occurrence(NamedTuple):
-    """An instant at which a rule runs, and how the rule came to it."""
+    """An instant at which a rule runs, and how it follows from the rule."""
 
     at: datetime  # UTC
     wall: datetime  # naive: the wall time that the rule names
@@ -57,7 +57,7 @@ class Occurrence(NamedTuple):
 
 
 class Rule(Protocol):
-    """When something runs: all that planners and forecasts know about it."""
+    """When something runs; planners and forecasts use nothing else of a rule."""
 
     def next(self, after: datetime) -> datetime | None:
         """The first instant strictly after, in UTC; None if there is none up to the year 9999."""
@@ -72,11 +72,11 @@ def compile_rule(
 ) -> Rule:
     """Read a cron rule without H, or `@every N+offset`; raises InvalidRule or UnknownZone.
 
-    A rule that the calendar can never match is refused. One that a zone always jumps over, such as
-    `*/15 2` on the very Sundays on which clocks go forward, is not: zones change, and what was
-    once accepted must not stop a planner. Its `next` is None, and job creation checks for that.
+    A rule that the calendar can never match is rejected. One that a zone always skips, such as
+    `*/15 2` on the very Sundays on which clocks go forward, is not: zones change, and an
+    accepted rule must not stop a planner. Its `next` is None, and job creation checks for that.
 
-    An interval follows elapsed time: its zone must exist and changes nothing.
+    An interval follows elapsed time: its zone must exist, but has no effect.
     """
     if dst_gap not in get_args(DstGap) or dst_overlap not in get_args(DstOverlap):
         raise ValueError(f"no such DST policy: {dst_gap!r}, {dst_overlap!r}")
@@ -113,10 +113,10 @@ class IntervalRule:
 
 
 class CronRule:
-    """A cron rule in a zone, with what it does when clocks change."""
+    """A cron rule in a zone, with its DST policies."""
 
     def __init__(
-        self, cron: Cron, zone: ZoneInfo, dst_gap: DstGap, dst_overlap: DstOverlap
+        self, cron: ParsedCron, zone: ZoneInfo, dst_gap: DstGap, dst_overlap: DstOverlap
     ) -> None:
         self._cron = cron
         self._zone = zone

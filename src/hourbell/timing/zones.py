@@ -1,8 +1,8 @@
 """Time zones, only from the `tzdata` package pinned in the lock file.
 
-`ZoneInfo("Europe/Berlin")` would look into the system's files first, and those are as old as the
+`ZoneInfo("Europe/Berlin")` would use the system's files first, which are as old as the
 machine: two machines of one fleet would disagree about when a job is due. Changing the search
-path (`zoneinfo.reset_tzpath`) would cure that for the whole process, but it is a global that any
+path (`zoneinfo.reset_tzpath`) would fix that for the whole process, but it is a global that any
 other library can set back, and `ZoneInfo` keeps in its cache what it read before. So the files of
 the package are read here directly, and zoneinfo never searches at all.
 

@@ -4,13 +4,12 @@
                            ▲
           session keeper, watchdog: stop executions
 
-Each part is a loop of its own, so a claim is under way while handlers run and while outcomes are
-settled.
+Each part is a loop of its own, so claims, handlers and settles run concurrently.
 
     executions.py   one record for each claimed execution, and the slots that they occupy
     claimer.py      claims as many executions as slots are free
     runners.py      a pool of tasks that run them
-    watchdog.py     stops those that exceed their timeout, and insists
+    watchdog.py     stops those that exceed their timeout, repeatedly if necessary
     session.py      heartbeats; starts nothing while the lease is in doubt, stops what was lost
     settler.py      records outcomes in batches
     runtime.py      wires all that, and drains it at the end

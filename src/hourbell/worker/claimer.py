@@ -1,8 +1,8 @@
 """The claimer: claims as many executions as slots are free, and queues them.
 
-A claim is under way while runners run what earlier claims returned, and while the settler settles
-what has ended. A claim that got no answer is repeated under its number, because it may have been
-committed; it then returns the same executions.
+Claims run concurrently with the executions of earlier claims and with their settles. A claim that
+got no answer is repeated under its number, because it may have been committed; it then returns the
+same executions.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import time
 from collections.abc import Sequence
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import Backoff
+from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.runners import Runners
 from hourbell.worker.session import SessionKeeper
 from hourbell.worker.settings import WorkerSettings
-from hourbell.worker.settler import complain
+from hourbell.worker.settler import log_error
 from hourbell.worker.watchdog import Watchdog
 
 POLL_SECONDS = 0.1  # how long a ready execution may wait if no notification reaches us
 GATE_SECONDS = 0.5  # how often an idle worker passes the gate itself: the leader may have died
 GATHER_SECONDS = 0.005  # wait for more free slots: a large claim costs little more than a small one
-_MOST_PER_CLAIM = 2_000
+_MAX_PER_CLAIM = 2_000
 
 
 class Claimer:
@@ -48,13 +48,13 @@ class Claimer:
         self._session = session
         self._runners = runners
         self._stopping = stopping
-        self._from_below = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
+        self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
         self._gate_at = 0.0  # when to pass the gate next; monotonic
         self._is_notified = False  # pass it before the next claim
         # The claim without an answer yet; 0: none.
         self._number = 0
         self._is_repeated = False
-        self._asked: Session | None = None  # the session of that claim
+        self._claim_session: Session | None = None  # the session of that claim
 
     def notify(self) -> None:
         """Pass the gate and claim now: an execution may have fallen due."""
@@ -63,7 +63,7 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until the worker is stopped."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         more_waits = False  # the last claim was full: more is ready
         while not self._stopping.is_set():
             session = self._session.current
@@ -75,7 +75,7 @@ class Claimer:
                 more_waits = False
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
-            limit = min(free, _MOST_PER_CLAIM)
+            limit = min(free, _MAX_PER_CLAIM)
             try:
                 claimed = await self._claim(session, free, limit)
             except SessionLost:
@@ -83,7 +83,7 @@ class Claimer:
                 continue
             except Exception as error:
                 self._is_repeated = True
-                complain("claiming", error)
+                log_error("claiming", error)
                 await backoff.wait()
                 continue
             backoff.reset()
@@ -101,11 +101,11 @@ class Claimer:
                 await self._executions.wait(POLL_SECONDS)
 
     async def _claim(self, session: Session, free: int, limit: int) -> Sequence[Claimed]:
-        if not self._number or session is not self._asked:
+        if not self._number or session is not self._claim_session:
             self._session.last_claim += 1
             self._number, self._is_repeated = self._session.last_claim, False
-            self._asked = session
-            self._from_below = self._from_below % 1 + self._settings.low_share
+            self._claim_session = session
+            self._low_share_due = self._low_share_due % 1 + self._settings.low_share
         if self._is_notified or time.monotonic() > self._gate_at:
             self._is_notified = False
             self._gate_at = time.monotonic() + GATE_SECONDS
@@ -116,5 +116,5 @@ class Claimer:
             limit,
             self._is_repeated,
             max(self._settings.critical_slots - (free - limit), 0),
-            self._from_below >= 1,
+            self._low_share_due >= 1,
         )

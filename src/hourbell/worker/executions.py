@@ -5,7 +5,7 @@
 
 One `LocalExecution` passes through all steps. The claimer creates it, a runner runs it, the
 watchdog and the session keeper may stop it, the settler settles it; they all meet here. Everything
-happens in one thread, and no method suspends, so none sees another half done.
+happens in one thread, and no method suspends, so none sees a partial change of another.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from hourbell.actions import Actions, Run, StillRunning, failed
+from hourbell.actions import ActionRunners, Run, StillRunning, failed
 from hourbell.model.executions import Failed, Outcome, Succeeded
 from hourbell.model.jobs import decode_spec
 from hourbell.worker.executions import Executions, LocalExecution
@@ -40,7 +40,7 @@ class Runners:
 
     def __init__(
         self,
-        actions: Actions,
+        actions: ActionRunners,
         executions: Executions,
         slots: int,
         may_start: Callable[[float], bool],
@@ -114,7 +114,7 @@ class Runners:
                 if self._is_context_changed():
                     return
         finally:
-            self._leave(me, execution)
+            self._runner_ended(me, execution)
 
     async def _next_wake(self) -> float:
         """Wait until this runner is woken; returns the time."""
@@ -135,7 +135,7 @@ class Runners:
         self._is_yielding = False
         self.wake()
 
-    def _leave(self, runner: Runner, execution: LocalExecution | None) -> None:
+    def _runner_ended(self, runner: Runner, execution: LocalExecution | None) -> None:
         """Clean up after a runner that ended for any reason, so that nothing it held is lost."""
         self._tasks.discard(runner)
         if self._is_closed:
@@ -164,7 +164,7 @@ class Runners:
             else:
                 outcome = Failed("The handler raised CancelledError.", "CancelledError")
             if isinstance(error, StillRunning):
-                return self._leave_to_its_thread(execution, outcome, error)
+                return self._record_running_thread(execution, outcome, error)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -188,7 +188,7 @@ class Runners:
             self._executions.earliest_stop = stop_at
         return Run(execution.claimed, spec, timeout)
 
-    def _leave_to_its_thread(
+    def _record_running_thread(
         self, execution: LocalExecution, outcome: Outcome, still: StillRunning
     ) -> float:
         """Record an execution whose thread cannot be stopped; its slot is free when that ends."""

@@ -8,7 +8,7 @@ import time
 
 import structlog
 
-from hourbell.actions import Actions
+from hourbell.actions import ActionRunners
 from hourbell.dispatch import Dispatch, Session
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import Released
@@ -29,7 +29,9 @@ _STOP_SECONDS = 1.0  # for handlers to end after the drain has stopped them
 class Worker:
     """Runs executions until it is stopped."""
 
-    def __init__(self, dispatch: Dispatch, actions: Actions, settings: WorkerSettings) -> None:
+    def __init__(
+        self, dispatch: Dispatch, actions: ActionRunners, settings: WorkerSettings
+    ) -> None:
         self._dispatch = dispatch
         self._settings = settings
         self._stopping = asyncio.Event()

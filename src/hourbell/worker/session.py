@@ -16,18 +16,18 @@ from collections.abc import Callable
 import structlog
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import Backoff
+from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.settings import WorkerSettings
-from hourbell.worker.settler import Settler, complain
+from hourbell.worker.settler import Settler, log_error
 from hourbell.worker.watchdog import Watchdog
 
 log = structlog.get_logger()
 
 
 class SessionKeeper:
-    """Holds the session on everything that this process has claimed."""
+    """Keeps the session that holds everything this process has claimed."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class SessionKeeper:
 
     async def run(self, renewed: Callable[[], None]) -> None:
         """Heartbeats every third of the lease; more often while the database does not answer."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         while True:
             try:
                 if self.current is None:
                     await self._open()
                 else:
-                    await self._beat(self.current)
+                    await self._heartbeat(self.current)
             except Exception as error:
-                complain("renewing the session", error)
+                log_error("renewing the session", error)
                 await backoff.wait()
                 continue
             backoff.reset()
@@ -92,12 +92,12 @@ class SessionKeeper:
         self._renewed_at = asked_at
         self._executions.changed.set()
 
-    async def _beat(self, session: Session) -> None:
+    async def _heartbeat(self, session: Session) -> None:
         asked_at = time.monotonic()
         answered = self.answered_claim  # read before the list, which lacks later claims
         listed = self._executions.snapshot()
         try:
-            heard = await self._dispatch.heartbeat(session, list(listed), answered)
+            result = await self._dispatch.heartbeat(session, list(listed), answered)
         except SessionLost:
             self.lose(session)
             await self._open()
@@ -105,10 +105,10 @@ class SessionKeeper:
         if self.current is not session:
             return
         self._renewed_at = asked_at
-        for number in heard.lost:
+        for number in result.lost:
             # An execution settled during the heartbeat is reported too; it may be claimed again.
             if self._executions.get(number) is listed[number]:
                 self._watchdog.stop(listed[number], StopReason.LOST)
-        for number in heard.unwanted:
+        for number in result.cancelled:
             if (execution := self._executions.get(number)) is not None:
                 self._watchdog.stop(execution, StopReason.CANCELLED)

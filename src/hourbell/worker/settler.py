@@ -1,7 +1,7 @@
 """Settle outcomes in batches: those that arrive during a settle, or just after it, form the next.
 
-While a settle is under way, a second one starts only with a large batch: it keeps a worker of many
-short executions from waiting for one statement at a time, and does not cut small batches smaller.
+While a settle is in progress, a second one starts only with a large batch: a worker with many short
+executions does not wait for one statement at a time, and small batches are not split further.
 
 After a lost answer the same batch is sent again, as often as necessary. Outcomes that were settled
 the first time are then refused, which is equally good.
@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
-from hourbell.dispatch.settling import MOST_PER_BATCH, REJECTED, settle_whole
-from hourbell.engine.leader.loop import Backoff
+from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_all
+from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()
 
 GATHER_SECONDS = 0.005  # wait for more after a settle: a large batch costs little more than a small
-_FEW = 100
-_MANY = 500  # outcomes that a second settle does not leave to the next one
+_SMALL_BATCH = 100
+_LARGE_BATCH = 500  # a second settle starts with at least this many outcomes
 
 
 class Settler:
@@ -34,10 +34,10 @@ class Settler:
         self._dispatch = dispatch
         self._waiting: list[Settlement] = []
         self._more = asyncio.Event()  # something waits
-        self._much = asyncio.Event()  # at least _MANY wait
+        self._large_batch = asyncio.Event()  # at least _LARGE_BATCH wait
         self._idle = asyncio.Event()
         self._idle.set()
-        self._under_way = 0  # batches
+        self._batches = 0  # being settled
         self.session: Session | None = None
 
     def put(self, settlement: Settlement) -> None:
@@ -45,14 +45,14 @@ class Settler:
             self._idle.clear()
             self._more.set()
         self._waiting.append(settlement)
-        if len(self._waiting) == _MANY:
-            self._much.set()
+        if len(self._waiting) == _LARGE_BATCH:
+            self._large_batch.set()
 
     def forget(self) -> None:
         """Drop pending outcomes: the session is lost, so none would be accepted."""
         self._waiting.clear()
         self._mark()
-        if not self._under_way:
+        if not self._batches:
             self._idle.set()
 
     async def drained(self) -> None:
@@ -63,25 +63,28 @@ class Settler:
         """Settle until cancelled; `settled` is called with what is recorded or refused."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run(self._more, settled))
-            group.create_task(self._run(self._much, settled))
+            group.create_task(self._run(self._large_batch, settled))
 
     async def _run(
         self, enough: asyncio.Event, settled: Callable[[Sequence[Settlement]], None]
     ) -> None:
-        """Settle what waits, one batch after the other, whenever it is enough."""
+        """Settle pending outcomes, batch by batch, whenever there are enough."""
         settled_at = 0.0
         while True:
             await enough.wait()
-            if len(self._waiting) < _FEW and time.monotonic() - settled_at < GATHER_SECONDS:
+            if len(self._waiting) < _SMALL_BATCH and time.monotonic() - settled_at < GATHER_SECONDS:
                 await asyncio.sleep(GATHER_SECONDS)
-            batch, self._waiting = self._waiting[:MOST_PER_BATCH], self._waiting[MOST_PER_BATCH:]
+            batch, self._waiting = (
+                self._waiting[:MAX_SETTLE_BATCH],
+                self._waiting[MAX_SETTLE_BATCH:],
+            )
             self._mark()
             if batch:
-                self._under_way += 1
+                self._batches += 1
                 try:
-                    refused = await settle_whole(self._settle, batch)
+                    refused = await settle_all(self._settle, batch)
                 finally:
-                    self._under_way -= 1
+                    self._batches -= 1
                 if refused:
                     log.warning(
                         "outcomes refused",  # settled before, or the claim was lost
@@ -89,31 +92,31 @@ class Settler:
                     )
                 settled(batch)
                 settled_at = time.monotonic()
-            if not self._waiting and not self._under_way:
+            if not self._waiting and not self._batches:
                 self._idle.set()
 
     def _mark(self) -> None:
-        """After some were taken: what is left may not be enough any more."""
+        """Update the events after outcomes were taken: the rest may not be enough."""
         if not self._waiting:
             self._more.clear()
-        if len(self._waiting) < _MANY:
-            self._much.clear()
+        if len(self._waiting) < _LARGE_BATCH:
+            self._large_batch.clear()
 
     async def _settle(self, batch: Sequence[Settlement]) -> Sequence[int]:
         """Retry until the batch is settled, the session lost, or the content rejected."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         while (session := self.session) is not None:
             try:
                 return await self._dispatch.settle(session, batch)
             except REJECTED:
                 raise
             except Exception as error:
-                complain("settling", error)
+                log_error("settling", error)
                 await backoff.wait()
         return []
 
 
-def complain(doing: str, error: Exception) -> None:
+def log_error(doing: str, error: Exception) -> None:
     """Log an error and continue: a worker must not end because of it."""
     if isinstance(error, StoreUnavailable):
         log.warning("database unavailable", doing=doing, error=str(error))

@@ -1,7 +1,7 @@
-"""The watchdog: stops executions, and insists when they do not end.
+"""The watchdog: stops executions, and repeats the cancellation of those that do not end.
 
 An execution is stopped by cancelling its runner. A handler that does not end when it is cancelled
-is cancelled again and again. Its outcome is recorded after a grace period at the latest, but its
+is cancelled repeatedly. Its outcome is recorded after a grace period at the latest, but its
 slot stays taken, because it still uses the process. The same holds for a thread, but its outcome is
 recorded at once.
 
@@ -54,7 +54,7 @@ class Watchdog:
                 self._insist(execution, now)
 
     def _stop_overdue(self, now: float) -> None:
-        """Look at all executions once; then not before the next one can exceed its timeout."""
+        """Check all executions; the next check is due when another one can exceed its timeout."""
         earliest = math.inf
         for execution in self._executions:
             if execution.runner is None or execution.stop_reason is not None:

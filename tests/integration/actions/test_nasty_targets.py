@@ -32,8 +32,8 @@ SECOND = timedelta(seconds=1)
 METHODS = ("GET", "POST")
 EACH = 4  # of every nasty one; fewer than open a circuit
 TIMEOUT_SECONDS = 2
-MOST_LATE_SECONDS = 1.5  # less than what hangs takes, with room for a busy machine
-MOST_GROWTH_KB = 40_000
+MAX_LATE_SECONDS = 1.5  # less than what hangs takes, with room for a busy machine
+MAX_GROWTH_KB = 40_000
 
 OK = b"HTTP/1.1 200 OK\r\n"
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -307,9 +307,9 @@ async def test_nasty_targets_harm_nobody_but_themselves(database: str) -> None:
         await eventually(all_came)
         growth_kb = memory_kb(worker.pid, "VmHWM") - before_kb
     assert len(healthy.late) == HEALTHY
-    assert max(healthy.late) < MOST_LATE_SECONDS, sorted(healthy.late)[-10:]
+    assert max(healthy.late) < MAX_LATE_SECONDS, sorted(healthy.late)[-10:]
     assert min(healthy.late) >= 0
-    assert growth_kb < MOST_GROWTH_KB
+    assert growth_kb < MAX_GROWTH_KB
     # Nothing was sent twice, and no redirect was followed.
     sent = [(each, method) for each in NASTY for method in METHODS]
     assert {each: heard.count(each) for each in sent} == dict.fromkeys(sent, EACH // 2)
@@ -347,7 +347,7 @@ async def test_nasty_names_harm_nobody_but_themselves(database: str, tmp_path: P
         await eventually(all_came)
         seen = [(reason, await ended(engine, job.job_id)) for reason, job in bad]
     assert [(each.status, each.error) for _, each in seen] == [("DEAD", why) for why, _ in seen]
-    assert max(healthy.late) < MOST_LATE_SECONDS, sorted(healthy.late)[-10:]
+    assert max(healthy.late) < MAX_LATE_SECONDS, sorted(healthy.late)[-10:]
 
 
 SHARED_SECONDS = 12  # longer than a circuit needs to open, and to be probed several times
@@ -391,7 +391,7 @@ async def test_a_broken_endpoint_delays_no_other_endpoint_of_its_host(database: 
             return len(healthy.late) >= 10
 
         await eventually(all_came, 60.0)
-    assert max(healthy.late) < MOST_LATE_SECONDS, sorted(healthy.late)[-10:]
+    assert max(healthy.late) < MAX_LATE_SECONDS, sorted(healthy.late)[-10:]
     # One attempt a second each would be 720.
     assert healthy.broken < 300
 

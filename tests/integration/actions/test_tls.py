@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.names import Names
-from hourbell.actions.trust import trust
+from hourbell.actions.trust import tls_context
 from hourbell.actions.webhook import WebhookRunner
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.executions import Failed, Outcome, Succeeded
@@ -212,7 +212,7 @@ def test_a_file_without_certificates_is_refused(tmp_path: Path, content: str | N
     if content is not None:
         file.write_text(content)
     with pytest.raises(ConfigurationError, match="HOURBELL_CA_FILE: cannot read certificates"):
-        trust(file)
+        tls_context(file)
 
 
 @pytest.mark.timeout(60)

@@ -27,7 +27,7 @@ from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
 from hourbell.engine.life.outcomes import settlement
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
-    MOST_RESULT_BYTES,
+    MAX_RESULT_BYTES,
     Accepted,
     Claimed,
     Failed,
@@ -201,13 +201,13 @@ async def test_a_long_answer_is_cut_such_that_the_result_is_kept(
     assert settled.result is not None
     # Not one character less than there is room for.
     largest = len(msgspec.json.encode(body)) - 2
-    assert MOST_RESULT_BYTES - largest < len(settled.result.encode()) <= MOST_RESULT_BYTES
+    assert MAX_RESULT_BYTES - largest < len(settled.result.encode()) <= MAX_RESULT_BYTES
     kept = msgspec.json.decode(settled.result)
     assert kept == {"status": 200, "body": body * len(kept["body"])}
 
 
 async def test_an_answer_that_just_fits_is_whole(target: Target, send: Sends) -> None:
-    room = MOST_RESULT_BYTES - len(b'{"status":200,"body":""}')
+    room = MAX_RESULT_BYTES - len(b'{"status":200,"body":""}')
     for length in (room, room + 1):
         target.answer = {"status": 200, "text": "x" * length}
         assert await send() == Succeeded({"status": 200, "body": "x" * room})
@@ -541,7 +541,7 @@ async def test_connections_are_used_again(send: Sends) -> None:
 
 async def test_an_answer_is_kept_as_it_came_and_never_unpacked(target: Target, send: Sends) -> None:
     packed = gzip.compress(b"x" * 10_000_000)
-    assert len(packed) < MOST_RESULT_BYTES
+    assert len(packed) < MAX_RESULT_BYTES
     target.answer = {"status": 200, "body": packed, "headers": {"Content-Encoding": "gzip"}}
     outcome = await send()
     assert isinstance(outcome, Succeeded)

@@ -15,7 +15,7 @@ from litestar import Litestar
 
 from conftest import empty
 from hourbell.api.app import create_app
-from hourbell.api.auth import Doorkeeper
+from hourbell.api.auth import Authenticator
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
@@ -39,7 +39,7 @@ class KnownHealth:
 class SharedApp:
     """One application for all tests of a process: registering its routes takes longer than most tests.
 
-    Every test has its own engine, health, remote workers and doorkeeper; the objects that the application knows take
+    Every test has its own engine, health, remote workers and authenticator; the objects that the application knows take
     over their state.
     """
 
@@ -52,8 +52,8 @@ class SharedApp:
         if self._app is None:
             first = copy.copy(engine), copy.copy(health), copy.copy(remote)
             self._app = create_app(first[0], first[1], KEY_RING, first[2], local=True)
-            self._known = [*first, self._app.dependencies["doorkeeper"].dependency()]
-        own = engine, health, remote, Doorkeeper(engine, local=True)
+            self._known = [*first, self._app.dependencies["authenticator"].dependency()]
+        own = engine, health, remote, Authenticator(engine, local=True)
         for known, new in zip(self._known, own, strict=True):
             assert type(known) is type(new)
             known.__dict__ = new.__dict__

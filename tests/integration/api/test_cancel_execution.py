@@ -31,7 +31,7 @@ async def test_an_execution_that_runs_is_asked_to_stop(api: Client, dispatch: Po
     assert answer.status == 202
     assert answer.body["status"] == "RUNNING"
     heard = await dispatch.heartbeat(session, [claimed.execution_id], 1)
-    assert list(heard.unwanted) == [claimed.execution_id]
+    assert list(heard.cancelled) == [claimed.execution_id]
     assert (await api.get(path + "/explain")).body["code"] == "cancelling"
 
 

@@ -14,7 +14,7 @@ from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import ClaimRequest, RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.failpoints import configure, held
+from hourbell.failpoints import barrier, configure
 from hourbell.model.ids import execution_text, parse_execution_id
 from hourbell.model.limits import RateLimit
 from integration.api.client import KEY_RING, Client
@@ -158,7 +158,7 @@ async def test_a_claim_repeated_under_its_number_gives_the_same(api: Client, eng
 async def test_a_long_poll_wakes_soon_after_an_enqueue(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote_module, "LOOK_SECONDS", 60)  # nobody comes by chance
+    monkeypatch.setattr(remote_module, "POLL_SECONDS", 60)  # nobody comes by chance
     worker = RemoteWorker(api)
     for _ in range(3):
         asking = asyncio.create_task(worker.claim(wait_seconds=30))
@@ -325,7 +325,7 @@ async def test_what_a_worker_got_that_left_meanwhile_goes_back(
         await worker.claim()
     before = await places(engine)
     await enqueue(engine)
-    with held("claim.after_commit") as hold:
+    with barrier("claim.after_commit") as hold:
         writer = await half_a_call(server.port, {"session_token": worker.token})
         await hold.reached()
         assert (await places(engine))["leased"] == before["leased"] + 1
@@ -351,7 +351,7 @@ async def test_what_a_worker_got_under_a_number_is_kept_for_the_repetition(
     worker = RemoteWorker(api)
     [number, *_] = await enqueue(engine, 2)
     await worker.claim(1)
-    with held("claim.after_commit") as hold:
+    with barrier("claim.after_commit") as hold:
         numbered = {"session_token": worker.token, "claim_number": 2}
         writer = await half_a_call(server.port, numbered)
         await hold.reached()
@@ -410,7 +410,7 @@ async def test_the_least_urgent_goes_on_too(api: Client, engine: Engine):
 async def test_an_answer_is_bounded_whatever_the_payloads(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(remote_module, "MOST_ANSWER_BYTES", 100_000)
+    monkeypatch.setattr(remote_module, "MAX_ANSWER_BYTES", 100_000)
     action = {"type": "TASK", "name": "big", "payload": "x" * 60_000}
     await enqueue(engine, 3, action=action)
     worker = RemoteWorker(api)

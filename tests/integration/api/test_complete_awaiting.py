@@ -18,7 +18,7 @@ from hourbell.engine.operations.completions import WITHHELD
 from hourbell.model.executions import Accepted
 from hourbell.model.ids import execution_text
 from hourbell.security.sealing import KeyRing
-from hourbell.security.secrets import ALL_WITHHELD
+from hourbell.security.secrets import WITHHELD_WHOLE
 from integration.api.client import Client, one_time, recurring
 from integration.api.conftest import KnownHealth
 from integration.life.support import eventually
@@ -94,7 +94,7 @@ async def test_a_target_that_is_quicker_than_the_worker_is_waited_for(
     early = asyncio.create_task(api.post(path + "/complete", said, key=None))
 
     async def has_come() -> bool:
-        return engine.early._here == 1
+        return engine.early_completions._users == 1
 
     await eventually(has_come)  # before the worker has said anything
     accepted = Accepted(hashlib.sha256(TOKEN.encode()).digest(), 60.0)
@@ -245,7 +245,7 @@ async def test_a_secret_that_is_no_text_takes_all_of_the_result_along(
     await settled_in(engine)
     await api.created(one_time(schedule={"delay_seconds": 0}, action=webhook("pin")))
     path = await awaiting(dispatch)
-    assert await succeeded(api, path, {"pin": [1234567890]}) == ALL_WITHHELD
+    assert await succeeded(api, path, {"pin": [1234567890]}) == WITHHELD_WHOLE
 
 
 async def test_a_signing_secret_is_struck_out_and_may_be_replaced_meanwhile(api: Client, sent: str):

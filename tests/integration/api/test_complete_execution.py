@@ -10,7 +10,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
-from hourbell.failpoints import configure, held
+from hourbell.failpoints import barrier, configure
 from hourbell.model.ids import execution_text, parse_execution_id
 from integration.api.client import Client
 from integration.api.workers import EXECUTIONS, NOBODY, RemoteWorker, enqueue
@@ -245,7 +245,7 @@ async def gathered(remote: RemoteWorkers, count: int) -> None:
     """Until so many outcomes wait for the settle that is under way."""
 
     async def waiting() -> bool:
-        return sum(len(each._waiting) for each in remote._gatherings.values()) == count
+        return sum(len(each._waiting) for each in remote._settle_batchers.values()) == count
 
     await eventually(waiting)
 
@@ -256,7 +256,7 @@ async def test_outcomes_that_come_at_once_are_settled_together(
     await enqueue(engine, 60)
     worker = RemoteWorker(api)
     executions = await worker.claim(60)
-    with held("settle.before_commit") as hold:
+    with barrier("settle.before_commit") as hold:
         completing = [asyncio.create_task(worker.complete(executions[0]))]
         await hold.reached()
         completing += [asyncio.create_task(worker.complete(each)) for each in executions[1:]]
@@ -273,7 +273,7 @@ async def test_two_outcomes_of_one_execution_at_once_are_not_both_taken(
     await enqueue(engine, 2)
     worker = RemoteWorker(api)
     first, second = await worker.claim()
-    with held("settle.before_commit") as hold:
+    with barrier("settle.before_commit") as hold:
         asked = [asyncio.create_task(worker.complete(first))]
         await hold.reached()
         asked += [

@@ -14,7 +14,7 @@ from hourbell import failpoints
 from hourbell.api.server import ApiServer
 from hourbell.engine import core
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import Room, Turns
+from hourbell.engine.life.groups import BoundedSlots, MemoryBudget
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.errors import Overloaded
@@ -234,10 +234,10 @@ async def test_a_unique_key_that_somebody_is_taking_harms_no_other_item(
 async def test_more_batches_than_there_is_room_for_are_told_to_come_back(
     api: Client, engine: Engine
 ):
-    with failpoints.held("create.before_commit") as held:
+    with failpoints.barrier("create.before_commit") as held:
         first = asyncio.create_task(api.post(BATCH, [one_time()]))
         await held.reached()
-        engine.batches._most = 1  # as if all the others were there
+        engine.batch_slots._max_users = 1  # as if all the others were there
         answer = await api.post(BATCH, [one_time()])
         assert answer.is_problem(503, "overloaded")
         assert answer.headers["Retry-After"] == "1"
@@ -263,43 +263,43 @@ async def test_whoever_is_slow_to_send_a_batch_holds_up_no_other(api: Client, se
 async def test_batches_that_arrive_at_once_take_no_more_memory_than_there_is_for_them(
     api: Client, engine: Engine
 ):
-    engine.batch_room._most_of_one = 1_000
+    engine.batch_memory._max_bytes_per_tenant = 1_000
     padded = one_time(action={"type": "TASK", "name": "t", "payload": "x" * 1_000})
     answer = await api.post(BATCH, [padded])
     assert answer.is_problem(503, "overloaded")
     assert codes(await api.post(BATCH, [one_time()])) == ["created"]  # what was taken is given back
-    assert not engine.batch_room._taken
+    assert not engine.batch_memory._reserved
 
 
 def test_nobody_takes_all_the_memory_for_what_arrives():
-    room = Room(100, most_of_one=40)
-    with room.taking("acme") as take, room.taking("globex") as others:
+    budget = MemoryBudget(100, max_bytes_per_tenant=40)
+    with budget.reserving("acme") as take, budget.reserving("globex") as others:
         take(40)
         with pytest.raises(Overloaded):
             take(1)
-        with room.taking("acme") as again, pytest.raises(Overloaded):
+        with budget.reserving("acme") as again, pytest.raises(Overloaded):
             again(1)
         others(40)
-        with room.taking(None) as rest:
+        with budget.reserving(None) as rest:
             rest(20)
             with pytest.raises(Overloaded):
                 rest(1)
-    assert not room._taken
+    assert not budget._reserved
 
 
 async def test_items_that_name_too_many_new_queues_are_refused_one_by_one_and_soon(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 100)
+    monkeypatch.setattr(core, "MAX_QUEUES_PER_TENANT", 100)
     makes = "select count(*) from hourbell.queues where name like 'q%'"
     statements: list[object] = []
-    make = Engine.make
+    insert_missing = Engine.insert_missing
 
     async def noting(self: Engine, statement: str, *args: object) -> Sequence[asyncpg.Record]:
         statements.append(statement)
-        return await make(self, statement, *args)
+        return await insert_missing(self, statement, *args)
 
-    monkeypatch.setattr(Engine, "make", noting)
+    monkeypatch.setattr(Engine, "insert_missing", noting)
     documents = [one_time(queue=f"q{number}") for number in range(1_000)]
     answer = await api.post(BATCH, [one_time(), *documents, one_time()])
     found = codes(answer)
@@ -312,8 +312,8 @@ async def test_items_that_name_too_many_new_queues_are_refused_one_by_one_and_so
 async def test_others_have_their_turn_while_a_batch_joins_its_timetables(
     api: Client, engine: Engine
 ):
-    engine.batches = Turns(1, 32)
-    with failpoints.held("join.before_commit") as held:
+    engine.batch_slots = BoundedSlots(1, 32)
+    with failpoints.barrier("join.before_commit") as held:
         first = asyncio.create_task(api.post(BATCH, [recurring()]))
         await held.reached()
         async with asyncio.timeout(10):

@@ -8,13 +8,13 @@ import pytest
 
 from hourbell.dispatch import DEAD, RETRY, SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
-from hourbell.documents.dead_letters import Bulk, LetterFilter
+from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.core import Engine
 from hourbell.engine.operations import dead_letters
 from hourbell.engine.operations.dead_letters import (
-    get_letter,
-    list_letters,
-    replay_letters,
+    get_dead_letter,
+    list_dead_letters,
+    replay_dead_letters,
 )
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.errors import Forbidden, NotFound
@@ -344,28 +344,28 @@ async def test_within_a_scope_there_are_ones_own(api: Client, hand: Hand, engine
     mine = await dead(api, hand, one_time(tenant_id="mine"))
     theirs = await dead(api, hand, one_time(tenant_id="theirs"))
     scoped = engine.scoped_to("mine")
-    found = [text(letter.execution_id) for letter in (await list_letters(scoped, ALL)).items]
+    found = [text(letter.execution_id) for letter in (await list_dead_letters(scoped, ALL)).items]
     assert found == [mine["execution_id"]]
-    for call in (get_letter, _replay, _purge):
+    for call in (get_dead_letter, _replay, _purge):
         with pytest.raises(NotFound):
             await call(scoped, parse_execution_id(theirs["execution_id"]))
-    foreign = Bulk(LetterFilter(tenant_id="theirs"), 10, None, None)
-    for call in (replay_letters, dead_letters.purge_letters):
+    foreign = BulkSelection(DeadLetterFilter(tenant_id="theirs"), 10, None, None)
+    for call in (replay_dead_letters, dead_letters.purge_dead_letters):
         with pytest.raises(Forbidden):
             await call(scoped, foreign, Write())
-        await call(scoped, Bulk(ALL, 10, None, None), Write())
+        await call(scoped, BulkSelection(ALL, 10, None, None), Write())
     assert ids(await api.pages(LETTERS)) == [theirs["execution_id"]]
 
 
-ALL = LetterFilter()
+ALL = DeadLetterFilter()
 
 
 async def _replay(engine: Engine, number: int) -> None:
-    await dead_letters.replay_letter(engine, number, Write())
+    await dead_letters.replay_dead_letter(engine, number, Write())
 
 
 async def _purge(engine: Engine, number: int) -> None:
-    await dead_letters.purge_letter(engine, number, Write())
+    await dead_letters.purge_dead_letter(engine, number, Write())
 
 
 def text(number: int) -> str:

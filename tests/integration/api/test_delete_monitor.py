@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.monitors import delete_monitor
 from hourbell.model.errors import NotFound
@@ -57,7 +57,7 @@ async def test_it_is_forgotten_when_its_answer_is(api: Client, engine: Engine):
     path, _ = await created(api)
     await api.delete(path)
     now = await engine.clock.now()
-    await keep_house(engine, None, now)
+    await run_housekeeping(engine, None, now)
     assert await engine.database.value("select count(*) from hourbell.monitors") == 1
-    await keep_house(engine, None, now + timedelta(seconds=engine.times.answers_seconds + 60))
+    await run_housekeeping(engine, None, now + timedelta(seconds=engine.times.answers_seconds + 60))
     assert await engine.database.value("select count(*) from hourbell.monitors") == 0

@@ -64,7 +64,7 @@ async def test_a_call_looks_at_a_bounded_number_of_jobs_and_says_how_to_go_on(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
     for module in (pages, jobs):
-        monkeypatch.setattr(module, "MOST_LOOKED_AT", 4)
+        monkeypatch.setattr(module, "MAX_SCANNED_ROWS", 4)
     wanted = set()
     for number in range(12):
         rare = number in (0, 1)

@@ -92,10 +92,10 @@ async def test_a_forecast_may_be_of_one_tenant(api: Client, engine: Engine):
 @pytest.mark.parametrize(
     ("bound", "value"),
     [
-        ("_MOST_OCCURRENCES", 5),
-        ("_MOST_TIMETABLES", 2),
-        ("_MOST_RIDERS", 2),
-        ("_MOST_WAITING", 1),
+        ("_MAX_OCCURRENCES", 5),
+        ("_MAX_TIMETABLES", 2),
+        ("_MAX_MEMBERS", 2),
+        ("_MAX_WAITING", 1),
     ],
 )
 async def test_a_forecast_says_up_to_where_it_is_complete(
@@ -125,7 +125,7 @@ async def test_a_herd_that_is_not_counted_is_as_big_as_it_was_last(
     for _ in range(3):
         await api.created(hourly(minute))
     await engine.database.value("update hourbell.timetables set size = 1000 returning id")
-    monkeypatch.setattr(forecasts, "_MOST_OF_ONE", 2)
+    monkeypatch.setattr(forecasts, "_MAX_MEMBERS_OF_ONE", 2)
     body = (await api.get(f"{FORECAST}?hours=1")).body
     assert body["estimated"]
     assert [each["executions"] for each in body["minutes"]] == [1000]

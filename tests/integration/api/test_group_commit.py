@@ -112,7 +112,7 @@ async def test_what_somebody_holds_delays_no_stranger(
     api: Client, engine: Engine, database: str, what: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        single, "_ALONE", LockTimeouts(5_000, 5_000)
+        single, "_SEPARATE_TIMEOUTS", LockTimeouts(5_000, 5_000)
     )  # longer than a slow machine needs for 120
     insert, wanting = HELD[what]
     await api.created(one_time())
@@ -180,7 +180,7 @@ async def test_whoever_has_made_too_many_queues_turns_away_no_stranger(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
     await api.created(one_time())
-    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 0)
+    monkeypatch.setattr(core, "MAX_QUEUES_PER_TENANT", 0)
     wrong = [one_time(tenant_id="greedy", queue=f"q{number}") for number in range(30)]
     right = [recurring(name=f"stranger {number}") for number in range(120)]
     answers = await asyncio.gather(*(api.post(JOBS, document) for document in wrong + right))
@@ -197,7 +197,7 @@ async def test_a_key_that_is_repeated_takes_no_room_of_a_quota(api: Client, engi
 
 
 async def test_more_than_can_wait_are_told_to_come_back(api: Client, engine: Engine):
-    engine.creates._most_waiting = 0
+    engine.create_groups._max_waiting = 0
     answer = await api.post(JOBS, one_time())
     assert answer.is_problem(503, "overloaded")
     assert answer.headers["Retry-After"] == "1"

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from integration.api.client import CONTRACT_JOB, Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -229,10 +229,10 @@ async def test_an_answer_is_kept_for_a_day_at_least_and_not_for_ever(api: Client
     document = one_time(schedule={"delay_seconds": 30 * 86_400})
     first = await api.post(JOBS, document, key="kept")
     now = await engine.clock.now()
-    await keep_house(engine, None, now + timedelta(hours=24, minutes=1))
+    await run_housekeeping(engine, None, now + timedelta(hours=24, minutes=1))
     again = await api.post(JOBS, document, key="kept")
     assert again.body["job_id"] == first.body["job_id"]
-    await keep_house(engine, None, now + timedelta(seconds=engine.times.answers_seconds + 60))
+    await run_housekeeping(engine, None, now + timedelta(seconds=engine.times.answers_seconds + 60))
     later = await api.post(JOBS, document, key="kept")
     assert later.body["job_id"] != first.body["job_id"]
 

@@ -146,7 +146,7 @@ async def test_the_log_has_one_line_for_each_event_whatever_was_sent(
         answer = await api.get(f"/api/v1/jobs/{IDS['job_id']}")
     assert answer.is_problem(500, "internal_error")
     events = [{**event, "exc_info": None} for event in captured]
-    assert {event["event"] for event in events} == {"unknown_key", "unexpected_error"}
+    assert {event["event"] for event in events} == {"unknown API key", "unexpected error"}
     for event in events:
         assert not set("".join(map(str, event.values()))) & set("\r\n\x1b\u202e")
 

@@ -80,7 +80,7 @@ async def test_the_unexpected_is_logged_and_not_told(api: Client):
         answer = await api.post("/api/v1/jobs", one_time())
     assert answer.is_problem(500, "internal_error")
     assert "failpoint" not in answer.body["detail"]
-    (line,) = [line for line in logs if line["event"] == "unexpected_error"]
+    (line,) = [line for line in logs if line["event"] == "unexpected error"]
     assert (line["method"], line["path"]) == ("POST", "/api/v1/jobs")
     assert "failpoint" in str(line["exc_info"])
 

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import Group
+from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.operations import upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.upsert import put_job
@@ -91,8 +91,8 @@ async def test_puts_of_one_name_through_two_processes_wait_for_each_other(
     api: Client, engine: Engine
 ):
     other = copy.copy(engine)  # as another process: it shares nothing but the database
-    other.puts = WeakValueDictionary()
-    other.creates = Group()
+    other.put_locks = WeakValueDictionary()
+    other.create_groups = GroupExecutor()
     engines = [engine, other] * 10
     answers = await asyncio.gather(
         *(
@@ -106,8 +106,8 @@ async def test_puts_of_one_name_through_two_processes_wait_for_each_other(
 async def test_a_put_waits_for_others_of_its_name_for_some_seconds_only(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(upsert, "TURN_SECONDS", 0.05)
-    lock = engine.puts.setdefault(("default", "nightly"), asyncio.Lock())
+    monkeypatch.setattr(upsert, "NAME_LOCK_SECONDS", 0.05)
+    lock = engine.put_locks.setdefault(("default", "nightly"), asyncio.Lock())
     async with lock:  # a request that does not end
         assert (await api.put(NIGHTLY, nightly())).is_problem(409, "conflict")
         assert (await api.put("/api/v1/jobs/by-name/other", nightly())).status == 201

@@ -213,7 +213,7 @@ async def test_a_call_looks_at_a_bounded_number_of_executions(
     for claimed in (await hand.claim())[:6]:
         await hand.settle(claimed, SUCCEEDED)
     for module in (pages, executions):
-        monkeypatch.setattr(module, "MOST_LOOKED_AT", 3)
+        monkeypatch.setattr(module, "MAX_SCANNED_ROWS", 3)
     for query in (
         "tenant_id=rare",
         "status=SUCCEEDED&tenant_id=rare",

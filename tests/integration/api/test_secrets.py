@@ -146,7 +146,7 @@ async def test_a_look_that_hangs_is_given_up(engine: Engine, monkeypatch: pytest
         await asyncio.Event().wait()
 
     monkeypatch.setattr(engine.database, "fetch", hang)
-    monkeypatch.setattr(secrets_module, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(secrets_module, "_LOOKUP_SECONDS", 0.1)
     with pytest.raises(StoreUnavailable):
         await StoredSecrets(engine, KEY_RING).values("default", ["token"])
 

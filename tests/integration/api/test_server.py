@@ -70,7 +70,7 @@ async def test_stopping_lets_an_open_request_finish_and_takes_no_more(
     await server.start()
     port = server.port
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
-        with failpoints.held("create.before_commit") as held:
+        with failpoints.barrier("create.before_commit") as held:
             headers = {"Idempotency-Key": "mine"}
             sending = asyncio.create_task(
                 http.post("/api/v1/jobs", json=one_time(), headers=headers)
@@ -99,7 +99,7 @@ async def test_a_request_that_hangs_is_cut_after_the_bound(
     )
     await server.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as http:
-        with failpoints.held("create.before_commit") as held:
+        with failpoints.barrier("create.before_commit") as held:
             headers = {"Idempotency-Key": "mine"}
             sending = asyncio.create_task(
                 http.post("/api/v1/jobs", json=one_time(), headers=headers)

@@ -101,7 +101,7 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
 async def test_a_count_stops_where_it_would_become_dear(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(overview, "MOST_COUNTED", 2)
+    monkeypatch.setattr(overview, "MAX_COUNTED", 2)
     for _ in range(4):
         await api.created(one_time(tenant_id="acme"))
     counts = (await api.get("/api/v1/tenants/acme")).body["counts"]
@@ -119,7 +119,7 @@ async def test_a_count_of_what_runs_says_that_not_all_was_looked_at(
         await dispatch.admit()
         assert await dispatch.claim(session, 1, 100)
     for most, running, more in ((3, 0, ["running"]), (5, 1, [])):
-        monkeypatch.setattr(overview, "MOST_COUNTED", most)
+        monkeypatch.setattr(overview, "MAX_COUNTED", most)
         for path in ("tenants/acme", "queues/default"):
             counts = (await api.get(f"/api/v1/{path}")).body["counts"]
             assert (counts["running"], counts["at_least"]) == (running, more)
@@ -229,7 +229,7 @@ async def test_an_administrator_of_one_tenant_cannot_lift_its_limits(api: Client
 async def test_the_jobs_of_a_tenant_make_so_many_queues_and_no_more(
     api: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(core, "MOST_QUEUES_MADE", 2)
+    monkeypatch.setattr(core, "MAX_QUEUES_PER_TENANT", 2)
     jobs = [await api.created(recurring(tenant_id=tenant)) for tenant in ("acme", "globex")]
     await engine.database.value("update hourbell.queues set made_by = null")
     loud, other = (job["path"] for job in jobs)

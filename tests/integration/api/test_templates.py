@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hourbell.actions import Run
-from hourbell.actions.requests import CannotSend, prepared
+from hourbell.actions.requests import CannotSend, prepare_request
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.model.executions import Claimed
@@ -223,7 +223,7 @@ async def test_words_of_a_target_in_a_notification_are_not_filled_in(engine: Eng
     said = {"error": "500 {{secret:stripe}} {{secret:missing}}"}
     told = WebhookAction(url="https://hooks.example/{{secret:path}}", body=said, literal=True)
     secrets = Known(stripe="sk_live_canary", path="known-path")
-    request = await prepared(told, run_of(told, now), secrets, "token", 0)
+    request = await prepare_request(told, run_of(told, now), secrets, "token", 0)
     assert request.url == "https://hooks.example/known-path"
     assert request.body is not None
     assert b"{{secret:stripe}} {{secret:missing}}" in request.body
@@ -234,7 +234,7 @@ async def test_a_body_does_not_grow_without_bound_by_its_secrets(engine: Engine)
     now = await engine.clock.now()
     action = WebhookAction(url="https://hooks.example/", body="{{secret:big}}" * 10_000)
     with pytest.raises(CannotSend, match="exceeds"):
-        await prepared(action, run_of(action, now), Known(big="x" * 8_000), "token", 0)
+        await prepare_request(action, run_of(action, now), Known(big="x" * 8_000), "token", 0)
 
 
 # Credentials in headers.

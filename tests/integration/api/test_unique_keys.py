@@ -5,7 +5,7 @@ import asyncio
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from integration.api.client import Client, one_time, recurring
 
 JOBS = "/api/v1/jobs"
@@ -101,7 +101,7 @@ async def test_keys_of_jobs_that_are_over_are_forgotten_and_others_are_not(
     await api.created(one_time(unique_key="one-time"))
     await api.created(recurring(unique_key="recurring"))
     await api.delete(over["path"])
-    await keep_house(engine, None, await engine.clock.now())
+    await run_housekeeping(engine, None, await engine.clock.now())
     left = await engine.database.fetch("select key from hourbell.unique_keys order by key")
     assert [row["key"] for row in left] == ["one-time", "recurring"]
 

@@ -10,7 +10,7 @@ from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from integration.api.client import Client
 from integration.api.workers import RemoteWorker
 from integration.life.support import create, eventually, one_time, scheduling, working
@@ -20,7 +20,7 @@ TAKE_GATE = "select pg_advisory_xact_lock(hashtext('hourbell.gate'))"
 
 @pytest.fixture(autouse=True)
 def nothing_comes_by_chance(monkeypatch: pytest.MonkeyPatch, remote: RemoteWorkers) -> None:
-    monkeypatch.setattr(remote_module, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(remote_module, "POLL_SECONDS", 600)
     remote.lease_seconds = 600  # at a third of it those who wait renew, and claim
 
 
@@ -64,7 +64,7 @@ async def test_an_announcement_made_while_one_is_under_way_is_sent_too(engine: E
 
     listener = await engine.database.listen(CHANNEL, hear)
     try:
-        with held("announce.after_commit") as hold:
+        with barrier("announce.after_commit") as hold:
             engine.announce()
             await hold.reached()
             for _ in range(3):
@@ -79,7 +79,7 @@ async def test_a_wake_up_that_finds_the_gate_taken_is_not_lost(
 ):
     worker = RemoteWorker(api)
     asking = await waiting(remote, worker)
-    with held("admit.after_commit") as hold:
+    with barrier("admit.after_commit") as hold:
         async with gate_taken(engine):
             await create(engine, one_time())
             await hold.reached()  # our pass was refused: the other one is under way

@@ -24,7 +24,7 @@ from hourbell.actions.task import Context
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.completions import complete
-from hourbell.engine.operations.dead_letters import purge_letter, retry_execution
+from hourbell.engine.operations.dead_letters import purge_dead_letter, retry_execution
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.engine.operations.monitors import create_monitor
@@ -275,7 +275,7 @@ async def _a_life(engine: Engine, cure: Path) -> AsyncIterator[tuple[int, str]]:
     await retry_execution(engine, replayed.job_id, write("replay"))
     yield next(steps), "replay"
     await eventually(lambda: is_at(purged, ExecutionStatus.DEAD))
-    await purge_letter(engine, purged.job_id, write("purge"))
+    await purge_dead_letter(engine, purged.job_id, write("purge"))
     yield next(steps), "purge"
     # Long enough for every loop to come round, whatever was armed.
     enough = steady.created_at + timedelta(seconds=1.5)

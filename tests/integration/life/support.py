@@ -37,7 +37,7 @@ from hourbell.engine.life.create import create_job
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.idempotency import Write
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, TaskAction, WebhookAction, encode_job
 from hourbell.store.clock import DatabaseClock
@@ -88,7 +88,7 @@ async def open_engine(
 @contextlib.asynccontextmanager
 async def standing(point: str, call: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
     """Within it, the call stands at this failpoint; at its end it goes on, and ends."""
-    with held(point, names=POINTS) as hold:
+    with barrier(point, names=POINTS) as hold:
         running = asyncio.create_task(call)
         try:
             await hold.reached()
@@ -272,9 +272,9 @@ class Hand:
     ) -> "Hand":
         return cls(engine, await PostgresDispatch(engine).open("hand", queues, 1000, tasks))
 
-    async def claim(self, limit: int = 1000, at_once: bool = False) -> list[Claimed]:
+    async def claim(self, limit: int = 1000, same_start: bool = False) -> list[Claimed]:
         self._claims += 1
-        return await self.dispatch.claim(self.session, self._claims, limit, at_once=at_once)
+        return await self.dispatch.claim(self.session, self._claims, limit, same_start=same_start)
 
     async def claim_again(self, limit: int = 1000) -> list[Claimed]:
         """The last claim once more, because its answer was lost."""

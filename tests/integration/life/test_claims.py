@@ -14,7 +14,7 @@ from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from integration.life.children import child
@@ -200,7 +200,7 @@ async def test_one_execution_that_cannot_be_judged_does_not_keep_others_from_bei
 async def test_a_claim_by_an_old_time_is_recorded_by_the_clock(still: Engine) -> None:
     """As the rig found it with seed 53: the claim stood while a job was created, fell due and became ready."""
     hand = await Hand.opened(still)
-    with held("claim.before_commit") as claiming:
+    with barrier("claim.before_commit") as claiming:
         claim = asyncio.create_task(hand.claim())  # by the time of now
         await claiming.reached()
         await travel(still, START + timedelta(minutes=1))

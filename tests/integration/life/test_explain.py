@@ -8,7 +8,7 @@ from hourbell.dispatch import RETRY, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import settlement
 from hourbell.engine.operations.change import pause_abandoned, pause_job
-from hourbell.engine.operations.dead_letters import purge_letter, replay_letter
+from hourbell.engine.operations.dead_letters import purge_dead_letter, replay_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import run_now
 from hourbell.engine.views.executions import (
@@ -68,7 +68,7 @@ async def test_a_dead_one_time_job_is_explained_as_dead_with_its_error_and_a_way
 async def test_what_is_dead_and_was_purged_cannot_be_replayed(still: Engine) -> None:
     job = await create(still, one_time(retry_policy=NO_RETRIES))
     await fail_one(still, await Hand.opened(still), Failed("no", "Bad"))
-    await purge_letter(still, job.job_id, Write())
+    await purge_dead_letter(still, job.job_id, Write())
     explained = await explain_job(still, job.job_id)
     assert "no longer kept" in explained.message
     assert "Replay it" not in explained.message
@@ -150,7 +150,7 @@ async def test_the_retries_of_a_replay_are_counted_from_one(still: Engine) -> No
     await fail_one(still, hand, Failed("first", "Bad"))
     await travel(still, at("10:01"))
     await fail_one(still, hand, Failed("second", "Bad"))
-    await replay_letter(still, job.job_id, Write())
+    await replay_dead_letter(still, job.job_id, Write())
     await fail_one(still, hand, Failed("third", "Bad"))
     explained = await explain_job(still, job.job_id)
     assert explained.message == "Attempt 1 of 2 failed (Bad): third. Attempt 2 waits for its time."

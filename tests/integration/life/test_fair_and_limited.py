@@ -156,7 +156,7 @@ async def test_a_claim_from_below_begins_with_the_least_urgent(engine: Engine) -
     await enqueue(engine, ["b"] * 5)
     await admit_all(engine)
     hand = await Hand.opened(engine)
-    claimed = await hand.dispatch.claim(hand.session, 1, 5, from_below=True)
+    claimed = await hand.dispatch.claim(hand.session, 1, 5, lowest_first=True)
     assert {one.tenant_id for one in claimed} == {"a"}
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life import plan as planning
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
@@ -386,7 +386,7 @@ async def test_a_join_left_over_from_before_an_outage_completes_during_the_late_
     ]
     await travel(still, at("10:10:30"))
     async with half_fanned_out(still):
-        await join_left_over(still, await still.clock.now())
+        await complete_joins(still, await still.clock.now())
     await run_through(still, "10:10:40")
     await run_through(still, "10:11:01")
     expected = [

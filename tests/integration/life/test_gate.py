@@ -191,7 +191,7 @@ async def test_replace_cancels_the_earlier_run_and_then_runs(still: Engine) -> N
     await minute_passes(still, "10:02:01")
     assert await hand.claim() == []  # it waits until the other has gone
     heard = await hand.beat(first)
-    assert list(heard.unwanted) == [first[0].execution_id]
+    assert list(heard.cancelled) == [first[0].execution_id]
     await hand.succeed(first)  # it was quicker than the wish
     await admit_all(still)
     assert len(await hand.claim()) == 1

@@ -19,9 +19,9 @@ from hourbell.engine.leader import scheduler
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
-from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house, make_partitions
+from hourbell.engine.life.retain import make_partitions, run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned, pause_job
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.idempotency import Write
@@ -48,7 +48,7 @@ from integration.life.test_targets import accepted
 LATER = START + timedelta(hours=1)
 
 # Anybody may run these: the gate has a lock of its own, and a join is one statement that can be repeated.
-NOT_OF_THE_LEADER = {"admit", "join_left_over"}
+NOT_OF_THE_LEADER = {"admit", "complete_joins"}
 
 Call = Callable[[Engine, Term, datetime], Awaitable[object]]
 
@@ -75,7 +75,7 @@ async def to_fan_out(engine: Engine) -> None:
     )
 
 
-async def to_retime(engine: Engine) -> None:
+async def to_update_tz_version(engine: Engine) -> None:
     await create(engine, recurring())
     await engine.database.value("update hourbell.timetables set tz_version = 'old'")
 
@@ -142,7 +142,7 @@ async def to_tell(engine: Engine) -> None:
     await engine.target("pager.example", START)
 
 
-async def to_keep_house(engine: Engine) -> None:
+async def to_run_housekeeping(engine: Engine) -> None:
     await make_partitions(engine, LATER)  # by every process that starts
     await create(engine, one_time(), key="forgotten")
     async with engine.database.connection() as connection:
@@ -156,14 +156,14 @@ async def to_keep_house(engine: Engine) -> None:
 
 async def drop_and_forget(engine: Engine, term: Term, now: datetime) -> None:
     engine.times = replace(engine.times, answers_seconds=60)
-    await keep_house(engine, term, now)
+    await run_housekeeping(engine, term, now)
 
 
 VERBS = [
     Verb("plan", plan, to_plan),
     Verb("plan", plan, to_fan_out),
     Verb("plan", plan, to_mark),
-    Verb("retime", retime, to_retime),
+    Verb("update_tz_version", update_tz_version, to_update_tz_version),
     Verb("end_memberships", end_memberships, to_end),
     Verb("expire", expire, to_expire),
     Verb("reap", reap, to_reap),
@@ -177,7 +177,7 @@ VERBS = [
     ),
     Verb("watch", watch, to_watch),
     Verb("send_notices", send_notices, to_tell),
-    Verb("keep_house", drop_and_forget, to_keep_house),
+    Verb("run_housekeeping", drop_and_forget, to_run_housekeeping),
 ]
 
 verbs = pytest.mark.parametrize(

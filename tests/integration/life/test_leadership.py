@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Leadership, Term
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import pause_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.errors import NotLeader
@@ -63,12 +63,12 @@ async def housekeeping(engine: Engine, seed: int) -> None:
     now = await engine.clock.now()
     verbs = [
         lambda: plan_all(engine, now),
-        lambda: join_left_over(engine, now),
+        lambda: complete_joins(engine, now),
         lambda: end_memberships(engine, None, now),
         lambda: admit_all(engine, now),
         lambda: expire(engine, None, now),
         lambda: reap(engine, None, now),
-        lambda: keep_house(engine, None, now),
+        lambda: run_housekeeping(engine, None, now),
     ]
     random.Random(seed).shuffle(verbs)
     for verb in verbs:

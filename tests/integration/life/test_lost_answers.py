@@ -11,7 +11,7 @@ from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import plan
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
@@ -152,7 +152,7 @@ async def test_a_heartbeat_whose_answer_was_lost_says_the_same_again(engine: Eng
         await hand.beat(claimed)
     heard = await hand.beat(claimed)
     assert list(heard.lost) == [claimed[2].execution_id]
-    assert list(heard.unwanted) == [claimed[1].execution_id]
+    assert list(heard.cancelled) == [claimed[1].execution_id]
 
 
 @pytest.mark.parametrize("document", [one_time(), recurring()], ids=["one_time", "recurring"])
@@ -179,7 +179,7 @@ async def test_a_create_whose_answer_was_lost_gives_the_same_job_again(
     )
     recurs = document["type"] == "RECURRING"
     assert tuple(counts.values()) == ((1, 0, 1) if recurs else (0, 1, 1))
-    await join_left_over(still, await still.clock.now())
+    await complete_joins(still, await still.clock.now())
     await travel(still, at("10:01:01"))
     await plan_all(still)
     await (await Hand.opened(still)).run_all()
@@ -234,7 +234,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(still: Engine, operat
     assert await change(still, job, write) == first
     assert await still.database.value("select count(*) from hourbell.audit") == noted
     assert (await get_job(still, job.job_id)).version == version
-    await join_left_over(still, await still.clock.now())
+    await complete_joins(still, await still.clock.now())
     await check_sound(still)
     made = await still.database.value("select count(*) from hourbell.live where origin > 0")
     assert made == {"run": 1, "backfill": 30}.get(operation, 0)
@@ -285,7 +285,7 @@ async def test_planning_whose_answer_was_lost_is_not_made_again(still: Engine, p
         job = (await create(still, recurring())).job_id
         with pytest.raises(StoreUnavailable):
             await plan(still, None, await still.clock.now())
-    await join_left_over(still, await still.clock.now())
+    await complete_joins(still, await still.clock.now())
     await plan_all(still)
     await travel(still, at("10:01:01"))
     await (await Hand.opened(still)).run_all()

@@ -332,7 +332,7 @@ async def test_a_leader_of_yesterday_judges_nothing(still: Engine) -> None:
 async def test_a_change_that_comes_between_look_and_judgement_wins(still: Engine) -> None:
     job, _ = await watched(still)
     await travel(still, at("11:10:30"))
-    with failpoints.held("watch.before_commit") as hold:
+    with failpoints.barrier("watch.before_commit") as hold:
         judging = asyncio.create_task(watch(still, None, at("11:10:30")))
         await hold.reached()
         await pause_job(still, job.job_id, Write())

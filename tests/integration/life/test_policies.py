@@ -15,7 +15,7 @@ from hourbell.engine.core import Engine
 from hourbell.engine.life.plan import end_memberships
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
-from hourbell.engine.operations.dead_letters import get_letter
+from hourbell.engine.operations.dead_letters import get_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
@@ -259,7 +259,7 @@ async def test_an_attempt_that_the_total_deadline_ends_is_among_the_attempts(
     last = execution.attempts[-1]
     assert (last.attempt, last.status, last.kind) == (2, ExecutionStatus.FAILED, "deadline")
     assert (last.started_at, last.finished_at) == (started, ended)
-    assert (await get_letter(still, job.job_id)).attempts == execution.attempts
+    assert (await get_dead_letter(still, job.job_id)).attempts == execution.attempts
     recorded = await still.database.value("select history -> 1 from hourbell.ledger")
     stored = msgspec.json.decode(recorded)
     assert (stored["fence"], stored["taken_from"]) == (claimed.fence, hand.session.id)

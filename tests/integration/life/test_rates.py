@@ -218,7 +218,7 @@ async def test_a_worker_that_starts_all_at_once_gets_what_can_start_at_one_momen
     await enqueue(still, 3, one_time(tenant_id="b"))
     await admit_all(still)
     hand = await Hand.opened(still)
-    claims = [await hand.claim(at_once=True) for _ in range(4)]
+    claims = [await hand.claim(same_start=True) for _ in range(4)]
     tenants = [sorted(one.tenant_id for one in claim) for claim in claims]
     assert tenants == [["a", "a", "b", "b", "b"], ["a"], ["a"], ["a"]]
     waits = [{one.start_in_seconds for one in claim} for claim in claims]
@@ -264,7 +264,7 @@ class Crowd:
                 await self._claim(hand, chosen.choice((1, 3)))
             case "at once":
                 await admit_all(self._engine)
-                await self._claim(hand, 1000, at_once=True)
+                await self._claim(hand, 1000, same_start=True)
             case "gate":
                 await admit_all(self._engine)
             case "stall":
@@ -276,11 +276,11 @@ class Crowd:
                 await expire_session(self._engine, hand.session)
                 await reap(self._engine, None, await self._engine.clock.now())
 
-    async def _claim(self, hand: Hand, most: int, at_once: bool = False) -> int:
-        claimed = await hand.claim(most, at_once=at_once)
+    async def _claim(self, hand: Hand, most: int, same_start: bool = False) -> int:
+        claimed = await hand.claim(most, same_start=same_start)
         waits = [one.start_in_seconds for one in claimed]
         assert all(0 <= wait <= LEAD_SECONDS + 1e-5 for wait in waits)
-        assert not at_once or len(set(waits)) <= 1
+        assert not same_start or len(set(waits)) <= 1
         self.starts += [self.seconds + wait for wait in waits]
         if self._chosen.random() < 0.5:
             await hand.succeed(claimed)

@@ -232,7 +232,7 @@ async def test_what_runs_is_cancelled_by_its_worker(still: Engine) -> None:
     claimed = await hand.claim()
     assert (await cancel_execution(still, job.job_id, Write())).status is ExecutionStatus.RUNNING
     assert (await explain_execution(still, job.job_id)).code == "cancelling"
-    assert list((await hand.beat(claimed)).unwanted) == [job.job_id]
+    assert list((await hand.beat(claimed)).cancelled) == [job.job_id]
     await hand.fail(claimed, 0)  # it failed before it heard; then it is not tried again
     await admit_all(still)
     assert await hand.claim() == []

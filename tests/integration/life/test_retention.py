@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from hourbell.dispatch import DEAD, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life import retain
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.audit import list_audit
-from hourbell.engine.operations.dead_letters import get_letter, replay_letter
+from hourbell.engine.operations.dead_letters import get_dead_letter, replay_dead_letter
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.engine.operations.runs import run_now
@@ -39,7 +39,7 @@ async def kept(still: Engine) -> Engine:
 async def house_kept(engine: Engine, days: float) -> None:
     """All that there is to do, so many days after START."""
     now = await travel(engine, START + timedelta(days=days))
-    while await keep_house(engine, None, now):
+    while await run_housekeeping(engine, None, now):
         pass
 
 
@@ -104,15 +104,15 @@ async def test_dead_letters_are_kept_as_long_as_the_tenant_or_the_cell_says(kept
 
 async def test_a_dead_letter_keeps_its_history_when_the_ledger_has_lost_it(kept: Engine) -> None:
     ran = await run(kept)
-    before = [await get_letter(kept, number) for number in ran["long"]]
+    before = [await get_dead_letter(kept, number) for number in ran["long"]]
     await house_kept(kept, 100)
     for number, letter in zip(ran["long"], before, strict=True):
         with pytest.raises(NotFound):
             await get_execution(kept, number)
-        assert await get_letter(kept, number) == letter
+        assert await get_dead_letter(kept, number) == letter
         assert letter.attempts[0].error == "no disk"
         assert letter.job is not None
-        again = await replay_letter(kept, number, Write())
+        again = await replay_dead_letter(kept, number, Write())
         assert (again.status, again.attempt) == (ExecutionStatus.QUEUED, 1)
 
 
@@ -128,13 +128,13 @@ async def test_the_audit_trail_is_kept_as_long_as_the_tenant_or_the_cell_says(ke
 async def test_a_round_deletes_a_bounded_number_of_rows_of_few_tenants(
     kept: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retain, "_MOST", 3)
+    monkeypatch.setattr(retain, "_MAX_ROWS", 3)
     monkeypatch.setattr(retain, "_TENANTS", 2)
     await run(kept, count=9)
     now = await travel(kept, START + timedelta(days=20))
     counts = [(await left(kept, "dead_letters"), await left(kept, "ledger"))]
     while True:
-        more = await keep_house(kept, None, now)
+        more = await run_housekeeping(kept, None, now)
         counts.append((await left(kept, "dead_letters"), await left(kept, "ledger")))
         if not more and "brief" not in counts[-1][0]:
             break
@@ -148,12 +148,12 @@ async def test_a_round_deletes_a_bounded_number_of_rows_of_few_tenants(
 async def test_stale_cancellations_are_forgotten_in_bounded_batches(
     still: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retain, "_MOST", 10)
+    monkeypatch.setattr(retain, "_MAX_ROWS", 10)
     await still.database.value(
         "with many as (insert into hourbell.cancellations select k, $1 from generate_series(1, 25) as k returning 1)"
         " select count(*) from many",
         START,
     )
     for expected in (15, 5, 0):
-        await keep_house(still, None, START)
+        await run_housekeeping(still, None, START)
         assert await still.database.value("select count(*) from hourbell.cancellations") == expected

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
 from hourbell.engine.views.executions import get_execution
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from hourbell.model.executions import Execution, ExecutionStatus
 from hourbell.model.jobs import Job
 from hourbell.worker.runners import YIELD_SECONDS
@@ -322,7 +322,7 @@ async def test_executions_are_claimed_and_run_while_outcomes_are_being_settled(
         started.release()
 
     async with working(engine, {"note": note}):
-        with held("settle.before_commit") as settle:
+        with barrier("settle.before_commit") as settle:
             await ready(engine, "note")
             await started.acquire()
             await settle.reached()
@@ -342,7 +342,7 @@ async def test_executions_run_and_are_settled_while_a_claim_is_under_way(engine:
     async with working(engine, {"wait": wait}):
         first = await ready(engine, "wait")
         await began.wait()
-        with held("claim.after_commit") as claim:
+        with barrier("claim.after_commit") as claim:
             await claim.reached()
             release.set()
             await ended(engine, first)

@@ -21,15 +21,15 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Leadership
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
 from hourbell.engine.views.jobs import get_job
-from hourbell.failpoints import held
+from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, Overloaded
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import Job, JobStatus
@@ -104,7 +104,7 @@ class Bystanders:
 
         await bounded("create", create(engine, recurring()))
         lost = await create(engine, one_time())
-        await bounded("join", join_left_over(engine, now))
+        await bounded("join", complete_joins(engine, now))
         await bounded("plan", plan_all(engine))
         await bounded("end memberships", end_memberships(engine, None, now))
         await bounded("expire", expire(engine, None, now))
@@ -118,7 +118,7 @@ class Bystanders:
         claimed = await bounded("claim", hand.claim())
         await bounded("heartbeat", hand.beat(claimed))
         assert not await bounded("settle", hand.succeed(claimed))
-        await bounded("keep house", keep_house(engine, None, now))
+        await bounded("keep house", run_housekeeping(engine, None, now))
         await bounded("create", create(engine, one_time()))
         claimed += await bounded("run", hand.run_all())
         assert lost.job_id in {one.execution_id for one in claimed}
@@ -265,7 +265,7 @@ async def test_cancelling_a_parked_run_and_thinking_better_of_it_leaves_it_to_ru
     await plan_all(still)
     await admit_all(still)
     parked = await still.database.value("select id from hourbell.parked")
-    with held(UNCOMMITTED, names=POINTS) as hold:
+    with barrier(UNCOMMITTED, names=POINTS) as hold:
         cancelling = asyncio.create_task(cancel_execution(still, parked, Write()))
         await hold.reached()
         await hand.succeed(first)
@@ -281,12 +281,12 @@ async def test_cancelling_a_running_one_and_stopping_holds_up_nobody(still: Engi
     others = await Bystanders.present(still)
     async with standing(UNCOMMITTED, cancel_execution(still, first[0].execution_id, Write())):
         await others.go_on("10:02:01")  # the gate wishes to cancel it, too
-        assert list((await hand.beat(first)).unwanted) == [first[0].execution_id]
+        assert list((await hand.beat(first)).cancelled) == [first[0].execution_id]
         async with asyncio.timeout(BOUND_SECONDS):
             assert not await hand.succeed(first)
         await others.go_on("10:02:05")
     assert [fate.status for fate in await history(still, job.job_id)] == ["SUCCEEDED"] * 2
-    await keep_house(still, None, await still.clock.now())
+    await run_housekeeping(still, None, await still.clock.now())
     assert await still.database.value("select count(*) from hourbell.cancellations") == 0
 
 
@@ -314,7 +314,7 @@ async def test_the_days_of_the_ledger_are_not_waited_for(still: Engine) -> None:
     async with standing(UNCOMMITTED, cancel_execution(still, job.job_id, Write())):
         await travel(still, at("10:00:50"))
         house = asyncio.create_task(
-            keep_house(still, None, await still.clock.now() + timedelta(days=400))
+            run_housekeeping(still, None, await still.clock.now() + timedelta(days=400))
         )
         await asyncio.sleep(0)
         await others.go_on("10:01:01")

@@ -19,7 +19,7 @@ from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import AWAITING, GONE, RELEASED, settlement
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned, resume_job, update_job
 from hourbell.engine.operations.completions import complete, end_overdue
 from hourbell.engine.operations.idempotency import Write
@@ -276,7 +276,7 @@ async def test_tokens_are_forgotten_when_nobody_will_repeat_any_more(still: Engi
     claimed = await accepted(still)
     await complete(still, NO_KEYS, claimed.execution_id, TOKEN, Succeeded())
     for days, left in ((1, 1), (4, 0)):
-        await keep_house(still, None, await travel(still, START + timedelta(days=days)))
+        await run_housekeeping(still, None, await travel(still, START + timedelta(days=days)))
         assert await still.database.value("select count(*) from hourbell.awaiting") == left
 
 
@@ -286,7 +286,7 @@ async def test_a_session_that_is_over_is_known_as_long_as_the_ledger_names_it(
     hand = await Hand.opened(still)
     await PostgresDispatch(still).close(hand.session)
     for days, left in ((30, 1), (32, 0)):
-        await keep_house(still, None, await travel(still, START + timedelta(days=days)))
+        await run_housekeeping(still, None, await travel(still, START + timedelta(days=days)))
         assert await still.database.value("select count(*) from hourbell.past_sessions") == left
 
 

@@ -412,7 +412,7 @@ async def test_a_worker_with_handlers_takes_nothing_else(engine: Engine) -> None
 async def test_a_tenant_cannot_name_tasks_without_end(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core, "MOST_TASKS_MADE", 2)
+    monkeypatch.setattr(core, "MAX_TASKS_PER_TENANT", 2)
     await made(engine, "one")
     await made(engine, "two")
     with pytest.raises(InvalidInput) as refused:

@@ -15,8 +15,8 @@ import tzdata
 
 from hourbell.documents.render import render_job
 from hourbell.engine.core import Engine
-from hourbell.engine.life.join import join_left_over
-from hourbell.engine.life.plan import retime
+from hourbell.engine.life.join import complete_joins
+from hourbell.engine.life.plan import update_tz_version
 from hourbell.engine.operations.change import (
     delete_job,
     pause_abandoned,
@@ -97,7 +97,7 @@ async def test_planning_goes_on_for_the_others(still: Engine) -> None:
 async def test_the_others_are_planned_by_new_zone_data(still: Engine) -> None:
     await two_jobs(still)
     await still.database.value("update hourbell.timetables set tz_version = 'old'")
-    await retime(still, None, START)
+    await update_tz_version(still, None, START)
     rows = await still.database.fetch(
         "select tz_version, broken from hourbell.timetables order by id"
     )
@@ -105,7 +105,7 @@ async def test_the_others_are_planned_by_new_zone_data(still: Engine) -> None:
         (tz_version(), "unknown_timezone"),
         (tz_version(), None),
     ]
-    assert not await retime(still, None, START)
+    assert not await update_tz_version(still, None, START)
 
 
 async def test_the_joins_of_the_others_are_completed(still: Engine) -> None:
@@ -114,7 +114,7 @@ async def test_the_joins_of_the_others_are_completed(still: Engine) -> None:
     await still.database.value("delete from hourbell.due")
     await still.database.value("delete from hourbell.executions")
     await still.database.value("delete from hourbell.open_runs")
-    await join_left_over(still, START)
+    await complete_joins(still, START)
     assert await history(still, good.job_id, at("10:02"))
     assert not await history(still, bad.job_id, at("10:02"))
     # It is not looked at again each time.
@@ -226,7 +226,7 @@ async def test_a_change_that_leaves_its_schedule_is_made_and_the_leader_joins_it
     await still.database.value(  # which has other zone data
         "update hourbell.timetables set zone = $1 where zone = $2", MISSING, GONE
     )
-    await join_left_over(still, START)
+    await complete_joins(still, START)
     live = [fate for fate in await history(still, bad.job_id, at("10:02")) if fate.status == "live"]
     assert [fate.occurrence for fate in live] == [at("10:01")]
 
@@ -280,13 +280,13 @@ async def test_a_zone_that_is_known_again_resumes_with_the_misfire_policy(
     await loses_its_zone(still, bad)
     now = await travel(still, at("10:05:01"))
     await plan_all(still)
-    assert not await retime(still, None, now)
+    assert not await update_tz_version(still, None, now)
     await still.database.value("update hourbell.timetables set zone = $1", MISSING)
     if how == "another program":
         now = await travel(still, now + timedelta(minutes=10))
     else:
         await still.database.value("update hourbell.timetables set tz_version = 'another'")
-    await retime(still, None, now)
+    await update_tz_version(still, None, now)
     await plan_all(still)
     found = [fate.occurrence for fate in await history(still, bad.job_id)]
     assert found == [at("10:01") + timedelta(minutes=n) for n in range(len(found))]

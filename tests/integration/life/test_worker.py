@@ -21,7 +21,7 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
-from hourbell.failpoints import configure, held
+from hourbell.failpoints import barrier, configure
 from hourbell.model.executions import Execution, ExecutionStatus, Reason
 from hourbell.model.jobs import TaskAction
 from hourbell.model.limits import QueueSettings, RateLimit
@@ -136,7 +136,7 @@ async def test_a_worker_whose_lease_may_have_run_out_starts_nothing(engine: Engi
     work = Work()
     await create(engine, one_time("work"))
     await admit_all(engine)
-    with held("heartbeat.before_commit") as beat, held("claim.after_commit") as claim:
+    with barrier("heartbeat.before_commit") as beat, barrier("claim.after_commit") as claim:
         async with working(engine, {"work": work.run}):
             await claim.reached()
             await beat.reached()
@@ -298,7 +298,7 @@ async def test_an_outcome_that_comes_too_late_does_not_end_the_hold_on_its_next_
     """The settle of a lost lease is answered when the same worker runs the execution again."""
     work = Work()
     async with running_one(engine, work) as (worker, number):
-        with held("settle.before_commit") as settling:
+        with barrier("settle.before_commit") as settling:
             work.let_go.set()
             await settling.reached()
             work.let_go.clear()
@@ -321,7 +321,7 @@ async def test_many_outcomes_do_not_wait_for_a_settle_that_is_under_way(engine: 
     async def recorded() -> bool:
         return await engine.database.value("select count(*) >= 500 from hourbell.ledger")
 
-    with held("settle.before_commit") as settling:
+    with barrier("settle.before_commit") as settling:
         async with working(engine, slots=3_000):
             await admit_all(engine)
             await settling.reached()
@@ -365,7 +365,7 @@ async def test_a_claim_made_in_a_new_session_is_numbered_anew(engine: Engine) ->
         configure("")
         await work.has_started(1)
         # The next claim is answered late; meanwhile a heartbeat says which ones have been.
-        with held("claim.after_commit") as answer:
+        with barrier("claim.after_commit") as answer:
             work.let_go.set()
             await answer.reached()
             await beats(engine, worker, 2)

@@ -1,7 +1,7 @@
 import structlog
 from structlog.testing import capture_logs
 
-from hourbell.observe.drift import alarm_drift
+from hourbell.observe.drift import check_drift
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 
@@ -16,12 +16,12 @@ async def test_a_node_whose_clock_differs_by_more_than_a_second_is_alarmed(datab
     try:
         clock = DatabaseClock(opened)
         with capture_logs() as logs:
-            await alarm_drift(clock)
+            await check_drift(clock)
         assert logs == []
         await opened.value(_FAST_CLOCK)
         structlog.reset_defaults()
         with capture_logs() as logs:
-            await alarm_drift(clock)
+            await check_drift(clock)
         assert [entry["log_level"] for entry in logs] == ["warning"]
         assert -5.5 < logs[0]["seconds"] < -4.5
     finally:

@@ -28,8 +28,8 @@ from hourbell.engine.core import Engine, Times
 from hourbell.engine.life import plan as planning
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.groups import Group
-from hourbell.engine.life.join import join_left_over
+from hourbell.engine.life.groups import GroupExecutor
+from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write
@@ -123,7 +123,7 @@ class Interleaving:
         self._clock = clock
         self._engine = Engine(database, clock, TIMES)
         # Who is stopped in the middle of a create stops nobody else's: he is in another process.
-        self._engine.creates = Group(most_together=1, most_under_way=1_000)
+        self._engine.create_groups = GroupExecutor(max_group_size=1, max_groups=1_000)
         self._dispatch = PostgresDispatch(self._engine)
         self._session: Session | None = None
         self._claims = 0
@@ -157,7 +157,7 @@ class Interleaving:
         if self._chunk is not None:
             await self._chunk[0].close()
         # A create goes on without whoever asked for it.
-        await asyncio.gather(*self._engine.creates._tasks, return_exceptions=True)
+        await asyncio.gather(*self._engine.create_groups._tasks, return_exceptions=True)
 
     async def finish(self) -> History:
         """Let everything that was begun come to its end, do what is due, and read the result."""
@@ -327,7 +327,7 @@ class Interleaving:
         point = f"{operation}.{way}"
         if way == "before_commit" and operation in CHANGES:
             point = UNCOMMITTED
-        hold = cleanup.enter_context(failpoints.held(point, names=POINTS))
+        hold = cleanup.enter_context(failpoints.barrier(point, names=POINTS))
         task = asyncio.ensure_future(call())
         reached = asyncio.ensure_future(hold.reached())
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -382,7 +382,7 @@ class Interleaving:
     async def _do_join(self, one: int, other: int) -> None:
         if self._chunk is None:
             self._plans()
-            await join_left_over(self._engine, self.now)
+            await complete_joins(self._engine, self.now)
 
     async def _do_plan(self, one: int, other: int) -> None:
         if self._chunk is None:

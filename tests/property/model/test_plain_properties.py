@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hourbell.api.errors import MalformedJson
-from hourbell.api.requests import _decode, _spelt
-from hourbell.documents.common_case import read_plain
+from hourbell.api.requests import _canonical_json, _decode
+from hourbell.documents.common_case import read_simple_job
 from hourbell.documents.jobs import parse_new_job
 from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import NewJob
@@ -72,9 +72,9 @@ def by_the_full_reader(text: bytes, queue: QueueSettings | None) -> NewJob | Non
 
 def check(text: bytes, queue: QueueSettings | None = None) -> bool:
     """Whether the fast reader reads it; if so, it is right."""
-    plain = read_plain(text)
+    plain = read_simple_job(text)
     if plain is not None:
-        assert plain.spelt == _spelt(_decode(text))  # so that both are one request
+        assert plain.canonical == _canonical_json(_decode(text))  # so that both are one request
     new = None if plain is None else plain.new_job(NOW, queue)
     if plain is None or new is None:
         return False

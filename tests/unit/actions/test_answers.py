@@ -2,10 +2,10 @@
 
 import pytest
 
-from hourbell.actions.answers import MOST_REFUSAL_CHARACTERS, is_accepted, refusal, result
+from hourbell.actions.answers import MAX_REFUSAL_CHARACTERS, is_accepted, refusal, result
 from hourbell.model.executions import Failed, Reason
 from hourbell.model.policies import Dead, Retry, RetryPolicy, decide
-from hourbell.security.secrets import STRUCK_OUT, Redactor
+from hourbell.security.secrets import REDACTED, Redactor
 
 NO_SECRETS = Redactor(())
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
@@ -84,13 +84,13 @@ def test_the_beginning_of_what_was_said_is_kept_in_one_line() -> None:
         "The target answered 500. Response: no such\x00table"
     )
     long = refused(500, b"x" * 9999).error
-    assert len(long) == len("The target answered 500. Response: ") + MOST_REFUSAL_CHARACTERS
+    assert len(long) == len("The target answered 500. Response: ") + MAX_REFUSAL_CHARACTERS
 
 
 def test_no_secret_is_kept_not_even_a_part_of_one_that_was_cut_through() -> None:
     redactor = Redactor(["canary-0123456789"])
     kept = refusal(500, {}, b"you sent canary-0123456789 and canary-01234", redactor).error
-    assert kept.endswith(f"you sent {STRUCK_OUT} and")
+    assert kept.endswith(f"you sent {REDACTED} and")
     cut = b"x" * (16 * 1024 - 10) + b"canary-012"
     assert "canary" not in result(200, cut, redactor)["body"]
 

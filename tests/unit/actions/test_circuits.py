@@ -10,8 +10,8 @@ import pytest
 from hourbell.actions.circuits import (
     FAILURES,
     FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    MOST_LATE_AT_ONCE,
+    MAX_LATE_AT_ONCE,
+    MAX_PAUSE_SECONDS,
     OVER_SECONDS,
     PROBE_SECONDS,
     Circuits,
@@ -19,7 +19,7 @@ from hourbell.actions.circuits import (
 
 BAD, GOOD = ("acme", "bad.test", 443), ("acme", "good.test", 443)
 CALLS = count()
-LONGEST_WAIT_SECONDS = 30.0
+MAX_WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def delay(circuits: Circuits, now: float, target: tuple[str, str, int] = BAD) ->
 def test_a_target_is_called_until_it_has_failed_so_often_in_a_row(circuits: Circuits) -> None:
     fail(circuits, FAILURES - 1)
     assert delay(circuits, 0.0) is None
-    circuits.lives(BAD)
+    circuits.succeeded(BAD)
     fail(circuits, FAILURES - 1)
     assert delay(circuits, 0.0) is None
     fail(circuits, 1)
@@ -82,7 +82,7 @@ def test_after_the_pause_one_is_let_through_and_no_more(circuits: Circuits) -> N
 def test_a_probe_that_succeeds_closes_the_circuit(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
     delay(circuits, FIRST_PAUSE_SECONDS)
-    circuits.lives(BAD)
+    circuits.succeeded(BAD)
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
@@ -96,17 +96,17 @@ def test_a_probe_that_fails_doubles_the_pause_up_to_a_bound(circuits: Circuits) 
         probe = next(CALLS)
         assert circuits.delay_seconds(BAD, probe, now) is None
         circuits.failed(BAD, probe, now)
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-    assert pause == LONGEST_PAUSE_SECONDS
+        pause = min(pause * 2, MAX_PAUSE_SECONDS)
+    assert pause == MAX_PAUSE_SECONDS
 
 
 def test_a_probe_that_was_stopped_leaves_its_place_to_the_next(circuits: Circuits) -> None:
     fail(circuits, FAILURES)
     probe = next(CALLS)
     assert circuits.delay_seconds(BAD, probe, FIRST_PAUSE_SECONDS) is None
-    circuits.unknown(BAD, next(CALLS))
+    circuits.inconclusive(BAD, next(CALLS))
     assert delay(circuits, FIRST_PAUSE_SECONDS) is not None
-    circuits.unknown(BAD, probe)
+    circuits.inconclusive(BAD, probe)
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
 
 
@@ -139,7 +139,7 @@ def test_a_probe_without_an_outcome_is_not_waited_for_for_ever(circuits: Circuit
 @pytest.fixture
 def bounded() -> Circuits:
     """A circuit that has opened at 0, and whose probe is under way."""
-    circuits = Circuits(LONGEST_WAIT_SECONDS)
+    circuits = Circuits(MAX_WAIT_SECONDS)
     fail(circuits, FAILURES)
     assert delay(circuits, FIRST_PAUSE_SECONDS) is None
     return circuits
@@ -153,39 +153,37 @@ def test_an_attempt_is_put_off_for_no_longer_than_the_bound(bounded: Circuits) -
             break
         assert put_off > 0
         now += put_off
-    assert now == pytest.approx(FIRST_PAUSE_SECONDS + LONGEST_WAIT_SECONDS)
+    assert now == pytest.approx(FIRST_PAUSE_SECONDS + MAX_WAIT_SECONDS)
 
 
 def test_an_attempt_that_is_late_already_has_waited_long_enough(bounded: Circuits) -> None:
     """It may have waited for the circuits of other processes."""
     now = FIRST_PAUSE_SECONDS
-    waited = LONGEST_WAIT_SECONDS - 0.25
+    waited = MAX_WAIT_SECONDS - 0.25
     put_off = bounded.delay_seconds(BAD, next(CALLS), now, (7, 1), waited)
     assert put_off is not None
     assert put_off <= 0.25
-    assert bounded.delay_seconds(BAD, next(CALLS), now, (8, 1), LONGEST_WAIT_SECONDS) is None
+    assert bounded.delay_seconds(BAD, next(CALLS), now, (8, 1), MAX_WAIT_SECONDS) is None
 
 
 def test_a_backlog_does_not_go_past_an_open_circuit(bounded: Circuits) -> None:
-    late = 2 * LONGEST_WAIT_SECONDS  # no circuit has put it off for so long
+    late = 2 * MAX_WAIT_SECONDS  # no circuit has put it off for so long
     put_off = bounded.delay_seconds(BAD, next(CALLS), FIRST_PAUSE_SECONDS, (7, 1), late)
     assert put_off is not None
-    now = FIRST_PAUSE_SECONDS + LONGEST_WAIT_SECONDS
+    now = FIRST_PAUSE_SECONDS + MAX_WAIT_SECONDS
     assert bounded.delay_seconds(BAD, next(CALLS), now, (7, 1), late) is None
 
 
 def test_few_attempts_at_once_go_past_an_open_circuit(bounded: Circuits) -> None:
     def late(call: int) -> float | None:
-        return bounded.delay_seconds(
-            BAD, call, FIRST_PAUSE_SECONDS, (call, 1), LONGEST_WAIT_SECONDS
-        )
+        return bounded.delay_seconds(BAD, call, FIRST_PAUSE_SECONDS, (call, 1), MAX_WAIT_SECONDS)
 
-    calls = [next(CALLS) for _ in range(MOST_LATE_AT_ONCE + 1)]
-    assert [late(call) for call in calls[:-1]] == [None] * MOST_LATE_AT_ONCE
+    calls = [next(CALLS) for _ in range(MAX_LATE_AT_ONCE + 1)]
+    assert [late(call) for call in calls[:-1]] == [None] * MAX_LATE_AT_ONCE
     assert late(calls[-1]) is not None
     bounded.failed(BAD, calls[0], FIRST_PAUSE_SECONDS)
     assert late(calls[-1]) is None
-    bounded.unknown(BAD, calls[1])
+    bounded.inconclusive(BAD, calls[1])
     assert late(next(CALLS)) is None
 
 
@@ -194,7 +192,7 @@ def test_it_measures_the_wait_of_no_more_attempts_than_it_can_hold(bounded: Circ
         bounded.delay_seconds(BAD, next(CALLS), FIRST_PAUSE_SECONDS, (number, 2))
     assert len(bounded._waiting) == 10_000
     # Attempts that never came back, because another process ran them, leave their places.
-    much_later = FIRST_PAUSE_SECONDS + PROBE_SECONDS - 0.1 + 4 * LONGEST_WAIT_SECONDS
+    much_later = FIRST_PAUSE_SECONDS + PROBE_SECONDS - 0.1 + 4 * MAX_WAIT_SECONDS
     assert delay(bounded, much_later) is None
     for number in range(10_050, 10_150):
         assert bounded.delay_seconds(BAD, next(CALLS), much_later, (number, 2)) is not None
@@ -208,7 +206,7 @@ def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than
 ) -> None:
     """Broken jobs fail within 50 ms and try again after 1 to 10 s, for ever; a healthy one comes each minute."""
     random.seed(seed)
-    circuits = Circuits(LONGEST_WAIT_SECONDS)
+    circuits = Circuits(MAX_WAIT_SECONDS)
     late: list[float] = []
 
     def tries(job: int) -> Iterator[float]:
@@ -225,7 +223,7 @@ def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than
             yield 0.05
             if healthy:
                 late.append(now - began)
-                circuits.lives(BAD)
+                circuits.succeeded(BAD)
                 return
             circuits.failed(BAD, call, now)
             yield random.uniform(1, 10)
@@ -240,4 +238,4 @@ def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than
         wait = next(job, None)
         if wait is not None:
             heapq.heappush(queue, (now + wait, next(order), job))
-    assert max(late) <= LONGEST_WAIT_SECONDS + 3
+    assert max(late) <= MAX_WAIT_SECONDS + 3

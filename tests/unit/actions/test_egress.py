@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from hourbell.actions.egress import SENDING, GuardedResolver, Sending
+from hourbell.actions.egress import CURRENT_REQUEST, GuardedResolver, OutgoingRequest
 from hourbell.actions.names import NameFailed, Names
 from hourbell.model.errors import ConfigurationError
 from hourbell.security.egress import LOOPBACK, Egress, ForbiddenTarget
@@ -104,14 +104,14 @@ def answering(*addresses: str) -> Names:
 
 
 async def test_one_forbidden_answer_forbids_all() -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     resolver = GuardedResolver(Egress(), answering("8.8.8.8", "10.0.0.1"))
     with pytest.raises(NameFailed):
         await resolver.resolve("rebind.example", 80)
 
 
 async def test_allowed_answers_are_given_as_they_are() -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     found = await GuardedResolver(Egress(), answering(*GLOBAL)).resolve("x.example", 443)
     assert [each["host"] for each in found] == GLOBAL
 
@@ -120,7 +120,7 @@ async def test_allowed_answers_are_given_as_they_are() -> None:
     "spelling", ["127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.1.", "localhost"]
 )
 async def test_every_spelling_of_home_is_home(spelling: str) -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     with pytest.raises(NameFailed):
         await GuardedResolver(Egress()).resolve(spelling, 80, socket.AF_UNSPEC)
 
@@ -133,7 +133,7 @@ def test_a_refusal_tells_nothing_of_our_network() -> None:
 
 
 async def test_no_socket_is_made_for_an_address_that_nobody_looked_at() -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     resolver = GuardedResolver(Egress.parse("db.internal:80"), answering("10.0.0.1"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 80))
     with pytest.raises(ForbiddenTarget):
@@ -154,7 +154,7 @@ def test_of_ipv6_only_what_was_given_out_is_the_internet(address: str) -> None:
     ("allowed", "address"), [("10.1.2.3:8443", "10.1.2.3"), ("[0:0::1]:8443", "::1")]
 )
 async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: str) -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     resolver = GuardedResolver(Egress.parse(allowed))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     info = (family, socket.SOCK_STREAM, 0, "", (address, 8443))
@@ -164,13 +164,13 @@ async def test_an_address_with_its_port_can_be_allowed(allowed: str, address: st
 
 
 async def test_what_a_name_has_opened_is_open_for_one_request() -> None:
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     resolver = GuardedResolver(Egress.parse("hooks.internal:8443"), answering("10.1.2.3"))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.1.2.3", 8443))
     await asyncio.create_task(resolver.resolve("hooks.internal", 8443))  # as the client may do it
     resolver.make_socket(info).close()
     with pytest.raises(ForbiddenTarget):
         resolver.make_socket((*info[:4], ("10.1.2.3", 22)))
-    SENDING.set(Sending("acme"))
+    CURRENT_REQUEST.set(OutgoingRequest("acme"))
     with pytest.raises(ForbiddenTarget):
         resolver.make_socket(info)

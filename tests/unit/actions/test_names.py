@@ -13,8 +13,8 @@ from hourbell.actions import names as names_module
 from hourbell.actions.names import (
     FAILED_SECONDS,
     FRESH_SECONDS,
-    MOST_OF_TENANT,
-    MOST_UNDER_WAY,
+    MAX_LOOKUPS,
+    MAX_LOOKUPS_PER_TENANT,
     NameFailed,
     Names,
     NameTooSlow,
@@ -103,11 +103,11 @@ async def test_the_slow_names_of_a_tenant_wait_for_each_other_and_nobody_else_fo
     servers: Servers,
 ) -> None:
     names = Names(servers)
-    slow = [f"slow{number}.example" for number in range(MOST_OF_TENANT + 10)]
+    slow = [f"slow{number}.example" for number in range(MAX_LOOKUPS_PER_TENANT + 10)]
     asked = asking(names, "acme", *slow)
-    await servers.has_begun(MOST_OF_TENANT)
+    await servers.has_begun(MAX_LOOKUPS_PER_TENANT)
     assert await names.addresses("globex", "quick.example") == ["192.0.2.7"]
-    assert servers.asked.total() == MOST_OF_TENANT + 1
+    assert servers.asked.total() == MAX_LOOKUPS_PER_TENANT + 1
     # Not even if it is one that they wait for.
     other = asking(names, "globex", slow[-1])
     await servers.has_begun(1)
@@ -120,21 +120,21 @@ async def test_look_ups_are_bounded_and_the_next_is_whose_tenant_has_the_fewest(
     servers: Servers,
 ) -> None:
     names = Names(servers)
-    tenants = [f"tenant{number}" for number in range(MOST_UNDER_WAY // MOST_OF_TENANT)]
+    tenants = [f"tenant{number}" for number in range(MAX_LOOKUPS // MAX_LOOKUPS_PER_TENANT)]
     asked = [
         task
         for tenant in tenants
         for task in asking(names, tenant, *[f"slow{number}.{tenant}" for number in range(40)])
     ]
-    await servers.has_begun(MOST_UNDER_WAY)
+    await servers.has_begun(MAX_LOOKUPS)
     asked += asking(names, "globex", "slow.globex")
     await asyncio.sleep(0)
-    assert servers.asked.total() == MOST_UNDER_WAY
+    assert servers.asked.total() == MAX_LOOKUPS
     servers.answer.set()
     await asyncio.gather(*asked)
-    assert [*servers.asked].index("slow.globex") == MOST_UNDER_WAY
-    assert names._wanted == {}
-    assert names._under_way == {}
+    assert [*servers.asked].index("slow.globex") == MAX_LOOKUPS
+    assert names._lookups == {}
+    assert names._running == {}
 
 
 async def test_who_waits_too_long_goes_without_and_the_answer_is_still_learnt(
@@ -153,7 +153,7 @@ async def test_who_waits_too_long_goes_without_and_the_answer_is_still_learnt(
 async def test_what_nobody_waits_for_any_more_is_not_looked_up(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names_module, "MOST_OF_TENANT", 1)
+    monkeypatch.setattr(names_module, "MAX_LOOKUPS_PER_TENANT", 1)
     names = Names(servers)
     first, second, third = asking(names, "acme", "slow1.example", "slow2.example", "slow3.example")
     await servers.has_begun(1)
@@ -167,11 +167,11 @@ async def test_what_nobody_waits_for_any_more_is_not_looked_up(
 async def test_a_bounded_number_of_names_is_remembered(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names_module, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(names_module, "_MAX_CACHED", 3)
     names = Names(servers)
     for number in range(10):
         await names.addresses("acme", f"{number}.example")
-    assert [*names._known] == ["7.example", "8.example", "9.example"]
+    assert [*names._cache] == ["7.example", "8.example", "9.example"]
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udc80"])

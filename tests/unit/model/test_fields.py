@@ -5,22 +5,29 @@ from typing import Any
 
 import pytest
 
-from hourbell.documents.fields import REQUIRED, Document, Field, Object, answered, sent
-from hourbell.documents.kinds import Flag, Json, Line, Several, String, Whole, one_of
+from hourbell.documents.fields import (
+    REQUIRED,
+    Document,
+    Field,
+    Object,
+    request_object,
+    response_object,
+)
+from hourbell.documents.kinds import Array, Boolean, Integer, Json, Line, String, one_of
 from hourbell.documents.problems import Problems
 from hourbell.model.errors import FieldError, InvalidInput
 
 
 class Wheel(Document):
-    inches = Field(Whole(10, 30), required=REQUIRED)
+    inches = Field(Integer(10, 30), required=REQUIRED)
 
 
 class Bicycle(Document):
     name = Field(Line(20), required="is required: every bicycle has a name")
     colour = Field(one_of("red", "blue"), default="red", description="Of its frame.")
-    gears = Field(Whole(1, 30))
-    wheels = Field(Several(Object(Wheel), 1, 2), default=())
-    folds = Field(Flag(), default=False, omit_default=True)
+    gears = Field(Integer(1, 30))
+    wheels = Field(Array(Object(Wheel), 1, 2), default=())
+    folds = Field(Boolean(), default=False, omit_default=True)
     since = Field(String(), name="from")
     notes = Field(Json(100), description="Anything.")
 
@@ -107,7 +114,7 @@ def test_a_value_is_rendered_as_the_document_that_it_is_read_from():
 
 
 def test_the_schema_of_a_request():
-    assert sent(Bicycle) == {
+    assert request_object(Bicycle) == {
         "type": "object",
         "additionalProperties": False,
         "required": ["name"],
@@ -118,7 +125,7 @@ def test_the_schema_of_a_request():
             ),
             "gears": nullable({"type": "integer", "minimum": 1, "maximum": 30}),
             "wheels": nullable(
-                {"type": "array", "items": sent(Wheel), "minItems": 1, "maxItems": 2}
+                {"type": "array", "items": request_object(Wheel), "minItems": 1, "maxItems": 2}
             ),
             "folds": nullable({"type": "boolean", "default": False}),
             "from": nullable({"type": "string"}),
@@ -128,7 +135,7 @@ def test_the_schema_of_a_request():
 
 
 def test_the_schema_of_a_response_has_null_only_where_there_is_no_default():
-    schema = answered(Bicycle, optional=("from",), gears={"type": "integer"})
+    schema = response_object(Bicycle, optional=("from",), gears={"type": "integer"})
     assert schema["required"] == ["name", "colour", "gears", "wheels", "notes"]
     assert schema["properties"]["colour"] == {
         "enum": ["red", "blue"],

@@ -26,7 +26,7 @@ def test_the_same_value_is_sealed_differently_each_time():
 
 def test_the_first_key_seals_and_all_open():
     old, both = KeyRing.parse(f"old:{KEY}"), KeyRing.parse(f"{KeyRing.generate()},old:{KEY}")
-    assert both.sealing == "k1"
+    assert both.sealing_key == "k1"
     assert both.open(old.seal("the value", "it"), "it") == "the value"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourbell.security.secrets import ALL_WITHHELD, STRUCK_OUT, Redactor, filled, names_in
+from hourbell.security.secrets import REDACTED, WITHHELD_WHOLE, Redactor, filled, names_in
 
 SECRET = "s3cr3t/value+with='odd' & ünïcode"
 CANARIES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40)
@@ -59,7 +59,7 @@ def test_a_secret_that_there_is_not_is_told() -> None:
 )
 def test_every_disguise_is_struck_out(echo: str) -> None:
     said = Redactor([SECRET]).redacted(f"you sent {echo}, I think")
-    assert STRUCK_OUT in said
+    assert REDACTED in said
     assert SECRET not in said
     assert said.startswith("you sent ")
     assert said.endswith(", I think")
@@ -77,7 +77,7 @@ def test_no_disguise_of_any_secret_stays_readable(value: str, before: bytes, aft
         base64.b64encode(before + raw + after).decode(),
         base64.urlsafe_b64encode(before + raw + after).decode(),
     ):
-        assert STRUCK_OUT in redactor.redacted(echo)
+        assert REDACTED in redactor.redacted(echo)
 
 
 def test_without_secrets_nothing_is_struck_out() -> None:
@@ -88,7 +88,7 @@ def test_without_secrets_nothing_is_struck_out() -> None:
 def test_of_a_text_that_was_cut_off_the_beginning_of_a_value_goes_too(length: int) -> None:
     redactor = Redactor([SECRET, "another-value"])
     begun = redactor.redacted_beginning(f"you sent {SECRET} and {SECRET[:length].upper()}")
-    assert begun == f"you sent {STRUCK_OUT} and "
+    assert begun == f"you sent {REDACTED} and "
 
 
 @given(st.text("ab", max_size=30), st.text("ab", min_size=8, max_size=30))
@@ -100,25 +100,25 @@ def test_the_longest_beginning_goes(text: str, value: str) -> None:
 
 def test_of_a_text_that_was_cut_off_a_whole_value_is_struck_out_whatever_has_begun_in_it() -> None:
     redactor = Redactor(["abcdefgh", "ghijklmnop"])
-    assert redactor.redacted_beginning("it: abcdefghij") == f"it: {STRUCK_OUT}"
-    assert redactor.redacted_beginning("it: abcdefgh") == f"it: {STRUCK_OUT}"
+    assert redactor.redacted_beginning("it: abcdefghij") == f"it: {REDACTED}"
+    assert redactor.redacted_beginning("it: abcdefgh") == f"it: {REDACTED}"
 
 
 def test_values_that_overlap_are_struck_out_together() -> None:
     redactor = Redactor(["abcdefgh", "ghijklmnop", "cdefghij"])
-    assert redactor.redacted("<abcdefghijklmnop>") == f"<{STRUCK_OUT}>"
-    assert redactor.redacted("<abcdefghabcdefgh>") == f"<{STRUCK_OUT}{STRUCK_OUT}>"
+    assert redactor.redacted("<abcdefghijklmnop>") == f"<{REDACTED}>"
+    assert redactor.redacted("<abcdefghabcdefgh>") == f"<{REDACTED}{REDACTED}>"
 
 
 @given(st.text(max_size=20), CANARIES, st.text(max_size=20))
 def test_what_stands_around_a_value_is_left_as_it_is(before: str, value: str, after: str) -> None:
     redacted = Redactor([value + "~~~~"]).redacted(f"{before}|{value}~~~~|{after}")
-    assert redacted == f"{before}|{STRUCK_OUT}|{after}"
+    assert redacted == f"{before}|{REDACTED}|{after}"
 
 
 def test_every_character_keeps_its_place_when_case_is_ignored() -> None:
     text = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)])) + "ΑΣ Σ"
-    assert Redactor(["secret-value"]).redacted(text + "SECRET-VALUE!") == text + STRUCK_OUT + "!"
+    assert Redactor(["secret-value"]).redacted(text + "SECRET-VALUE!") == text + REDACTED + "!"
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_of_a_document_keys_and_texts_are_searched_and_the_rest_stays() -> None:
     redactor = Redactor(["secret-value"])
     document = {"a": ["<secret-value>", "", 7, None, {"SECRET-VALUE": "secret-"}], "value": [[]]}
     assert redactor.redacted_document(document) == {
-        "a": [f"<{STRUCK_OUT}>", "", 7, None, {STRUCK_OUT: "secret-"}],
+        "a": [f"<{REDACTED}>", "", 7, None, {REDACTED: "secret-"}],
         "value": [[]],
     }
     assert redactor.redacted_document([1, [], None]) == [1, [], None]
-    assert redactor.redacted_document("secret-value") == STRUCK_OUT
+    assert redactor.redacted_document("secret-value") == REDACTED
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_of_a_document_keys_and_texts_are_searched_and_the_rest_stays() -> None:
     ],
 )
 def test_a_document_that_cannot_be_searched_text_by_text_goes_as_a_whole(document: object) -> None:
-    assert Redactor(["1234567890"]).redacted_document(document) == ALL_WITHHELD
+    assert Redactor(["1234567890"]).redacted_document(document) == WITHHELD_WHOLE
 
 
 def test_a_value_that_goes_from_one_text_to_the_next_takes_all_along() -> None:
-    assert Redactor(['abcd","efgh']).redacted_document(["abcd", "efgh"]) == ALL_WITHHELD
-    assert Redactor(["abcd\0efgh"]).redacted_document(["abcd", "efgh"]) == ALL_WITHHELD
+    assert Redactor(['abcd","efgh']).redacted_document(["abcd", "efgh"]) == WITHHELD_WHOLE
+    assert Redactor(["abcd\0efgh"]).redacted_document(["abcd", "efgh"]) == WITHHELD_WHOLE
 
 
 def test_many_texts_take_no_longer_than_one() -> None:
@@ -176,7 +176,7 @@ def test_a_value_that_overlaps_itself_leaves_no_rest(value: str) -> None:
     for overlap in range(1, len(value)):
         if value[:overlap] == value[-overlap:]:
             chain = value + value[overlap:] * 3
-            assert redactor.redacted(f"<{chain}>") == f"<{STRUCK_OUT}>"
+            assert redactor.redacted(f"<{chain}>") == f"<{REDACTED}>"
 
 
 @given(st.text("ab", max_size=60), st.text("ab", min_size=8, max_size=12))
@@ -185,7 +185,7 @@ def test_whatever_belongs_to_a_value_anywhere_goes(text: str, value: str) -> Non
     starts = [at for at in range(len(text)) if text.startswith(value, at)]
     covered = {place for at in starts for place in range(at, at + len(value))}
     left = "".join(each for place, each in enumerate(text) if place not in covered)
-    assert Redactor([value]).redacted(text).replace(STRUCK_OUT, "") == left
+    assert Redactor([value]).redacted(text).replace(REDACTED, "") == left
 
 
 @pytest.mark.parametrize("unit", ["a", "ab", "aab"])
@@ -193,7 +193,7 @@ def test_values_that_overlap_themselves_take_no_longer(unit: str) -> None:
     """It is done in the loop. About 5 ms; place by place it would be half a second."""
     redactor = Redactor([(unit * 300)[: 200 + number] for number in range(100)])
     began = time.process_time()
-    assert redactor.redacted(unit * 5_000) == STRUCK_OUT
+    assert redactor.redacted(unit * 5_000) == REDACTED
     assert time.process_time() - began < 0.3
 
 
@@ -227,10 +227,10 @@ SPELT_OTHERWISE = [
 @pytest.mark.parametrize(("value", "echo"), SPELT_OTHERWISE)
 def test_a_text_that_has_a_value_in_another_spelling_is_withheld(value: str, echo: str) -> None:
     redactor = Redactor(["another-value", value])
-    assert redactor.redacted(f"you sent {echo}, I think") == ALL_WITHHELD
-    assert redactor.redacted_beginning(f"you sent {echo}, I think") == ALL_WITHHELD
-    assert redactor.redacted_document({"a": [1, "x", f"sent {echo}"]}) == ALL_WITHHELD
-    assert redactor.redacted_document({f"sent {echo}": ""}) == ALL_WITHHELD
+    assert redactor.redacted(f"you sent {echo}, I think") == WITHHELD_WHOLE
+    assert redactor.redacted_beginning(f"you sent {echo}, I think") == WITHHELD_WHOLE
+    assert redactor.redacted_document({"a": [1, "x", f"sent {echo}"]}) == WITHHELD_WHOLE
+    assert redactor.redacted_document({f"sent {echo}": ""}) == WITHHELD_WHOLE
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_text_that_has_a_value_in_another_spelling_is_withheld(value: str, ech
 def test_of_a_text_that_was_cut_off_the_beginning_of_another_spelling_counts_too(
     value: str, begun: str
 ) -> None:
-    assert Redactor([value]).redacted_beginning(f"you sent {begun}") == ALL_WITHHELD
+    assert Redactor([value]).redacted_beginning(f"you sent {begun}") == WITHHELD_WHOLE
 
 
 def test_a_text_that_was_cut_off_within_a_character_is_searched_to_its_end() -> None:
@@ -273,7 +273,7 @@ def test_what_only_looks_encoded_is_left_as_it_is() -> None:
 
 def test_a_value_that_is_short_without_its_spaces_and_dashes_withholds_nothing_innocent() -> None:
     redactor = Redactor(["a - b - c"])
-    assert redactor.redacted("abc a-b-c <a - b - c>") == f"abc a-b-c <{STRUCK_OUT}>"
+    assert redactor.redacted("abc a-b-c <a - b - c>") == f"abc a-b-c <{REDACTED}>"
 
 
 @pytest.mark.parametrize(

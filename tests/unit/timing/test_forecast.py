@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hourbell.timing.errors import InvalidRule
-from hourbell.timing.forecast import MAX_COUNT, Rhythm, Riders, load, next_runs
+from hourbell.timing.forecast import MAX_COUNT, Firing, Members, load, next_runs
 from hourbell.timing.rules import compile_rule
 
 SPRING = datetime(2027, 3, 13, 12, tzinfo=UTC)  # before 02:00 becomes 03:00 in New York
@@ -88,29 +88,34 @@ def at(minute: int) -> datetime:
     return NOON + timedelta(minutes=minute)
 
 
-def every_minute(*riders: Riders) -> Rhythm:
-    return Rhythm(compile_rule("* * * * *", "UTC"), at(1), riders)
+def every_minute(*members: Members) -> Firing:
+    return Firing(compile_rule("* * * * *", "UTC"), at(1), members)
 
 
 def test_the_load_of_many_rhythms_is_added_by_minute() -> None:
-    half_minutes = Rhythm(compile_rule("@every 30+0", "UTC"), at(1), (Riders(3),))
-    found = load([every_minute(Riders(2)), half_minutes], NOON, at(3), 100)
+    half_minutes = Firing(compile_rule("@every 30+0", "UTC"), at(1), (Members(3),))
+    found = load([every_minute(Members(2)), half_minutes], NOON, at(3), 100)
     assert found.by_minute == {at(1): 8, at(2): 8, at(3): 5}
     assert found.complete_until == at(3)
 
 
 def test_riders_count_from_when_until_when_they_ride() -> None:
-    riders = (Riders(1), Riders(10, since=at(1)), Riders(100, until=at(2)), Riders(1000, at(9)))
-    found = load([every_minute(*riders)], NOON, at(3), 100)
+    members = (
+        Members(1),
+        Members(10, since=at(1)),
+        Members(100, until=at(2)),
+        Members(1000, at(9)),
+    )
+    found = load([every_minute(*members)], NOON, at(3), 100)
     assert found.by_minute == {at(1): 101, at(2): 111, at(3): 11}
 
 
 def test_a_load_that_is_cut_short_is_complete_up_to_where_it_was_cut() -> None:
-    found = load([every_minute(Riders(1))], NOON, at(60), 5)
+    found = load([every_minute(Members(1))], NOON, at(60), 5)
     assert found.by_minute == {at(minute): 1 for minute in range(1, 6)}
     assert at(5) < found.complete_until < at(6)
 
 
 def test_what_should_have_fired_already_is_no_load_to_come() -> None:
-    late = Rhythm(compile_rule("* * * * *", "UTC"), at(-2), (Riders(1),))
+    late = Firing(compile_rule("* * * * *", "UTC"), at(-2), (Members(1),))
     assert load([late], NOON, at(1), 100).by_minute == {at(1): 1}

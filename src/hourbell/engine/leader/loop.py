@@ -1,4 +1,4 @@
-"""One way of looping: repeat a step; without more to do, pause until the next poll or wake-up.
+"""The loop of all background work: repeat a step; when idle, pause until a poll or a wake-up.
 
 A loop's step is `run_once() -> bool`: True means that there is more to do now. A step that finds
 the database unavailable is retried with backoff. Any other exception is logged and does not end
@@ -18,17 +18,17 @@ from hourbell.model.errors import NotLeader, StoreUnavailable
 log = structlog.get_logger()
 
 
-class Backoff:
+class BackoffTimer:
     """Exponential backoff with jitter, so that a fleet does not retry in step."""
 
-    def __init__(self, first_seconds: float = 0.05, most_seconds: float = 1.0) -> None:
+    def __init__(self, first_seconds: float = 0.05, max_seconds: float = 1.0) -> None:
         self._first = first_seconds
-        self._most = most_seconds
+        self._max = max_seconds
         self._next = first_seconds
 
     async def wait(self) -> None:
         await asyncio.sleep(self._next * (0.5 + random.random() / 2))  # nosec B311
-        self._next = min(self._next * 2, self._most)
+        self._next = min(self._next * 2, self._max)
 
     def reset(self) -> None:
         self._next = self._first
@@ -44,12 +44,12 @@ class Loop:
         self._woken = asyncio.Event()
         self.last_success: float | None = None  # monotonic, of the running loop
 
-    def comes_round(self, patience_seconds: float) -> bool:
-        """Whether a step has succeeded recently; a step that hangs or always fails has not."""
+    def has_succeeded_within(self, seconds: float) -> bool:
+        """Whether a step has succeeded in this time; one that hangs or always fails has not."""
         if self.last_success is None:
             return False
         silent = asyncio.get_running_loop().time() - self.last_success
-        return silent < self._idle_seconds + patience_seconds
+        return silent < self._idle_seconds + seconds
 
     def wake(self) -> None:
         """End the pause early: there may be something to do."""
@@ -57,7 +57,7 @@ class Loop:
 
     async def run(self) -> None:
         """Repeat until cancelled."""
-        backoff = Backoff()
+        backoff = BackoffTimer()
         loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()

@@ -19,7 +19,7 @@ import structlog
 
 from hourbell.engine.codes import EVENTS, MISSED, RECOVERED
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.executions import ExecutionStatus
 from hourbell.model.ids import execution_text, job_text, monitor_text
 from hourbell.model.instants import format_instant
@@ -41,7 +41,7 @@ from hourbell.store.queries import queries
 log = structlog.get_logger()
 
 _Q = queries("notices")
-_MOST = 500
+_MAX_NOTICES = 500
 _SEND = "select hourbell.send_notices($1, $2, $3, $4, $5, $6, $7, $8)"
 
 # Delays of 30 s, one minute, … half an hour: one hour in all.
@@ -58,7 +58,7 @@ _STATUS_OF = {
 
 async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Create the webhooks of the oldest notices; True if there may be more notices."""
-    rows = await engine.database.fetch(_Q["outbox"], _MOST)
+    rows = await engine.database.fetch(_Q["outbox"], _MAX_NOTICES)
     if not rows:
         return False
     about: list[int] = []
@@ -68,10 +68,10 @@ async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool
         about += [row["id"]] * len(made)
         sent += made
     async with committing("notify.before_commit", "notify.after_commit"):
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _SEND,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 [row["id"] for row in rows],
                 await engine.queue(NOTIFICATION_QUEUE, now),
@@ -80,7 +80,7 @@ async def send_notices(engine: Engine, term: Term | None, now: datetime) -> bool
                 [encode_job(job).decode() for job in sent],
             )
     engine.announce()
-    return len(rows) == _MOST
+    return len(rows) == _MAX_NOTICES
 
 
 def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:

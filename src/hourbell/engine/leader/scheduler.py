@@ -26,10 +26,10 @@ from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.join import join_left_over
-from hourbell.engine.life.plan import end_memberships, plan, retime
+from hourbell.engine.life.join import complete_joins
+from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
 
@@ -41,7 +41,7 @@ ADMIT_IDLE_SECONDS = 0.05
 REAP_SECONDS = 0.5
 TARGETS_SECONDS = 0.5
 NOTIFY_SECONDS = 0.25
-HOUSE_SECONDS = 60.0
+HOUSEKEEPING_SECONDS = 60.0
 
 Step = Callable[[Term, datetime], Awaitable[bool]]
 
@@ -59,9 +59,9 @@ class Scheduler:
             self._gate,
             Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS),
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
-            Loop("targets", self._while_leading(self._see_to_targets), TARGETS_SECONDS),
+            Loop("targets", self._while_leading(self._check_targets), TARGETS_SECONDS),
             Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
-            Loop("retain", self._while_leading(self._keep_house), HOUSE_SECONDS),
+            Loop("retain", self._while_leading(self._run_housekeeping), HOUSEKEEPING_SECONDS),
         ]
         self._tasks: list[asyncio.Task[None]] = []
         self._gate_passed_at = 0.0  # monotonic, of the running loop; valid while this node leads
@@ -70,7 +70,7 @@ class Scheduler:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
 
     async def stop(self) -> None:
-        """Stop between two steps at the latest, and resign so that the next leader can start."""
+        """Cancel the loops and resign, so that the next leader can start at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -85,11 +85,11 @@ class Scheduler:
 
         A standby's loops succeed without doing anything; they show that it could lead.
         """
-        patience = self._engine.times.leader_lease_seconds
-        if not all(loop.comes_round(patience) for loop in self._loops):
+        grace_seconds = self._engine.times.leader_lease_seconds
+        if not all(loop.has_succeeded_within(grace_seconds) for loop in self._loops):
             return False
         silent = asyncio.get_running_loop().time() - self._gate_passed_at
-        return self.leadership.term is None or silent < patience
+        return self.leadership.term is None or silent < grace_seconds
 
     def _while_leading(self, step: Step) -> Callable[[], Awaitable[bool]]:
         async def run_once() -> bool:
@@ -113,8 +113,8 @@ class Scheduler:
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
-        more = await retime(self._engine, term, now)
-        more = await join_left_over(self._engine, now, term) or more
+        more = await update_tz_version(self._engine, term, now)
+        more = await complete_joins(self._engine, now, term) or more
         more = await plan(self._engine, term, now) or more
         return await end_memberships(self._engine, term, now) or more
 
@@ -143,7 +143,7 @@ class Scheduler:
                 more = True
         return more
 
-    async def _see_to_targets(self, term: Term, now: datetime) -> bool:
+    async def _check_targets(self, term: Term, now: datetime) -> bool:
         more = await end_overdue(self._engine, term, now)
         return await pause_abandoned(self._engine, term) or more
 
@@ -151,5 +151,5 @@ class Scheduler:
         more = await watch(self._engine, term, now)
         return await send_notices(self._engine, term, now) or more
 
-    async def _keep_house(self, term: Term, now: datetime) -> bool:
-        return await keep_house(self._engine, term, now)
+    async def _run_housekeeping(self, term: Term, now: datetime) -> bool:
+        return await run_housekeeping(self._engine, term, now)

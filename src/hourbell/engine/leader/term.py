@@ -1,4 +1,4 @@
-"""Leadership: which node plans, reaps and keeps house. For economy; safety does not rest on it.
+"""Leadership: which node plans, reaps and cleans up. It saves work; safety does not depend on it.
 
 A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the
 database's clock. Every transaction of a leader's verb first checks the epoch, under a lock that a
@@ -42,13 +42,13 @@ class Term(msgspec.Struct, frozen=True):
     epoch: int
 
 
-def authority(term: Term | None) -> tuple[UUID | None, int | None]:
+def epoch_args(term: Term | None) -> tuple[UUID | None, int | None]:
     """The first two arguments of a leader's verb; nulls for a caller that is not the leader."""
     return (term.node, term.epoch) if term else (None, None)
 
 
 @contextmanager
-def leading() -> Iterator[None]:
+def translate_epoch_errors() -> Iterator[None]:
     """Translate the database's refusal of an ended epoch into NotLeader."""
     try:
         yield

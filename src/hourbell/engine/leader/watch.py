@@ -17,7 +17,7 @@ import structlog
 from hourbell.documents.schedules import first_run
 from hourbell.engine.codes import JOB_STATUSES, MISSED, RECOVERED
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.jobs import JobStatus, NewJob, decode_job
 from hourbell.model.schedules import Once
 from hourbell.store.database import committing
@@ -26,9 +26,9 @@ from hourbell.store.queries import queries
 log = structlog.get_logger()
 
 _Q = queries("notices")
-_MOST = 200
+_MAX_MONITORS = 200
 _RECOVERY_SECONDS = 10.0  # how often a monitor that is down is checked
-_PUT_OFF_SECONDS = 3600.0  # next check of a monitor that cannot be judged
+_RECHECK_SECONDS = 3600.0  # next check of a monitor that cannot be judged
 _JUDGE = "select hourbell.judge_monitors($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 
@@ -94,15 +94,15 @@ def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
 
 async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Judge the monitors that are due; True if there may be more of them."""
-    rows = await engine.database.fetch(_Q["watched"], now, _MOST)
+    rows = await engine.database.fetch(_Q["watched"], now, _MAX_MONITORS)
     if not rows:
         return False
     judged = [_judged(row, now) for row in rows]
     async with committing("watch.before_commit", "watch.after_commit"):
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _JUDGE,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 [row["id"] for row in rows],
                 [row["version"] for row in rows],
@@ -114,7 +114,7 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
                 [one.event for one in judged],
             )
     overdue = any(one.check_at is not None and one.check_at <= now for one in judged)
-    return overdue or len(rows) == _MOST
+    return overdue or len(rows) == _MAX_MONITORS
 
 
 def _judged(row: asyncpg.Record, now: datetime) -> Judgement:
@@ -123,7 +123,7 @@ def _judged(row: asyncpg.Record, now: datetime) -> Judgement:
     except Exception:
         # For example, its zone was removed. It must not block the judgement of the others.
         log.exception("monitor cannot be judged", monitor=row["id"])
-        later = now + timedelta(seconds=_PUT_OFF_SECONDS)
+        later = now + timedelta(seconds=_RECHECK_SECONDS)
         return Judgement(row["since"], row["expected_at"], later, row["down_since"])
 
 

@@ -14,7 +14,7 @@ _ADMIT = "select * from hourbell.admit($1, $2, $3)"
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """What one pass of the gate did."""
+    """The result of one pass of the gate."""
 
     admitted: int  # executions examined: some of them may have been parked or skipped
     more: bool

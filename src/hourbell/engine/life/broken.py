@@ -18,7 +18,7 @@ import asyncpg
 import structlog
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.model.errors import Conflict
 from hourbell.model.ids import job_text
 from hourbell.timing.errors import TimingError, UnknownZone
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 UNKNOWN_TIMEZONE = "unknown_timezone"
 INVALID_SCHEDULE = "invalid_schedule"
 
-_LOOK_AGAIN = timedelta(minutes=10)
+_RECHECK_AFTER = timedelta(minutes=10)
 _MARK = "select hourbell.mark_broken($1, $2, $3, $4, $5, $6, $7)"
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def rule_of(row: asyncpg.Record) -> Rule:
     return compile_rule(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
 
 
-async def computed(
+async def compute_each(
     engine: Engine,
     term: Term | None,
     now: datetime,
@@ -66,20 +66,20 @@ async def computed(
                 exc_info=not isinstance(error, TimingError),
             )
     if broken:
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _MARK,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 tz_version(),
                 list(broken),
                 list(broken.values()),
-                _LOOK_AGAIN,
+                _RECHECK_AFTER,
             )
     return found
 
 
-def unusable(job_id: int, error: TimingError) -> Conflict:
+def unusable_schedule(job_id: int, error: TimingError) -> Conflict:
     """The error for a request that needs a schedule which this node cannot compute."""
     return Conflict(
         f"The schedule of {job_text(job_id)} cannot be computed here: {error.reason.rstrip('?')}."

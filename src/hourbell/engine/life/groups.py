@@ -17,17 +17,17 @@ from typing import Generic, TypeVar
 
 from hourbell.model.errors import Overloaded
 
-ASIDE_SECONDS = 0.5  # how long a separated group waits for a slot
+SEPARATE_WAIT_SECONDS = 0.5  # how long a separate group waits for a slot
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Ask(Generic[T, A]):
+class Submission(Generic[T, A]):
     """One request, and the future that its caller awaits."""
 
-    def __init__(self, wanted: T) -> None:
-        self.wanted = wanted
+    def __init__(self, request: T) -> None:
+        self.request = request
         self.future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: A) -> None:
@@ -39,67 +39,71 @@ class Ask(Generic[T, A]):
             self.future.set_exception(error)
 
 
-CarryOut = Callable[[list[Ask[T, A]]], Awaitable[None]]
+Execute = Callable[[list[Submission[T, A]]], Awaitable[None]]
 
 
-class Group(Generic[T, A]):
-    """Callers whose requests are executed together."""
+class GroupExecutor(Generic[T, A]):
+    """Executes concurrent requests in groups."""
 
     def __init__(
         self,
-        most_together: int = 256,
-        most_under_way: int = 2,
-        most_waiting: int = 4_096,
-        most_aside: int = 4,
+        max_group_size: int = 256,
+        max_groups: int = 2,
+        max_waiting: int = 4_096,
+        max_separate: int = 4,
     ) -> None:
-        self._most_together = most_together
-        self._most_under_way = most_under_way
-        self._most_waiting = most_waiting
-        self._aside = asyncio.Semaphore(most_aside)
-        self._set_aside = 0
-        self._waiting: deque[Ask[T, A]] = deque()
-        self._under_way = 0
+        self._max_group_size = max_group_size
+        self._max_groups = max_groups
+        self._max_waiting = max_waiting
+        self._separate_slots = asyncio.Semaphore(max_separate)
+        self._separated = 0
+        self._waiting: deque[Submission[T, A]] = deque()
+        self._groups = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, wanted: T, carry_out: CarryOut[T, A]) -> A:
-        """Queue a request and await its answer; `carry_out` may receive other requests with it."""
-        if len(self._waiting) + self._set_aside >= self._most_waiting:
+    async def submit(self, request: T, execute: Execute[T, A]) -> A:
+        """Queue a request and await its answer; `execute` may receive other requests with it."""
+        if len(self._waiting) + self._separated >= self._max_waiting:
             raise Overloaded
-        ask: Ask[T, A] = Ask(wanted)
-        self._waiting.append(ask)
-        if self._under_way < self._most_under_way:
-            self._under_way += 1
-            self._start(self._serve(carry_out))
-        return await ask.future
+        submission: Submission[T, A] = Submission(request)
+        self._waiting.append(submission)
+        if self._groups < self._max_groups:
+            self._groups += 1
+            self._start(self._run_groups(execute))
+        return await submission.future
 
-    def set_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
+    def submit_separately(
+        self, submissions: list[Submission[T, A]], execute: Execute[T, A]
+    ) -> None:
         """Execute requests separately; a few such groups may wait for locks at the same time."""
-        self._set_aside += len(asks)
-        self._start(self._serve_aside(asks, carry_out))
+        self._separated += len(submissions)
+        self._start(self._run_separately(submissions, execute))
 
-    async def _serve(self, carry_out: CarryOut[T, A]) -> None:
+    async def _run_groups(self, execute: Execute[T, A]) -> None:
         try:
             await asyncio.sleep(0)  # requests of the same loop iteration join the first group
             while self._waiting:
-                many = min(len(self._waiting), self._most_together)
-                await _carry_out([self._waiting.popleft() for _ in range(many)], carry_out)
+                size = min(len(self._waiting), self._max_group_size)
+                await _execute_group([self._waiting.popleft() for _ in range(size)], execute)
         finally:
-            self._under_way -= 1
+            self._groups -= 1
 
-    async def _serve_aside(self, asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
+    async def _run_separately(
+        self, submissions: list[Submission[T, A]], execute: Execute[T, A]
+    ) -> None:
         try:
-            async with asyncio.timeout(ASIDE_SECONDS):
-                await self._aside.acquire()
+            async with asyncio.timeout(SEPARATE_WAIT_SECONDS):
+                await self._separate_slots.acquire()
         except TimeoutError:
-            for ask in asks:
-                ask.refuse(Overloaded())
+            for submission in submissions:
+                submission.refuse(Overloaded())
         else:
             try:
-                await _carry_out(asks, carry_out)
+                await _execute_group(submissions, execute)
             finally:
-                self._aside.release()
+                self._separate_slots.release()
         finally:
-            self._set_aside -= len(asks)
+            self._separated -= len(submissions)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -107,74 +111,74 @@ class Group(Generic[T, A]):
         task.add_done_callback(self._tasks.discard)
 
 
-class Turns:
+class BoundedSlots:
     """A semaphore with a bounded queue: a few run at once, some wait, the rest are rejected."""
 
-    def __init__(self, most_at_once: int, most_waiting: int) -> None:
-        self._places = asyncio.Semaphore(most_at_once)
-        self._most = most_at_once + most_waiting
-        self._here = 0
+    def __init__(self, max_at_once: int, max_waiting: int) -> None:
+        self._slots = asyncio.Semaphore(max_at_once)
+        self._max_users = max_at_once + max_waiting
+        self._users = 0
 
     async def __aenter__(self) -> None:
-        if self._here >= self._most:
+        if self._users >= self._max_users:
             raise Overloaded
-        self._here += 1
+        self._users += 1
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
         except BaseException:
-            self._here -= 1
+            self._users -= 1
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        self._here -= 1
-        self._places.release()
+        self._users -= 1
+        self._slots.release()
 
 
-class Room:
+class MemoryBudget:
     """A memory budget for request bodies being received.
 
-    Memory is taken as it arrives, so slow senders hold little; no sender can take all of it.
+    Memory is reserved as bytes arrive, so slow senders hold little, and no tenant can get all of it.
     """
 
-    def __init__(self, most_bytes: int, most_of_one: int) -> None:
-        self._most = most_bytes
-        self._most_of_one = most_of_one
-        self._taken: Counter[str | None] = Counter()
+    def __init__(self, max_bytes: int, max_bytes_per_tenant: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_bytes_per_tenant = max_bytes_per_tenant
+        self._reserved: Counter[str | None] = Counter()
 
     @contextmanager
-    def taking(self, whose: str | None) -> Iterator[Callable[[int], None]]:
-        """A function that takes more bytes, or raises Overloaded. All are returned at the end."""
-        mine = 0
+    def reserving(self, tenant: str | None) -> Iterator[Callable[[int], None]]:
+        """A function that reserves bytes, or raises Overloaded. All are released at the end."""
+        reserved = 0
 
-        def take(size: int) -> None:
-            nonlocal mine
+        def reserve(size: int) -> None:
+            nonlocal reserved
             if (
-                self._taken[whose] + size > self._most_of_one
-                or self._taken.total() + size > self._most
+                self._reserved[tenant] + size > self._max_bytes_per_tenant
+                or self._reserved.total() + size > self._max_bytes
             ):
                 raise Overloaded
-            self._taken[whose] += size
-            mine += size
+            self._reserved[tenant] += size
+            reserved += size
 
         try:
-            yield take
+            yield reserve
         finally:
-            self._taken[whose] -= mine
-            if not self._taken[whose]:
-                del self._taken[whose]
+            self._reserved[tenant] -= reserved
+            if not self._reserved[tenant]:
+                del self._reserved[tenant]
 
 
-async def _carry_out(asks: list[Ask[T, A]], carry_out: CarryOut[T, A]) -> None:
+async def _execute_group(submissions: list[Submission[T, A]], execute: Execute[T, A]) -> None:
     """Execute requests so that every caller gets an answer, whatever happens."""
-    asks = [ask for ask in asks if not ask.future.done()]
-    if not asks:
+    submissions = [submission for submission in submissions if not submission.future.done()]
+    if not submissions:
         return
     try:
-        await carry_out(asks)
+        await execute(submissions)
     except Exception as error:
-        for ask in asks:
-            ask.refuse(error)
+        for submission in submissions:
+            submission.refuse(error)
     except asyncio.CancelledError:
-        for ask in asks:
-            ask.future.cancel()
+        for submission in submissions:
+            submission.future.cancel()
         raise

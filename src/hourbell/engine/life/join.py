@@ -11,14 +11,14 @@ from datetime import datetime
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term
-from hourbell.engine.life.broken import computed
+from hourbell.engine.life.broken import compute_each
 from hourbell.model.schedules import Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.rules import between, compile_rule
 
 _Q = queries("planning")
-_MOST_TIMETABLES = 100
+_MAX_TIMETABLES = 100
 _JOIN = "select beyond from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
 
 
@@ -51,16 +51,16 @@ async def join_timetable(
             )
 
 
-async def join_left_over(engine: Engine, now: datetime, term: Term | None = None) -> bool:
+async def complete_joins(engine: Engine, now: datetime, term: Term | None = None) -> bool:
     """Complete the joins whose creators died; True if there may be more.
 
     Any process may do this. A leader passes its term, so that only the leader's zone data decides
     which timetables are broken.
     """
-    rows = await engine.database.fetch(_Q["joining"], _MOST_TIMETABLES)
-    for row, _ in await computed(engine, term, now, rows, lambda rule, row: rule):
+    rows = await engine.database.fetch(_Q["joining"], _MAX_TIMETABLES)
+    for row, _ in await compute_each(engine, term, now, rows, lambda rule, row: rule):
         timetable = Timetable(row["rule"], row["zone"], row["dst_gap"], row["dst_overlap"])
         await join_timetable(
             engine, row["id"], timetable, row["since"], now, row["planned_through"]
         )
-    return len(rows) == _MOST_TIMETABLES
+    return len(rows) == _MAX_TIMETABLES

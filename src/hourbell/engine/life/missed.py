@@ -21,15 +21,15 @@ from hourbell.model.schedules import Once
 from hourbell.timing.errors import TimingError
 from hourbell.timing.rules import Rule, between, compile_rule
 
-MOST_COMPUTED = 20_000  # occurrences for one page, and of one stretch: about 0.2 s
+MAX_COMPUTED = 20_000  # occurrences for one page, and of one stretch: about 0.2 s
 
 Position = tuple[datetime, int]  # the time and id of an entry: lists go down from the highest
 
 
-def expanded(
-    job: Job, entries: Sequence[Execution], before: Position, most: int
+def expand_stretches(
+    job: Job, entries: Sequence[Execution], before: Position, limit: int
 ) -> tuple[list[Execution], Position | None]:
-    """Entries, newest first, one per missed occurrence: at most `most`, all before a position.
+    """Entries, newest first, one per missed occurrence: at most `limit`, all before a position.
 
     The second value is set if there may be more: everything from there up is among the entries.
     """
@@ -37,7 +37,7 @@ def expanded(
     computed = 0
     found: list[Execution] = []
     for entry in entries:
-        if computed and computed + (entry.missed or 0) > MOST_COMPUTED:
+        if computed and computed + (entry.missed or 0) > MAX_COMPUTED:
             return found, (entry.missed_through or entry.scheduled_for, NEWEST)
         computed += entry.missed or 0
         occurrences = _occurrences(rule, entry)
@@ -47,7 +47,7 @@ def expanded(
             if (at, entry.execution_id) >= before:
                 continue
             found.append(replace(entry, scheduled_for=at, missed=1, missed_through=at))
-            if len(found) == most:
+            if len(found) == limit:
                 return found, (at, entry.execution_id)
     return found, None
 
@@ -65,7 +65,7 @@ def _rule(job: Job) -> Rule | None:
 
 def _occurrences(rule: Rule | None, entry: Execution) -> list[datetime]:
     """The occurrences of a missed stretch; empty if it is no stretch or cannot be computed."""
-    if rule is None or entry.missed is None or entry.missed > MOST_COMPUTED:
+    if rule is None or entry.missed is None or entry.missed > MAX_COMPUTED:
         return []
     assert entry.missed_through is not None
     just_before = entry.scheduled_for - timedelta(microseconds=1)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, InvalidInput
 from hourbell.model.jobs import NewJob
-from hourbell.security.secrets import MAX_OF_REQUEST, required_secrets
+from hourbell.security.secrets import MAX_SECRETS_PER_REQUEST, required_secrets
 from hourbell.store.queries import queries
 
 _Q = queries("secrets")
@@ -49,7 +49,7 @@ class NamedSecrets:
         problems = {}
         for key, (tenant, fields) in required.items():
             if errors := self._errors(tenant, fields):
-                problems[key] = InvalidInput(errors[:MAX_OF_REQUEST])
+                problems[key] = InvalidInput(errors[:MAX_SECRETS_PER_REQUEST])
         return problems
 
     def _errors(self, tenant: str, required: Required) -> list[FieldError]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from hourbell.model.executions import (
-    MOST_ERROR_CHARACTERS,
-    MOST_RESULT_BYTES,
+    MAX_ERROR_CHARACTERS,
+    MAX_RESULT_BYTES,
     Accepted,
     Cancelled,
     Claimed,
@@ -58,10 +58,12 @@ def settlement(
         return Settlement(claimed.execution_id, claimed.fence, SUCCEEDED, begun_ms, took_ms)
     if isinstance(outcome, Failed):
         return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
-    return plain_settlement(claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms)
+    return settlement_without_policy(
+        claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms
+    )
 
 
-def plain_settlement(
+def settlement_without_policy(
     number: int,
     fence: int,
     outcome: Succeeded | Cancelled | Accepted | Released,
@@ -105,7 +107,7 @@ def unstorable(bad: Settlement, why: str) -> Settlement:
 
 def clean(text: str) -> str:
     """A text of bounded length that PostgreSQL can store: no NUL, no lone surrogates."""
-    text = text[:MOST_ERROR_CHARACTERS].replace("\x00", "\\x00")
+    text = text[:MAX_ERROR_CHARACTERS].replace("\x00", "\\x00")
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -116,11 +118,11 @@ def _result(value: object) -> tuple[str | None, str | None]:
         encoded = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         return None, clean(f"The result is not JSON and was not stored: {error}")
-    if len(encoded) > MOST_RESULT_BYTES:
+    if len(encoded) > MAX_RESULT_BYTES:
         return (
             None,
             f"The result was not stored: it has {len(encoded)} bytes, the maximum is "
-            f"{MOST_RESULT_BYTES}.",
+            f"{MAX_RESULT_BYTES}.",
         )
     return encoded.decode(), None
 

@@ -13,24 +13,24 @@ from datetime import datetime, timedelta
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
-from hourbell.engine.life.broken import computed
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.life.broken import compute_each
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.rules import Rule, between
 from hourbell.timing.zones import tz_version
 
 _Q = queries("planning")
-_MOST_TIMETABLES = 500
-_MOST_AHEAD = 100  # occurrences of one timetable in one fire
-_MOST_LATE = 10_000  # occurrences of one late fire
+_MAX_TIMETABLES = 500
+_MAX_AHEAD = 100  # occurrences of one timetable in one fire
+_MAX_LATE = 10_000  # occurrences of one late fire
 _TAIL = 1_000  # reserved for the last fire of a late stretch: catch_up_limit reaches no further
 _CHUNK = 5_000  # executions planned by one statement
 _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the measured rate
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
-_RETIME = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
+_UPDATE_TZ_VERSION = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
 
@@ -49,12 +49,12 @@ def fire_of(
     """The fire of a timetable whose next occurrence is `first`."""
     # `first` is not recomputed: it was an occurrence by the zone data of the node that stored it.
     if first >= now - grace:
-        ahead = [first, *between(rule, first, max(now + horizon, first), _MOST_AHEAD - 1)]
+        ahead = [first, *between(rule, first, max(now + horizon, first), _MAX_AHEAD - 1)]
         return Fire(ahead, rule.next(ahead[-1]), late=False, tail=True)
-    missed = [first, *between(rule, first, now, _MOST_LATE + _TAIL - 1)]
-    if len(missed) < _MOST_LATE + _TAIL:
+    missed = [first, *between(rule, first, now, _MAX_LATE + _TAIL - 1)]
+    if len(missed) < _MAX_LATE + _TAIL:
         return Fire(missed, rule.next(missed[-1]), late=True, tail=True)
-    return Fire(missed[:_MOST_LATE], missed[_MOST_LATE], late=True, tail=False)
+    return Fire(missed[:_MAX_LATE], missed[_MAX_LATE], late=True, tail=False)
 
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
@@ -66,10 +66,10 @@ async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
 
 async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     times = engine.times
-    rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MOST_TIMETABLES)
+    rows = await engine.database.fetch(_Q["firing"], now + times.horizon, _MAX_TIMETABLES)
     if not rows:
         return False
-    found = await computed(
+    found = await compute_each(
         engine,
         term,
         now,
@@ -78,10 +78,10 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
     )
     fires = [(row["id"], row["next_fire_at"], fire) for row, fire in found]
     async with committing("plan.before_open", "plan.after_open"):
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
                 _OPEN,
-                *authority(term),
+                *epoch_args(term),
                 now,
                 [number for number, _, _ in fires],
                 [first for _, first, _ in fires],
@@ -94,14 +94,14 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
                 _FAN_OUT_PER_SECOND,
             )
     following = [fire.following for _, _, fire in fires if fire.following is not None]
-    return len(rows) == _MOST_TIMETABLES or any(at <= now + times.horizon for at in following)
+    return len(rows) == _MAX_TIMETABLES or any(at <= now + times.horizon for at in following)
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
     async with committing("plan.before_chunk", "plan.after_chunk"):
-        with leading():
+        with translate_epoch_errors():
             row = await engine.database.row(
-                _FAN_OUT, *authority(term), now, _CHUNK, engine.times.grace
+                _FAN_OUT, *epoch_args(term), now, _CHUNK, engine.times.grace
             )
     return row["planned"], row["more"]
 
@@ -109,26 +109,26 @@ async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[in
 async def end_memberships(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Delete fully planned memberships; jobs without further occurrences become COMPLETED."""
     async with committing("end.before_commit", "end.after_commit"):
-        with leading():
-            ended = await engine.database.value(_END, *authority(term), now, _MOST_TIMETABLES)
-    return bool(ended == _MOST_TIMETABLES)
+        with translate_epoch_errors():
+            ended = await engine.database.value(_END, *epoch_args(term), now, _MAX_TIMETABLES)
+    return bool(ended == _MAX_TIMETABLES)
 
 
-async def retime(engine: Engine, term: Term | None, now: datetime) -> bool:
+async def update_tz_version(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Recompute unplanned fires with this node's zone data; True if there is more."""
-    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MOST_TIMETABLES, now)
-    found = await computed(
+    rows = await engine.database.fetch(_Q["outdated"], tz_version(), _MAX_TIMETABLES, now)
+    found = await compute_each(
         engine, term, now, rows, lambda rule, row: rule.next(row["planned_through"])
     )
     if found:
-        with leading():
+        with translate_epoch_errors():
             await engine.database.value(
-                _RETIME,
-                *authority(term),
+                _UPDATE_TZ_VERSION,
+                *epoch_args(term),
                 tz_version(),
                 [row["id"] for row, _ in found],
                 [row["planned_through"] for row, _ in found],
                 [following for _, following in found],
                 _FAN_OUT_PER_SECOND,
             )
-    return len(rows) == _MOST_TIMETABLES
+    return len(rows) == _MAX_TIMETABLES

@@ -7,10 +7,10 @@ from datetime import datetime
 import msgspec
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.store.database import committing
 
-_MOST_DEADLINES = 5_000
+_MAX_DEADLINES = 5_000
 _REAP = "select * from hourbell.reap($1, $2, $3, $4)"
 _EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
 
@@ -24,14 +24,14 @@ class Reaped(msgspec.Struct, frozen=True):
 async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
     """End expired sessions and make their executions due again."""
     async with committing("reap.before_commit", "reap.after_commit"):
-        with leading():
-            row = await engine.database.row(_REAP, *authority(term), now, engine.times.max_crashes)
+        with translate_epoch_errors():
+            row = await engine.database.row(_REAP, *epoch_args(term), now, engine.times.max_crashes)
     return Reaped(row["sessions"], row["returned"], row["ended"])
 
 
 async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
     """End executions that missed their deadline; True if there may be more."""
     async with committing("expire.before_commit", "expire.after_commit"):
-        with leading():
-            come = await engine.database.value(_EXPIRE, *authority(term), now, _MOST_DEADLINES)
-    return bool(come == _MOST_DEADLINES)
+        with translate_epoch_errors():
+            expired = await engine.database.value(_EXPIRE, *epoch_args(term), now, _MAX_DEADLINES)
+    return bool(expired == _MAX_DEADLINES)

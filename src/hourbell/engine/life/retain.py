@@ -11,13 +11,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 
 _DAYS_AHEAD = 7
 _PARTITIONS = (
     10  # that the retention of the cell is divided into: each costs every statement a little
 )
-_MOST = 10_000
+_MAX_ROWS = 10_000
 _TENANTS = 1_000  # checked in one round
 
 
@@ -29,34 +29,34 @@ async def make_partitions(engine: Engine, now: datetime) -> None:
     )
 
 
-async def keep_house(engine: Engine, term: Term | None, now: datetime) -> bool:
+async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> bool:
     """One round of housekeeping; True if there is more to delete."""
     times = engine.times
     await make_partitions(engine, now)
-    with leading():
+    with translate_epoch_errors():
         await engine.database.value(
             "select hourbell.drop_partitions($1, $2, $3, $4, $5)",
-            *authority(term),
+            *epoch_args(term),
             now,
             timedelta(days=times.ledger_days),
-            _MOST,
+            _MAX_ROWS,
         )
-        await engine.database.value("select hourbell.track_quotas($1, $2)", *authority(term))
+        await engine.database.value("select hourbell.track_quotas($1, $2)", *epoch_args(term))
         forgotten = await engine.database.value(
             "select hourbell.delete_expired($1, $2, $3, $4, $5)",
-            *authority(term),
+            *epoch_args(term),
             now,
             timedelta(seconds=times.answers_seconds),
-            _MOST,
+            _MAX_ROWS,
         )
         deleted = await engine.database.value(
             "select hourbell.retain($1, $2, $3, $4, $5, $6, $7, $8)",
-            *authority(term),
+            *epoch_args(term),
             now,
             times.ledger_days,
             times.dead_letter_days,
             times.audit_days,
             _TENANTS,
-            _MOST,
+            _MAX_ROWS,
         )
-    return bool(forgotten >= _MOST or deleted >= _MOST)
+    return bool(forgotten >= _MAX_ROWS or deleted >= _MAX_ROWS)

@@ -32,17 +32,17 @@ async def settle(
 def columns(batch: Sequence[Settlement]) -> list[Any]:
     """The columns of a batch: few values for plain successes, more for the others."""
     others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
-    said = [batch[at - 1] for at in others]
+    detailed = [batch[at - 1] for at in others]
     return [
         [s.execution_id for s in batch],
         [s.fence for s in batch],
         [s.begun_ms for s in batch],
         [s.took_ms for s in batch],
         others,
-        [s.kind for s in said],
-        [s.delay_seconds for s in said],
-        [s.reason for s in said],
-        [s.error for s in said],
-        [s.result for s in said],
-        [s.failure for s in said],
+        [s.kind for s in detailed],
+        [s.delay_seconds for s in detailed],
+        [s.reason for s in detailed],
+        [s.error for s in detailed],
+        [s.result for s in detailed],
+        [s.failure for s in detailed],
     ]

@@ -1,4 +1,4 @@
-"""keys: create, look up and revoke API keys.
+"""API keys: create, look up and revoke them.
 
 The first key must be that of an administrator of all tenants, and the last such key cannot be
 revoked: otherwise no caller could ever create another key.
@@ -13,7 +13,12 @@ import msgspec
 
 from hourbell.documents.keys import NewKey
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    Idempotent,
+    Write,
+    insert_audit_row,
+)
 from hourbell.engine.views.pages import NEWEST, Id, Page, page_token, read_token, walk
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NotFound
 from hourbell.model.ids import key_text
@@ -25,7 +30,7 @@ from hourbell.store.queries import queries
 KEYLESS_SECONDS = 1.0  # how long a node may cache an answer of `is_keyless`
 
 _J, _K = queries("jobs"), queries("keys")
-_POINTS = Points("configure.before_commit", "configure.after_commit")
+_FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
 class MadeKey(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
     """Create a key. Within a scope it belongs to that tenant."""
     tenant_id = engine.scope if new.tenant_id is None else new.tenant_id
     if tenant_id is not None:
-        engine.require(tenant_id)
+        engine.require_access(tenant_id)
         if new.role is KeyRole.WORKER:
             problem = (
                 "a worker key has no tenant, so only an administrator of all tenants can create one"
@@ -47,12 +52,12 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
             raise InvalidInput([FieldError("role", "conflict", problem)])
     now = await engine.clock.now()
     number = await engine.new_id(now)
-    home = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
+    key_owner = tenant_id or DEFAULT_TENANT  # the owner of the idempotency key and the audit entry
     key = new_key()
     digest = digest_of(key)
-    writing = Idempotent(engine, write, _POINTS, home, now, MadeKey)
+    writing = Idempotent(engine, write, _FAILPOINTS, key_owner, now, MadeKey)
     async for attempt in writing:
-        tenant = await engine.tenant(home, now)
+        tenant = await engine.tenant(key_owner, now)
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             is_admin = new.role is KeyRole.ADMIN and tenant_id is None
@@ -71,8 +76,15 @@ async def create_key(engine: Engine, new: NewKey, write: Write) -> MadeKey:
                 digest,
                 now,
             )
-            await note(
-                connection, write, now, tenant, None, "create_key", None, _noted(number, new)
+            await insert_audit_row(
+                connection,
+                write,
+                now,
+                tenant,
+                None,
+                "create_key",
+                None,
+                _audit_details(number, new),
             )
             attempt.answer = MadeKey(
                 ApiKey(
@@ -88,10 +100,10 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
     """Revoke an API key; it takes effect on every node within seconds."""
     seen = await get_key(engine, key_id)
     now = await engine.clock.now()
-    home = seen.tenant_id or DEFAULT_TENANT
-    writing = Idempotent(engine, write, _POINTS, home, now, ApiKey)
+    key_owner = seen.tenant_id or DEFAULT_TENANT
+    writing = Idempotent(engine, write, _FAILPOINTS, key_owner, now, ApiKey)
     async for attempt in writing:
-        tenant = await engine.tenant(home, now)
+        tenant = await engine.tenant(key_owner, now)
         async with attempt.transaction(tenant) as connection:
             await connection.execute(_K["lock_keys"])
             if not await connection.fetchval(_K["lasting_admin"], key_id):
@@ -100,7 +112,7 @@ async def revoke_key(engine: Engine, key_id: int, write: Write) -> ApiKey:
                     "first; otherwise no key could create keys any more."
                 )
             await connection.execute(_K["revoke_key"], key_id, now)
-            await note(
+            await insert_audit_row(
                 connection, write, now, tenant, None, "revoke_key", None, f'"{key_text(key_id)}"'
             )
             row = await connection.fetchrow(_K["key"], key_id)
@@ -162,9 +174,9 @@ def render_key(key: ApiKey) -> dict[str, Any]:
     }
 
 
-def _noted(number: int, new: NewKey) -> str:
-    said = {"key_id": key_text(number), "role": new.role.value, "tenant_id": new.tenant_id}
-    return msgspec.json.encode(said).decode()
+def _audit_details(number: int, new: NewKey) -> str:
+    details = {"key_id": key_text(number), "role": new.role.value, "tenant_id": new.tenant_id}
+    return msgspec.json.encode(details).decode()
 
 
 def _api_key(row: asyncpg.Record) -> ApiKey:

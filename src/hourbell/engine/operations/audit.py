@@ -17,7 +17,7 @@ from hourbell.documents.render import shown_definition, without_credentials
 from hourbell.engine.core import Engine
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
     NEWEST,
     Id,
     Page,
@@ -31,7 +31,7 @@ from hourbell.store.queries import queries
 _Q = queries("audit")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change."""
 
     at: datetime
@@ -74,7 +74,7 @@ def _position(token: str | None) -> tuple[int, int]:
 
 
 async def _list(engine: Engine, statement: str, page_size: int, before: int, *of: int) -> Page:
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], before, size + 1, *of)
     more = len(rows) > size
     return Page(
@@ -83,11 +83,11 @@ async def _list(engine: Engine, statement: str, page_size: int, before: int, *of
     )
 
 
-def _entry(row: asyncpg.Record) -> Entry:
+def _entry(row: asyncpg.Record) -> AuditEntry:
     after = _shown(row["shown"])
     if row["operation"] == "create" and after is not None:
         after.pop("status", None)  # it may come from the following change
-    return Entry(
+    return AuditEntry(
         at=row["at"],
         tenant_id=row["tenant_name"],
         job_id=row["of_job"],
@@ -102,9 +102,9 @@ def _shown(stored: str | None) -> Any:
     """A stored job as its owner would write it, with its status if known; anything else as is."""
     if stored is None:
         return None
-    noted = msgspec.json.decode(stored)
+    details = msgspec.json.decode(stored)
     try:
         document = shown_definition(decode_job(stored))
     except msgspec.ValidationError:
-        return without_credentials(noted) if isinstance(noted, dict) else noted
-    return {"status": noted["status"], **document} if "status" in noted else document
+        return without_credentials(details) if isinstance(details, dict) else details
+    return {"status": details["status"], **document} if "status" in details else document

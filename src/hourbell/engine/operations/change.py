@@ -26,16 +26,16 @@ from hourbell.documents.changes import parse_changes
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import JOB_STATUSES, MISFIRES, OVERLAPS, TARGET_GONE, notifies
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
+    CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
-    Points,
     Write,
     store_answer,
     write_row,
@@ -54,7 +54,7 @@ from hourbell.timing.errors import TimingError
 T = TypeVar("T")
 _Q = queries("jobs")
 
-_MOST_ABANDONED = 100  # in one step
+_MAX_ABANDONED = 100  # in one step
 
 
 class DesiredJob(msgspec.Struct, frozen=True):
@@ -73,13 +73,13 @@ class Operation(msgspec.Struct, frozen=True):
     """A change, as named to users."""
 
     name: str
-    points: Points
+    failpoints: CommitFailpoints
 
 
-UPDATE = Operation("update", Points("update.before_commit", "update.after_commit"))
-_PAUSE = Operation("pause", Points("pause.before_commit", "pause.after_commit"))
-_RESUME = Operation("resume", Points("resume.before_commit", "resume.after_commit"))
-_DELETE = Operation("delete", Points("delete.before_commit", "delete.after_commit"))
+UPDATE = Operation("update", CommitFailpoints("update.before_commit", "update.after_commit"))
+_PAUSE = Operation("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
+_RESUME = Operation("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
+_DELETE = Operation("delete", CommitFailpoints("delete.before_commit", "delete.after_commit"))
 
 
 async def update_job(engine: Engine, job_id: int, document: object, write: Write) -> Job:
@@ -87,12 +87,12 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
         require_active(job)
-        return desired_by(parse_changes(document, job, now), job)
+        return desired_after(parse_changes(document, job, now), job)
 
     return await _change(engine, job_id, write, UPDATE, decide)
 
 
-def desired_by(changes: JobChanges, job: Job) -> DesiredJob | None:
+def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
     """The state of a job after changes of its definition."""
     if not changes.changed:
         return None
@@ -116,12 +116,12 @@ async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
 async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
     now = await engine.clock.now()
-    with leading():
-        async with committing(_PAUSE.points.before, _PAUSE.points.after):
+    with translate_epoch_errors():
+        async with committing(_PAUSE.failpoints.before, _PAUSE.failpoints.after):
             seen: int = await engine.database.value(
-                _Q["pause_abandoned"], *authority(term), now, TARGET_GONE, _MOST_ABANDONED
+                _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
             )
-    return seen == _MOST_ABANDONED
+    return seen == _MAX_ABANDONED
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
@@ -159,9 +159,9 @@ async def _change(
 ) -> Job:
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, operation.points, seen.tenant_id, now, Job)
+    writing = Idempotent(engine, write, operation.failpoints, seen.tenant_id, now, Job)
     async for attempt in writing:
-        change = await decided(engine, seen, now, write, operation, decide)
+        change = await decide_change(engine, seen, now, write, operation, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(lambda job: job)
         if not attempt.executed:
@@ -171,7 +171,7 @@ async def _change(
     return writing.answer
 
 
-async def decided(
+async def decide_change(
     engine: Engine, seen: Job, now: datetime, write: Write, operation: Operation, decide: Decision
 ) -> Change:
     """The change of a job in the state that was read, with all that it names looked up."""
@@ -223,7 +223,7 @@ class Change:
         self._timetable_ref = timetable_ref
 
     async def commit(self, answer: Callable[[Job], T]) -> T:
-        """Change the job and store the answer; ChangedMeanwhile: it is not as it was read."""
+        """Change the job and store the answer; ConcurrentChange: it is not as it was read."""
         seen, desired = self._seen, self._desired
         unchanged = answer(seen)
         tenant = await self._engine.tenant(seen.tenant_id, self._now)
@@ -258,7 +258,7 @@ class Change:
                     f"{job_text(seen.job_id)} is already queued or running, so it cannot be"
                     " changed. Cancel its execution, or create another job."
                 )
-        raise ChangedMeanwhile
+        raise ConcurrentChange
 
     async def join(self) -> None:
         """After the commit: join the timetable. If this process dies before, the leader joins."""
@@ -302,7 +302,7 @@ async def _timetable_ref(engine: Engine, job_id: int, job: NewJob, now: datetime
         timetable = timetable_of(job.schedule, job_id)
         numbers = await ensure_timetables(engine, [timetable], now)
     except TimingError as error:
-        raise unusable(job_id, error) from error
+        raise unusable_schedule(job_id, error) from error
     return _TimetableRef(timetable, numbers[timetable])
 
 
@@ -370,12 +370,12 @@ async def _one_time_row(engine: Engine, seen: Job, job: NewJob, now: datetime) -
         spec=encode_job(job).decode(),
         occurrence=at,
         run_at=msgspec.UNSET if job.schedule == seen.schedule else at,
-        start_by=_later(at, job.start_deadline_seconds),
-        finish_by=_later(at, job.deadline_seconds),
+        start_by=_plus_seconds(at, job.start_deadline_seconds),
+        finish_by=_plus_seconds(at, job.deadline_seconds),
     )
 
 
-def _later(at: datetime, seconds: int | None) -> datetime | None:
+def _plus_seconds(at: datetime, seconds: int | None) -> datetime | None:
     return None if seconds is None else at + timedelta(seconds=seconds)
 
 

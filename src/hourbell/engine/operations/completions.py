@@ -1,4 +1,4 @@
-"""complete: end accepted executions when their target reports the outcome, or at the timeout.
+"""Completions: end accepted executions when their target reports the outcome, or at the timeout.
 
 A webhook that is answered with `202` and `Hourbell-Async: 1` leaves its worker: its lease moves to
 a session that never ends. Its fence, deadline and limits stay as they are, and the death of a
@@ -23,13 +23,18 @@ import structlog
 
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.term import Term, authority, leading
+from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.outcomes import (
     Settlement,
     settlement,
 )
 from hourbell.engine.life.settle import SETTLE, columns
-from hourbell.engine.operations.idempotency import ChangedMeanwhile, Idempotent, Points, Write
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    ConcurrentChange,
+    Idempotent,
+    Write,
+)
 from hourbell.engine.operations.secrets import redactor_of_sent
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.pages import walk
@@ -52,15 +57,15 @@ log = structlog.get_logger()
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
-_COMPLETE = Points("complete.before_commit", "complete.after_commit")
+_COMPLETE = CommitFailpoints("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
-_MOST_OVERDUE = 500
+_MAX_OVERDUE = 500
 _END_OVERDUE = (
     "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8,"
     " $9, $10, $11, $12, $13, $14, $15, $16)"
 )
 _RECORDING_SECONDS = 2  # how long a worker may take to record that a target has accepted
-_MOST_MS = 2_000_000_000
+_MAX_MS = 2_000_000_000
 
 WITHHELD = "[withheld: could not be searched for the secrets that the target was sent]"
 
@@ -96,13 +101,13 @@ async def complete(
             return answer
         if row["outcome"] is not None or row["claimed_at"] is None:
             raise _ended(execution_id, row["outcome"])
-        said = await _without_secrets(engine, ring, seen, row, outcome)
-        settled = _settlement(execution_id, row, said, now)
+        redacted = await _without_secrets(engine, ring, seen, row, outcome)
+        settled = _settlement(execution_id, row, redacted, now)
 
         async with attempt.transaction(_NO_TENANT) as connection:
             fence = settled.fence
             if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
-                raise ChangedMeanwhile
+                raise ConcurrentChange
             done = await connection.fetchrow(
                 SETTLE, AWAITING_SESSION, _TOKEN_OF_SESSION, now, *columns([settled])
             )
@@ -121,19 +126,21 @@ async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg
     A target may complete before the worker has recorded the acceptance.
     """
     row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    if row is not None or not await _runs(engine, execution_id):
+    if row is not None or not await _is_running(engine, execution_id):
         return row or await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-    async with engine.early:  # few at once: unauthenticated callers get here with any token
+    async with (
+        engine.early_completions
+    ):  # few at once: unauthenticated callers get here with any token
         for _ in range(_RECORDING_SECONDS * 10):
             await asyncio.sleep(0.1)
-            going_on = await _runs(engine, execution_id)
+            still_running = await _is_running(engine, execution_id)
             row = await engine.database.row_or_none(_Q["by_token"], execution_id, digest)
-            if row is not None or not going_on:
+            if row is not None or not still_running:
                 return row
     return None
 
 
-async def _runs(engine: Engine, execution_id: int) -> bool:
+async def _is_running(engine: Engine, execution_id: int) -> bool:
     return (await get_execution(engine, execution_id)).status is ExecutionStatus.RUNNING
 
 
@@ -160,9 +167,9 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
 
     True if there may be more.
     """
-    with leading():
-        await engine.database.value(_Q["cancel_requested"], *authority(term), now)
-        rows = await walk(engine, _Q["overdue"], now, _MOST_OVERDUE)
+    with translate_epoch_errors():
+        await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
+        rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
         if not rows:
             return False
         batch = [
@@ -173,11 +180,11 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
         ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
         async with committing("settle.before_commit", "settle.after_commit"):
             released = await engine.database.value(
-                _END_OVERDUE, *authority(term), now, ids, fences, *columns(batch)
+                _END_OVERDUE, *epoch_args(term), now, ids, fences, *columns(batch)
             )
     if released:
         engine.announce()
-    return len(rows) == _MOST_OVERDUE
+    return len(rows) == _MAX_OVERDUE
 
 
 def _settlement(
@@ -195,7 +202,7 @@ def _settlement(
         row["spec"],
     )
     passed_ms = int((now - row["claimed_at"]).total_seconds() * 1000)
-    took_ms = max(min(passed_ms, _MOST_MS) - row["begun_ms"], 0)
+    took_ms = max(min(passed_ms, _MAX_MS) - row["begun_ms"], 0)
     by = row["finish_by"]
     remaining = None if by is None else (by - now).total_seconds()
     spec = decode_spec(row["spec"])

@@ -1,4 +1,4 @@
-"""letters: list, read, replay and purge dead letters; and retry an execution immediately.
+"""Dead letters: list, read, replay and purge dead letters; and retry an execution immediately.
 
 A replay makes an execution due again under its own id. Its attempts and its fence continue
 counting, so that a target sees the same execution with higher numbers; its retries are counted from
@@ -18,28 +18,28 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.dead_letters import Bulk, LetterFilter
+from hourbell.documents.dead_letters import BulkSelection, DeadLetterFilter
 from hourbell.engine.codes import CANCELLED
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
+    CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
-    Points,
     Write,
-    note,
+    insert_audit_row,
 )
 from hourbell.engine.views.executions import attempts_of, execution_of, get_execution
 from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Instant,
     Page,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import Conflict, NotFound
@@ -53,13 +53,13 @@ _Q = queries("dead_letters")
 _J = queries("jobs")
 _E = queries("executions")
 
-_REPLAY = Points("replay.before_commit", "replay.after_commit")
-_PURGE = Points("purge.before_commit", "purge.after_commit")
+_REPLAY = CommitFailpoints("replay.before_commit", "replay.after_commit")
+_PURGE = CommitFailpoints("purge.before_commit", "purge.after_commit")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter as read."""
 
     execution_id: int
@@ -93,48 +93,57 @@ class Purged(msgspec.Struct, frozen=True):
 # Reads.
 
 
-async def list_letters(
-    engine: Engine, wanted: LetterFilter, page_size: int = 50, token: str | None = None
+async def list_dead_letters(
+    engine: Engine, wanted: DeadLetterFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
     """Dead letters, newest first; in lists they come without attempts and job."""
-    size = min(page_size, MOST_PER_PAGE)
-    page = await _look(engine, wanted, size, token)
+    size = min(page_size, MAX_PAGE_SIZE)
+    page = await _read_page(engine, wanted, size, token)
     items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
     return Page(items, page.next_token)
 
 
-async def get_letter(engine: Engine, execution_id: int) -> Letter:
+async def get_dead_letter(engine: Engine, execution_id: int) -> DeadLetter:
     """A dead letter with its whole history and the job as it was."""
     row = await engine.database.row_or_none(_Q["letter"], execution_id)
     if row is None or not engine.may_see(row["tenant_name"]):
         raise NotFound("dead letter", execution_text(execution_id))
-    return _letter(row)
+    return _dead_letter(row)
 
 
-async def _look(engine: Engine, wanted: LetterFilter, size: int, token: str | None) -> Page:
+async def _read_page(
+    engine: Engine, wanted: DeadLetterFilter, size: int, token: str | None
+) -> Page:
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
     if wanted.died_to is not None and wanted.died_to <= before:
         before, before_id = wanted.died_to, 0
     tenant = await tenant_wanted(engine, wanted.tenant_id)
     if tenant == NO_TENANT:
         return Page([], None)
-    args = (before, before_id, size + 1, MOST_LOOKED_AT, wanted.died_from or _EARLY, wanted.reason)
+    args = (
+        before,
+        before_id,
+        size + 1,
+        MAX_SCANNED_ROWS,
+        wanted.died_from or _EARLY,
+        wanted.reason,
+    )
     if wanted.job_id is not None:
         rows = await walk(engine, _Q["list_letters_of_job"], *args, wanted.job_id, tenant)
     elif tenant is not None:
         rows = await walk(engine, _Q["list_letters_of_tenant"], *args, tenant)
     else:
         rows = await walk(engine, _Q["list_letters"], *args)
-    return page_of([seen(rows, size + 1, _position, _letter)], size)
+    return page_of([page_source(rows, size + 1, _position, _dead_letter)], size)
 
 
 def _position(row: asyncpg.Record) -> tuple[datetime, int]:
     return row["died_at"], row["id"]
 
 
-def _letter(row: asyncpg.Record) -> Letter:
+def _dead_letter(row: asyncpg.Record) -> DeadLetter:
     spec = row["job_spec"] or row["spec"]
-    return Letter(
+    return DeadLetter(
         execution_id=row["id"],
         job_id=row["job"] or row["id"],
         tenant_id=row["tenant_name"],
@@ -151,49 +160,49 @@ def _letter(row: asyncpg.Record) -> Letter:
 # Replays.
 
 
-async def replay_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
+async def replay_dead_letter(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Make a dead letter due again, now."""
-    return await _again(engine, execution_id, write, letters_only=True)
+    return await _replay_or_retry(engine, execution_id, write, dead_letters_only=True)
 
 
 async def retry_execution(engine: Engine, execution_id: int, write: Write) -> Execution:
     """Retry now an execution that waits for its next attempt; replay a dead one."""
-    return await _again(engine, execution_id, write, letters_only=False)
+    return await _replay_or_retry(engine, execution_id, write, dead_letters_only=False)
 
 
-async def _again(
-    engine: Engine, execution_id: int, write: Write, *, letters_only: bool
+async def _replay_or_retry(
+    engine: Engine, execution_id: int, write: Write, *, dead_letters_only: bool
 ) -> Execution:
-    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    owner = (await _dead_letter_or_execution(engine, execution_id)).tenant_id
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Execution)
     async for attempt in writing:
-        found = await _letter_or_execution(engine, execution_id)
+        found = await _dead_letter_or_execution(engine, execution_id)
         if isinstance(found, Execution) and (
-            letters_only or found.status is not ExecutionStatus.RETRYING
+            dead_letters_only or found.status is not ExecutionStatus.RETRYING
         ):
-            raise Conflict(_not_again(found))
+            raise Conflict(_not_retryable(found))
         async with attempt.transaction(tenant) as connection:
-            if isinstance(found, Letter):
+            if isinstance(found, DeadLetter):
                 attempt.answer = await _replay_one(found, tenant, now, write, connection)
             else:
-                attempt.answer = await _try_now(found, tenant, now, write, connection)
+                attempt.answer = await _retry_now(found, tenant, now, write, connection)
     if writing.executed:
         engine.announce()
     return writing.answer
 
 
-async def _letter_or_execution(engine: Engine, execution_id: int) -> Letter | Execution:
+async def _dead_letter_or_execution(engine: Engine, execution_id: int) -> DeadLetter | Execution:
     """Look in both: a dead letter may outlive the ledger entry of its execution."""
     try:
-        return await get_letter(engine, execution_id)
+        return await get_dead_letter(engine, execution_id)
     except NotFound:
         return await get_execution(engine, execution_id)
 
 
-def _not_again(execution: Execution) -> str:
+def _not_retryable(execution: Execution) -> str:
     number = execution_text(execution.execution_id)
     if execution.status is ExecutionStatus.DEAD:
         return f"{number} is dead and was purged from the dead letters."
@@ -201,20 +210,20 @@ def _not_again(execution: Execution) -> str:
 
 
 async def _replay_one(
-    letter: Letter, tenant: int, now: datetime, write: Write, connection: Connection
+    letter: DeadLetter, tenant: int, now: datetime, write: Write, connection: Connection
 ) -> Execution:
     number = letter.execution_id
     if not await connection.fetchval(_Q["replay"], [number], [now], now):
-        raise await _why_not(connection, letter)
-    await note(connection, write, now, tenant, letter.job_id, "replay", None, None)
-    return await _as_it_lives(connection, number, now)
+        raise await _replay_error(connection, letter)
+    await insert_audit_row(connection, write, now, tenant, letter.job_id, "replay", None, None)
+    return await _live_execution(connection, number, now)
 
 
-async def _why_not(connection: Connection, letter: Letter) -> Exception:
+async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception:
     number = execution_text(letter.execution_id)
     row = await connection.fetchrow(_Q["letter"], letter.execution_id)
     if row is None:
-        return ChangedMeanwhile()  # another request was first; the next read shows its effect
+        return ConcurrentChange()  # another request was first; the next read shows its effect
     if row["job"] is not None:
         job = await connection.fetchrow(_J["recurring"], row["job"])
         if job is None or job["status"] == CANCELLED:
@@ -225,46 +234,46 @@ async def _why_not(connection: Connection, letter: Letter) -> Exception:
     return Conflict(f"Another request is moving {number}. Nothing was changed; try again.")
 
 
-async def _try_now(
+async def _retry_now(
     execution: Execution, tenant: int, now: datetime, write: Write, connection: Connection
 ) -> Execution:
     number = execution.execution_id
     if await connection.fetchval(_Q["try_now"], number, now) is None:
         if await connection.fetchval(_Q["is_due"], number):
-            raise ChangedMeanwhile
+            raise ConcurrentChange
         raise Conflict(
             f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is"
             " paused, or it is already queued. Use explain to see which."
         )
     await connection.execute(_J["insert_due"], number)
-    await note(connection, write, now, tenant, execution.job_id, "retry", None, None)
-    return await _as_it_lives(connection, number, now)
+    await insert_audit_row(connection, write, now, tenant, execution.job_id, "retry", None, None)
+    return await _live_execution(connection, number, now)
 
 
-async def _as_it_lives(connection: Connection, number: int, now: datetime) -> Execution:
+async def _live_execution(connection: Connection, number: int, now: datetime) -> Execution:
     live = await connection.fetchrow(_E["execution"], number, now)
     assert live is not None
     return execution_of(live, with_attempts=True)
 
 
-async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
+async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Replayed:
     """Replay the newest dead letters, in order of their deaths; at a rate, if one is given."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
     async for attempt in writing:
-        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
         async with attempt.transaction(tenant) as connection:
-            moments = spread(len(ids), now, bulk.rate_per_second)
-            done = set(await connection.fetchval(_Q["replay"], ids, moments, now))
-            times = [at for number, at in zip(ids, moments, strict=True) if number in done]
-            said = _noted(bulk, replayed=len(done))
+            due_at = due_times(len(ids), now, bulk.rate_per_second)
+            done = set(await connection.fetchval(_Q["replay"], ids, due_at, now))
+            times = [at for number, at in zip(ids, due_at, strict=True) if number in done]
+            details = _audit_details(bulk, replayed=len(done))
             job_id = bulk.wanted.job_id if ids else None  # it may be of another tenant
-            await note(connection, write, now, tenant, job_id, "replay", None, said)
+            await insert_audit_row(connection, write, now, tenant, job_id, "replay", None, details)
             last = max(times, default=None)
             attempt.answer = Replayed(len(done), len(ids) - len(done), last, page.next_token)
     if writing.executed:
@@ -272,13 +281,13 @@ async def replay_letters(engine: Engine, bulk: Bulk, write: Write) -> Replayed:
     return writing.answer
 
 
-def spread(count: int, now: datetime, per_second: int | None) -> list[datetime]:
-    """`count` moments from now on, at a rate."""
+def due_times(count: int, now: datetime, per_second: int | None) -> list[datetime]:
+    """`count` due times from now on, at a rate."""
     step = timedelta(0) if per_second is None else timedelta(seconds=1) / per_second
     return [now + step * number for number in range(count)]
 
 
-async def _owner(engine: Engine, wanted: LetterFilter) -> str:
+async def _owner(engine: Engine, wanted: DeadLetterFilter) -> str:
     """The tenant under which a bulk move is recorded: that of the filter, if it has one."""
     if wanted.tenant_id is not None and await tenant_wanted(engine, wanted.tenant_id) != NO_TENANT:
         return wanted.tenant_id
@@ -288,49 +297,51 @@ async def _owner(engine: Engine, wanted: LetterFilter) -> str:
 # Purges.
 
 
-async def purge_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
+async def purge_dead_letter(engine: Engine, execution_id: int, write: Write) -> Purged:
     """Delete a dead letter; the history of the execution stays."""
-    owner = (await _letter_or_execution(engine, execution_id)).tenant_id
+    owner = (await _dead_letter_or_execution(engine, execution_id)).tenant_id
     now = await engine.clock.now()
     tenant = await engine.tenant(owner, now)
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:
-        letter = await get_letter(engine, execution_id)
+        letter = await get_dead_letter(engine, execution_id)
         async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], [execution_id])
-            await note(connection, write, now, tenant, letter.job_id, "purge", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, letter.job_id, "purge", None, None
+            )
             attempt.answer = Purged(purged, None)
     return writing.answer
 
 
-async def purge_letters(engine: Engine, bulk: Bulk, write: Write) -> Purged:
+async def purge_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) -> Purged:
     """Delete many dead letters, newest first."""
     now = await engine.clock.now()
     owner = await _owner(engine, bulk.wanted)
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:
-        page = await _look(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         ids = [letter.execution_id for letter in page.items]
         tenant = await engine.tenant(owner, now)
         async with attempt.transaction(tenant) as connection:
             purged = await connection.fetchval(_Q["purge"], ids)
-            said = _noted(bulk, purged=purged)
+            details = _audit_details(bulk, purged=purged)
             job_id = bulk.wanted.job_id if ids else None
-            await note(connection, write, now, tenant, job_id, "purge", None, said)
+            await insert_audit_row(connection, write, now, tenant, job_id, "purge", None, details)
             attempt.answer = Purged(purged, page.next_token)
     return writing.answer
 
 
-def _noted(bulk: Bulk, **done: int) -> str:
+def _audit_details(bulk: BulkSelection, **done: int) -> str:
     """The text of the audit entry."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tenant_id": bulk.wanted.tenant_id,
         "reason": bulk.wanted.reason,
         "from": bulk.wanted.died_from,
         "to": bulk.wanted.died_to,
         "rate_per_second": bulk.rate_per_second,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
     return msgspec.json.encode(given | done).decode()

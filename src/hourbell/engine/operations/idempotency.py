@@ -20,12 +20,12 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.failpoints import failpoint
 from hourbell.model.errors import Conflict, IdempotencyKeyReused, StoreUnavailable
-from hourbell.store.database import Connection, committing, translated
+from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
 T = TypeVar("T")
 _Q = queries("jobs")
-_TRIES = 64  # each retry means that another request has changed the same resource
+_MAX_TRIES = 64  # each retry means that another request has changed the same resource
 IN_USE = "Another request is changing the same resource. Nothing was changed; try again."
 
 
@@ -49,7 +49,7 @@ class Write(msgspec.Struct, frozen=True):
         found = await self.find_fingerprint()
         return msgspec.structs.replace(self, fingerprint=found, find_fingerprint=None)
 
-    def is_kept_under(self, fingerprint: bytes) -> bool:
+    def has_fingerprint(self, fingerprint: bytes) -> bool:
         """Whether a stored answer with this fingerprint is the answer to this request."""
         return fingerprint in (self.fingerprint, *self.older_fingerprints)
 
@@ -63,7 +63,7 @@ def fingerprint(operation: str, target: str, body: bytes) -> bytes:
     return digest.digest()
 
 
-class Points(msgspec.Struct, frozen=True):
+class CommitFailpoints(msgspec.Struct, frozen=True):
     """The failpoints around the commit of an operation."""
 
     before: str
@@ -114,7 +114,7 @@ async def store_answer(
 class Idempotent(Generic[T]):
     """An idempotent write: attempts until one commits, or until a stored answer is found.
 
-        writing = Idempotent(engine, write, points, tenant, now, Answer)
+        writing = Idempotent(engine, write, failpoints, tenant, now, Answer)
         async for attempt in writing:
             ...  # look up what the effect needs, outside the transaction: needing a second pooled
             ...  # connection while holding one can deadlock the pool
@@ -124,7 +124,7 @@ class Idempotent(Generic[T]):
             ...  # what follows the commit
         return writing.answer
 
-    The body runs again if the job changed meanwhile (`ChangedMeanwhile`), if an unused timetable
+    The body runs again if the job changed meanwhile (`ConcurrentChange`), if an unused timetable
     was deleted, or if another request was first under the same key.
     """
 
@@ -132,7 +132,7 @@ class Idempotent(Generic[T]):
         self,
         engine: Engine,
         write: Write,
-        points: Points,
+        failpoints: CommitFailpoints,
         tenant: str,
         now: datetime,
         answer_type: type[T],
@@ -140,7 +140,7 @@ class Idempotent(Generic[T]):
         self.write = write
         self.executed = False  # by this caller: otherwise the answer is a stored one
         self._engine = engine
-        self._points = points
+        self._failpoints = failpoints
         self._tenant = tenant
         self._now = now
         self._answer_type = answer_type
@@ -161,10 +161,10 @@ class Idempotent(Generic[T]):
     async def __anext__(self) -> Self:
         if self.executed:
             raise StopAsyncIteration
-        if self._tries == _TRIES:
+        if self._tries == _MAX_TRIES:
             raise Conflict(IN_USE)
         self._tries += 1
-        known = await _first_answer(self._engine, self.write, self._tenant)
+        known = await _stored_answer(self._engine, self.write, self._tenant)
         if known is not None:
             self.answer = msgspec.json.decode(known, type=self._answer_type)
             raise StopAsyncIteration
@@ -180,16 +180,16 @@ class Idempotent(Generic[T]):
                 yield connection
                 if self.write.key is not None:
                     await connection.execute(_Q["insert_answer"], tenant, *self._stored())
-                await failpoint(self._points.before)
+                await failpoint(self._failpoints.before)
             self.executed = True
-            with translated():
-                await failpoint(self._points.after)
+            with translate_errors():
+                await failpoint(self._failpoints.after)
 
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[None]:
         """For an effect that is one auto-committed statement, which also stores the answer."""
         with self._retrying():
-            async with committing(self._points.before, self._points.after):
+            async with committing(self._failpoints.before, self._failpoints.after):
                 yield
                 self.executed = True
 
@@ -207,44 +207,44 @@ class Idempotent(Generic[T]):
             if error.constraint_name != "idempotency_pkey":
                 raise
         except StoreUnavailable as error:
-            if is_held(error):
+            if is_lock_conflict(error):
                 raise Conflict(IN_USE) from error
             raise
-        except (asyncpg.ForeignKeyViolationError, ChangedMeanwhile):
+        except (asyncpg.ForeignKeyViolationError, ConcurrentChange):
             # An unused timetable was deleted, or the job changed, between the read and the lock.
             pass
 
 
-def is_held(error: Exception) -> bool:
+def is_lock_conflict(error: Exception) -> bool:
     """Whether another transaction held a needed lock: beyond the lock timeout, or in a deadlock."""
     return isinstance(
         error.__cause__, asyncpg.LockNotAvailableError | asyncpg.DeadlockDetectedError
     )
 
 
-def waits_for_quota(error: BaseException | None) -> bool:
+def is_quota_lock_timeout(error: BaseException | None) -> bool:
     """Whether another transaction held the lock of a quota beyond the lock timeout."""
     return isinstance(error, asyncpg.LockNotAvailableError) and error.constraint_name == "quota"
 
 
-class ChangedMeanwhile(Exception):
+class ConcurrentChange(Exception):
     """The state that a write was prepared for has changed."""
 
 
-async def _first_answer(engine: Engine, write: Write, tenant: str) -> str | None:
+async def _stored_answer(engine: Engine, write: Write, tenant: str) -> str | None:
     if write.key is None:
         return None
     known = await engine.database.row_or_none(_Q["answer"], tenant, write.key)
     if known is None:
         return None
-    asked = await write.fingerprinted()
-    if not asked.is_kept_under(known["fingerprint"]):
+    fingerprinted = await write.fingerprinted()
+    if not fingerprinted.has_fingerprint(known["fingerprint"]):
         raise IdempotencyKeyReused(write.key)
     answer: str = known["response"]
     return answer
 
 
-async def note(
+async def insert_audit_row(
     connection: Connection,
     write: Write,
     now: datetime,

@@ -16,7 +16,12 @@ import msgspec
 from hourbell.documents.problems import shown_key
 from hourbell.documents.settings import check_label, check_retry_policy
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    Idempotent,
+    Write,
+    insert_audit_row,
+)
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, host_of, url_problem
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
@@ -24,11 +29,11 @@ from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-# Kinds of blockers, as in functions/codes.sql.
-QUEUE, TENANT, TARGET, KEY, JOB, TASK = range(1, 7)
+# Blockers, as in functions/codes.sql.
+BLOCKER_QUEUE, BLOCKER_TENANT, BLOCKER_TARGET, BLOCKER_KEY, BLOCKER_JOB, BLOCKER_TASK = range(1, 7)
 
 _Q = queries("limits")
-_POINTS = Points("configure.before_commit", "configure.after_commit")
+_FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
 async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write: Write) -> None:
@@ -40,7 +45,7 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     _check_ledger_days(engine, settings)
     now = await engine.clock.now()
     number = await engine.tenant(name, now)
-    writing = Idempotent(engine, write, _POINTS, name, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, name, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(number) as connection:
             await connection.execute(
@@ -52,18 +57,21 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
                 settings.dead_letter_days,
                 settings.audit_days,
             )
-            await _limit(connection, TENANT, number, settings, now)
-            await note(connection, write, now, number, None, "configure_tenant", None, None)
+            await _limit(connection, BLOCKER_TENANT, number, settings, now)
+            await insert_audit_row(
+                connection, write, now, number, None, "configure_tenant", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()
 
 
 def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
-    most = engine.times.ledger_days
-    if settings.ledger_days is not None and settings.ledger_days > most:
+    max_days = engine.times.ledger_days
+    if settings.ledger_days is not None and settings.ledger_days > max_days:
         problem = (
-            f"must be at most {most}: the cell drops whole days after that (HOURBELL_LEDGER_DAYS)"
+            f"must be at most {max_days}: the cell drops whole days after that"
+            " (HOURBELL_LEDGER_DAYS)"
         )
         raise InvalidInput([FieldError("ledger_days", "out_of_range", problem)])
 
@@ -80,15 +88,17 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     now = await engine.clock.now()
     number = await engine.queue(name, now)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
-    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
-            await _limit(connection, QUEUE, number, settings, now)
+            await _limit(connection, BLOCKER_QUEUE, number, settings, now)
             stored = None if retries is None else msgspec.json.encode(retries).decode()
             await connection.execute(
                 _Q["set_defaults"], number, settings.default_timeout_seconds, stored
             )
-            await note(connection, write, now, tenant, None, "configure_queue", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, None, "configure_queue", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()
@@ -102,11 +112,13 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     now = await engine.clock.now()
     number = await engine.target(host_named(host), now)
     tenant = await engine.tenant(DEFAULT_TENANT, now)
-    writing = Idempotent(engine, write, _POINTS, DEFAULT_TENANT, now, type(None))
+    writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
-            await _limit(connection, TARGET, number, limits, now)
-            await note(connection, write, now, tenant, None, "configure_target", None, None)
+            await _limit(connection, BLOCKER_TARGET, number, limits, now)
+            await insert_audit_row(
+                connection, write, now, tenant, None, "configure_target", None, None
+            )
             attempt.answer = None
     if writing.executed:
         engine.announce()
@@ -135,21 +147,21 @@ def host_named(text: object) -> str:
 
 
 async def _limit(
-    connection: Connection, kind: int, key: int, limits: Limits, now: datetime
+    connection: Connection, blocker: int, blocker_id: int, limits: Limits, now: datetime
 ) -> None:
     rate = limits.rate_limit
     if limits.max_concurrency is None and rate is None:
-        await connection.execute(_Q["unlimit"], kind, key)
+        await connection.execute(_Q["unlimit"], blocker, blocker_id)
     else:
         await connection.execute(_Q["lock"])
         changed = await connection.fetchval(
             _Q["limit"],
-            kind,
-            key,
+            blocker,
+            blocker_id,
             limits.max_concurrency,
             None if rate is None else rate.per_second,
             None if rate is None else rate.burst,
         )
         if changed is not None:
-            await connection.execute(_Q["look_again"], kind, key)
-    await connection.execute(_Q["wake"], now, kind, key)
+            await connection.execute(_Q["look_again"], blocker, blocker_id)
+    await connection.execute(_Q["wake"], now, blocker, blocker_id)

@@ -13,18 +13,18 @@ from hourbell.documents.render import shown_headers
 from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.watch import next_expected
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
+    CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
-    Points,
     Write,
-    note,
+    insert_audit_row,
 )
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import (
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
     NEWEST,
     Id,
     Page,
@@ -44,7 +44,7 @@ from hourbell.timing.errors import TimingError
 
 _Q = queries("notices")
 _J = queries("jobs")
-_POINTS = Points("monitor.before_commit", "monitor.after_commit")
+_FAILPOINTS = CommitFailpoints("monitor.before_commit", "monitor.after_commit")
 
 
 async def create_monitor(engine: Engine, document: object, write: Write) -> Monitor:
@@ -53,7 +53,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
     watched = await get_job(engine, new.job_id)
     now = await engine.clock.now()
     monitor_id = await engine.new_id(now)
-    writing = Idempotent(engine, write, _POINTS, watched.tenant_id, now, Monitor)
+    writing = Idempotent(engine, write, _FAILPOINTS, watched.tenant_id, now, Monitor)
     async for attempt in writing:
         job = await get_job(engine, new.job_id)
         if isinstance(job.schedule, Once):
@@ -70,7 +70,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
         try:
             expected = next_expected(job, job.job_id, now)
         except TimingError as error:
-            raise unusable(job.job_id, error) from error
+            raise unusable_schedule(job.job_id, error) from error
         if job.status is JobStatus.PAUSED:
             expected = None
         async with attempt.transaction(tenant) as connection:
@@ -81,7 +81,7 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 or row["version"] != job.version
                 or JOB_STATUSES[row["status"]] is not job.status
             ):
-                raise ChangedMeanwhile
+                raise ConcurrentChange
             if await connection.fetchval(_Q["monitors_of_job"], job.job_id) >= MAX_MONITORS:
                 raise Conflict(
                     f"{job_text(job.job_id)} already has the maximum of {MAX_MONITORS} monitors;"
@@ -99,7 +99,9 @@ async def create_monitor(engine: Engine, document: object, write: Write) -> Moni
                 new.url,
                 msgspec.json.encode(new.headers).decode(),
             )
-            await note(connection, write, now, tenant, job.job_id, "create_monitor", None, None)
+            await insert_audit_row(
+                connection, write, now, tenant, job.job_id, "create_monitor", None, None
+            )
             attempt.answer = Monitor(
                 **msgspec.structs.asdict(new),
                 monitor_id=monitor_id,
@@ -130,7 +132,7 @@ async def _find(engine: Engine, monitor_id: int) -> asyncpg.Record:
 async def list_monitors(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
     """Monitors, newest first."""
     before = NEWEST if token is None else read_token(token, Id)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     if engine.scope is None:
         rows = await walk(engine, _Q["list_monitors"], before, size + 1)
     else:
@@ -145,14 +147,16 @@ async def delete_monitor(engine: Engine, monitor_id: int, write: Write) -> Monit
     """Delete a monitor; an alert that is already queued is still sent."""
     found = await _find(engine, monitor_id)
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, _POINTS, found["tenant_name"], now, Monitor)
+    writing = Idempotent(engine, write, _FAILPOINTS, found["tenant_name"], now, Monitor)
     async for attempt in writing:
         seen = await get_monitor(engine, monitor_id)
         tenant = await engine.tenant(seen.tenant_id, now)
         async with attempt.transaction(tenant) as connection:
             if await connection.fetchval(_Q["delete_monitor"], monitor_id, now) is None:
-                raise ChangedMeanwhile
-            await note(connection, write, now, tenant, seen.job_id, "delete_monitor", None, None)
+                raise ConcurrentChange
+            await insert_audit_row(
+                connection, write, now, tenant, seen.job_id, "delete_monitor", None, None
+            )
             attempt.answer = seen
     return writing.answer
 

@@ -1,4 +1,4 @@
-"""request: runs on request (now, or for a period in the past), and cancellations."""
+"""Runs on request (now, or for a period in the past), and cancellations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hourbell.engine.codes import (
     notifies,
 )
 from hourbell.engine.core import Engine
-from hourbell.engine.life.broken import unusable
+from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.named_secrets import require_secrets_of
 from hourbell.engine.operations.idempotency import (
-    ChangedMeanwhile,
+    CommitFailpoints,
+    ConcurrentChange,
     Idempotent,
-    Points,
     Write,
-    note,
+    insert_audit_row,
     store_answer,
     write_row,
 )
@@ -43,10 +43,10 @@ _J = queries("jobs")
 _E = queries("executions")
 _A = queries("awaiting")
 
-MOST_BACKFILLED = 10_000
+MAX_BACKFILL = 10_000
 
-_RUN = Points("run.before_commit", "run.after_commit")
-_CANCEL = Points("cancel.before_commit", "cancel.after_commit")
+_RUN = CommitFailpoints("run.before_commit", "run.after_commit")
+_CANCEL = CommitFailpoints("cancel.before_commit", "cancel.after_commit")
 
 
 class Requested(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ async def run_now(
                 attempt.answer = await _run_one_time_now(engine, job, tenant, now, write, spec)
             continue
         async with attempt.transaction(tenant) as connection:
-            await note(connection, write, now, tenant, job_id, "run", None, spec)
+            await insert_audit_row(connection, write, now, tenant, job_id, "run", None, spec)
             attempt.answer = await _insert_runs(connection, job, ORIGIN_RUN_NOW, [now], now, spec)
     if writing.executed:
         engine.announce()
@@ -96,7 +96,7 @@ async def backfill(
         tenant = await engine.tenant(job.tenant_id, now)
         occurrences = _past_occurrences(job, after, through, now)
         async with attempt.transaction(tenant) as connection:
-            await note(connection, write, now, tenant, job_id, "backfill", None, None)
+            await insert_audit_row(connection, write, now, tenant, job_id, "backfill", None, None)
             attempt.answer = await _insert_runs(connection, job, ORIGIN_BACKFILL, occurrences, now)
     if writing.executed:
         engine.announce()
@@ -141,7 +141,7 @@ async def _cancel(
             return cancelled
         case "unchanged":
             return seen
-    raise ChangedMeanwhile
+    raise ConcurrentChange
 
 
 async def _insert_runs(
@@ -192,7 +192,7 @@ async def _run_one_time_now(
                 f"{job_text(job.job_id)} is already queued or running, so its input cannot be"
                 " changed. Create another job."
             )
-    raise ChangedMeanwhile
+    raise ConcurrentChange
 
 
 def _past_occurrences(
@@ -210,10 +210,10 @@ def _past_occurrences(
     try:
         rule = compile_rule(*msgspec.structs.astuple(timetable_of(job.schedule, job.job_id)))
     except TimingError as error:
-        raise unusable(job.job_id, error) from error
-    occurrences = between(rule, after, through, MOST_BACKFILLED + 1)
-    if len(occurrences) > MOST_BACKFILLED:
-        last = occurrences[MOST_BACKFILLED - 1] + timedelta(0)
-        message = f"covers more than {MOST_BACKFILLED} occurrences; end it at {last.isoformat()}"
+        raise unusable_schedule(job.job_id, error) from error
+    occurrences = between(rule, after, through, MAX_BACKFILL + 1)
+    if len(occurrences) > MAX_BACKFILL:
+        last = occurrences[MAX_BACKFILL - 1] + timedelta(0)
+        message = f"covers more than {MAX_BACKFILL} occurrences; end it at {last.isoformat()}"
         raise InvalidInput([FieldError("through", "out_of_range", message)])
     return occurrences

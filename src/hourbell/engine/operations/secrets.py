@@ -18,34 +18,39 @@ import msgspec
 from hourbell.documents.problems import text_problem
 from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import Ask, Group
-from hourbell.engine.operations.idempotency import Idempotent, Points, Write, note
+from hourbell.engine.life.groups import GroupExecutor, Submission
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    Idempotent,
+    Write,
+    insert_audit_row,
+)
 from hourbell.engine.views.pages import Page, page_token, read_token
 from hourbell.model.errors import Conflict, FieldError, InvalidInput, NoSecretKeys, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, WebhookAction
 from hourbell.security.sealing import KeyRing, Sealed
 from hourbell.security.secrets import (
-    MAX_BYTES_OF_REQUEST,
+    MAX_SECRET_BYTES_PER_REQUEST,
     SECRET_NAME,
     SECRET_NAME_IS,
     Redactor,
     Secret,
-    names_of,
     new_signing_secret,
+    secret_names,
     signer_of,
 )
-from hourbell.store.database import translated
+from hourbell.store.database import translate_errors
 from hourbell.store.queries import queries
 
 MAX_SECRETS = 1_000  # of one tenant
 FRESH_SECONDS = 2.0  # how long a worker uses a cached value
-_MOST_READ = 10_000
-_MOST_ASKING = 100_000  # more than the slots of a worker
-_LOOK_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
-_MOST_RESEALED = 100
+_MAX_CACHED = 10_000
+_MAX_WAITING_LOOKUPS = 100_000  # more than the slots of a worker
+_LOOKUP_SECONDS = 5.0  # timeout of a lookup, since other callers wait for it
+_RESEAL_BATCH = 100
 
 _Q = queries("secrets")
-_POINTS = Points("configure.before_commit", "configure.after_commit")
+_FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +75,7 @@ async def set_secret(
 ) -> SetSecret:
     """Set the value of a tenant's secret; an unknown name creates the secret."""
     _check_name(name)
-    tenant_id = _whose(engine, new.tenant_id)
+    tenant_id = _owner(engine, new.tenant_id)
     now = await engine.clock.now()
     value = new_signing_secret() if new.value is None else new.value
     sealed = ring.seal(value, _belongs_to(tenant_id, name))
@@ -78,7 +83,7 @@ async def set_secret(
     # MACs by older keys are still recognized.
     newest, *older = ring.macs(write.fingerprint)
     write = msgspec.structs.replace(write, fingerprint=newest, older_fingerprints=tuple(older))
-    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    writing = Idempotent(engine, write, _FAILPOINTS, tenant_id, now, StoredSecret)
     async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
         async with attempt.transaction(tenant) as connection:
@@ -101,8 +106,10 @@ async def set_secret(
                 until,
                 now,
             )
-            noted = msgspec.json.encode({"name": name}).decode()
-            await note(connection, write, now, tenant, None, "set_secret", None, noted)
+            details = msgspec.json.encode({"name": name}).decode()
+            await insert_audit_row(
+                connection, write, now, tenant, None, "set_secret", None, details
+            )
             attempt.answer = StoredSecret(
                 name=name,
                 tenant_id=tenant_id,
@@ -119,9 +126,9 @@ async def delete_secret(
 ) -> StoredSecret:
     """Delete a secret; it is unavailable from now on."""
     _check_name(name)
-    tenant_id = _whose(engine, tenant_id)
+    tenant_id = _owner(engine, tenant_id)
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, _POINTS, tenant_id, now, StoredSecret)
+    writing = Idempotent(engine, write, _FAILPOINTS, tenant_id, now, StoredSecret)
     async for attempt in writing:
         tenant = await engine.tenant(tenant_id, now)
         async with attempt.transaction(tenant) as connection:
@@ -129,8 +136,10 @@ async def delete_secret(
             if row is None:
                 raise NotFound("secret", name)
             await connection.execute(_Q["delete_secret"], tenant, name)
-            noted = msgspec.json.encode({"name": name}).decode()
-            await note(connection, write, now, tenant, None, "delete_secret", noted, None)
+            details = msgspec.json.encode({"name": name}).decode()
+            await insert_audit_row(
+                connection, write, now, tenant, None, "delete_secret", details, None
+            )
             attempt.answer = _stored(row, tenant_id)
     return writing.answer
 
@@ -139,7 +148,7 @@ async def list_secrets(
     engine: Engine, tenant_id: str | None, page_size: int, token: str | None
 ) -> Page:
     """The secrets of a tenant by name, without their values."""
-    tenant_id = _whose(engine, tenant_id)
+    tenant_id = _owner(engine, tenant_id)
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
         after = ""
@@ -152,7 +161,7 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
     """Re-encrypt all values sealed by older keys with the first of the ring; returns how many."""
     count = 0
     while True:
-        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing, _MOST_RESEALED)
+        rows = await engine.database.fetch(_Q["sealed_by_others"], ring.sealing_key, _RESEAL_BATCH)
         for row in rows:
             belongs_to = _belongs_to(row["tenant_name"], row["name"])
             value = ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to)
@@ -172,7 +181,7 @@ async def reseal(engine: Engine, ring: KeyRing) -> int:
                 None if before is None else before.by,
             )
         count += len(rows)
-        if len(rows) < _MOST_RESEALED:
+        if len(rows) < _RESEAL_BATCH:
             return count
 
 
@@ -196,46 +205,48 @@ class StoredSecrets:
         self._ring = ring
         self._read: dict[_Name, _Read] = {}
         # Lookups by webhooks of many tenants at the same moment share one query.
-        self._looks: Group[_Names, _Found] = Group(most_waiting=_MOST_ASKING)
+        self._lookups: GroupExecutor[_Names, _Found] = GroupExecutor(
+            max_waiting=_MAX_WAITING_LOOKUPS
+        )
 
     async def values(self, tenant: str, names: Collection[str]) -> Mapping[str, Secret]:
         """The values of the given secrets that exist."""
         wanted = [(tenant, name) for name in names]
-        known = {one: read for one in wanted if (read := self._read.get(one)) is not None}
+        known = {key: read for key in wanted if (read := self._read.get(key)) is not None}
         fresh_since = time.monotonic() - FRESH_SECONDS
-        missing = [one for one in wanted if one not in known or known[one].at < fresh_since]
+        missing = [key for key in wanted if key not in known or known[key].at < fresh_since]
         if missing:
-            found = await self._looks.ask(missing, self._look_up)
+            found = await self._lookups.submit(missing, self._look_up)
             # Values that were fresh before the wait may have been replaced during it.
-            known |= {one: self._read[one] for one in wanted if one in self._read}
-            known |= {one: found[one] for one in missing}
-        sealed = [row for one in wanted if (row := known[one].row) is not None]
+            known |= {key: self._read[key] for key in wanted if key in self._read}
+            known |= {key: found[key] for key in missing}
+        sealed = [row for key in wanted if (row := known[key].row) is not None]
         if not sealed:
             return {}
         rotates = any(row["previous"] is not None for row in sealed)
         now = await self._engine.clock.now() if rotates else None
-        return {row["name"]: _opened(self._ring, tenant, row, now) for row in sealed}
+        return {row["name"]: _unsealed(self._ring, tenant, row, now) for row in sealed}
 
-    async def _look_up(self, asks: Sequence[Ask[_Names, _Found]]) -> None:
-        wanted = {one for ask in asks for one in ask.wanted}
+    async def _look_up(self, submissions: Sequence[Submission[_Names, _Found]]) -> None:
+        wanted = {key for submission in submissions for key in submission.request}
         at = time.monotonic()
-        with translated():
-            async with asyncio.timeout(_LOOK_SECONDS):
+        with translate_errors():
+            async with asyncio.timeout(_LOOKUP_SECONDS):
                 rows = await _sealed(self._engine, wanted)
-        found = {one: _Read(None, at) for one in wanted}
+        found = {key: _Read(None, at) for key in wanted}
         found |= {(row["tenant"], row["name"]): _Read(row, at) for row in rows}
-        if len(self._read) > _MOST_READ:
+        if len(self._read) > _MAX_CACHED:
             self._read.clear()
         self._read |= found
-        for ask in asks:
-            ask.answer(found)
+        for submission in submissions:
+            submission.answer(found)
 
 
 async def redactor_of_sent(
     engine: Engine, ring: KeyRing, tenant: str, action: WebhookAction, sent_at: datetime
 ) -> Redactor | None:
     """A redactor for the secrets in a sent request; None if they cannot be determined or opened."""
-    names = names_of(action)
+    names = secret_names(action)
     rows = await _sealed(engine, [(tenant, name) for name in {*names, signer_of(action)}])
     if not names <= {row["name"] for row in rows}:
         return None
@@ -244,11 +255,11 @@ async def redactor_of_sent(
     if any(row["updated_at"] > since for row in rows if row["name"] in names):
         return None
     try:
-        known = [_opened(ring, tenant, row, sent_at) for row in rows]
+        known = [_unsealed(ring, tenant, row, sent_at) for row in rows]
     except NoSecretKeys:
         return None
     values = [value for secret in known for value in secret.values]
-    if sum(len(value.encode()) for value in values) > MAX_BYTES_OF_REQUEST:
+    if sum(len(value.encode()) for value in values) > MAX_SECRET_BYTES_PER_REQUEST:
         return None
     return Redactor(values)
 
@@ -260,7 +271,7 @@ async def _sealed(engine: Engine, wanted: Collection[_Name]) -> Sequence[asyncpg
     )
 
 
-def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
+def _unsealed(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | None) -> Secret:
     """A secret, with its previous value if that is still valid at `now`."""
     belongs_to = _belongs_to(tenant, row["name"])
     previous = None
@@ -269,10 +280,10 @@ def _opened(ring: KeyRing, tenant: str, row: asyncpg.Record, now: datetime | Non
     return Secret(ring.open(Sealed(row["sealed"], row["sealed_by"]), belongs_to), previous)
 
 
-def _whose(engine: Engine, tenant_id: str | None) -> str:
+def _owner(engine: Engine, tenant_id: str | None) -> str:
     if tenant_id is None:
         return engine.scope or DEFAULT_TENANT
-    engine.require(tenant_id)
+    engine.require_access(tenant_id)
     return tenant_id
 
 

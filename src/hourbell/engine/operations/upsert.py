@@ -31,8 +31,8 @@ from hourbell.engine.life.create.rows import NAME
 from hourbell.engine.operations.change import (
     UPDATE,
     DesiredJob,
-    decided,
-    desired_by,
+    decide_change,
+    desired_after,
     require_active,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
@@ -42,23 +42,23 @@ from hourbell.model.jobs import Job
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
-_TRIES = 64  # each retry means that another process has changed the job with this name
-TURN_SECONDS = 5.0  # how long a request waits for others that put the same name
+_MAX_TRIES = 64  # each retry means that another process has changed the job with this name
+NAME_LOCK_SECONDS = 5.0  # how long a request waits for others that put the same name
 
 
 async def put_job(engine: Engine, name: str, document: object, write: Write) -> Created:
     """Create or replace the job with this name; fields that the document omits get defaults."""
     request = create_request(engine, _named(name, document), write, name)
-    async with _turn(engine, request.tenant, name):
+    async with _name_lock(engine, request.tenant, name):
         return await _put(engine, name, request)
 
 
 @asynccontextmanager
-async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
+async def _name_lock(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
     """One request at a time per name; Conflict if the others take too long."""
-    lock = engine.puts.setdefault((tenant, name), asyncio.Lock())
+    lock = engine.put_locks.setdefault((tenant, name), asyncio.Lock())
     try:
-        async with asyncio.timeout(TURN_SECONDS):
+        async with asyncio.timeout(NAME_LOCK_SECONDS):
             await lock.acquire()
     except TimeoutError:
         raise Conflict(IN_USE) from None
@@ -69,7 +69,7 @@ async def _turn(engine: Engine, tenant: str, name: str) -> AsyncIterator[None]:
 
 
 async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         holder = await engine.database.value(_Q["holder"], request.tenant, NAME, name)
         if holder is not None:
             try:
@@ -88,13 +88,13 @@ def _named(name: str, document: object) -> dict[str, object]:
     """The document with the name added; InvalidInput if it contains a different name."""
     problems = Problems()
     JobDocument.name.kind.read(name, "name", problems)
-    said = Document.open(document, problems)
-    if said.given("name") and said.values["name"] != name:
-        said.wrong("name", "conflict", "must equal the name in the path, or be omitted")
+    fields = Document.open(document, problems)
+    if fields.given("name") and fields.values["name"] != name:
+        fields.wrong("name", "conflict", "must equal the name in the path, or be omitted")
     for key in ("unique_key", "on_duplicate"):
-        said.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
+        fields.forbid(key, "is not allowed here: the name is unique, and its job is replaced")
     problems.raise_if_any()
-    return {**said.values, "name": name}
+    return {**fields.values, "name": name}
 
 
 async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Created:
@@ -105,12 +105,12 @@ async def _replace(engine: Engine, job_id: int, request: CreateRequest) -> Creat
         require_active(job)
         assert isinstance(request.document, dict)
         whole = msgspec.structs.replace(request, document=unmasked(request.document, job))
-        return desired_by(replacing(job, context.parse(whole, job_id)), job)
+        return desired_after(replacing(job, context.parse(whole, job_id)), job)
 
-    writing = Idempotent(engine, write, UPDATE.points, request.tenant, now, Created)
+    writing = Idempotent(engine, write, UPDATE.failpoints, request.tenant, now, Created)
     async for attempt in writing:
         job = await get_job(engine, job_id)
-        change = await decided(engine, job, now, write, UPDATE, decide)
+        change = await decide_change(engine, job, now, write, UPDATE, decide)
         async with attempt.statement():
             attempt.answer = await change.commit(_existed)
     if writing.executed:

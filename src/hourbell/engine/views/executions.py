@@ -12,20 +12,20 @@ import msgspec
 
 from hourbell.engine.codes import FATES, ORIGINS
 from hourbell.engine.core import Engine
-from hourbell.engine.life.missed import expanded
+from hourbell.engine.life.missed import expand_stretches
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Instant,
     Page,
-    Seen,
+    PageSource,
     by_id,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import NotFound
@@ -38,7 +38,7 @@ from hourbell.store.queries import queries
 _J = queries("jobs")
 _E = queries("executions")
 _FAR = datetime.max.replace(tzinfo=UTC)
-_MOST_OF_A_JOB = 1_000  # runs of one job that are read for one page
+_MAX_RUNS_SCANNED = 1_000  # runs of one job that are read for one page
 _LEASED = {ExecutionStatus.RUNNING, ExecutionStatus.AWAITING}
 
 
@@ -104,13 +104,13 @@ async def search_executions(
     if wanted.created_to is not None:
         before = min(before, first_id_at(wanted.created_to))
     first = 0 if wanted.created_from is None else first_id_at(wanted.created_from)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     sources = []
 
     async def look(statement: str, statuses: Sequence[str] | None, *rest: object) -> None:
-        args = (before, size + 1, MOST_LOOKED_AT, first, tenant, statuses, queue, wanted.label)
+        args = (before, size + 1, MAX_SCANNED_ROWS, first, tenant, statuses, queue, wanted.label)
         rows = await walk(engine, _E[statement], *args, *rest)
-        sources.append(seen(rows, size + 1, by_id, execution_of))
+        sources.append(page_source(rows, size + 1, by_id, execution_of))
 
     live, fates = _split(wanted)
     if live and live <= _LEASED:
@@ -155,9 +155,9 @@ async def _list_of_job(
         only = await get_execution(engine, wanted.job_id)
         items = [msgspec.structs.replace(only, attempts=())]
         return Page([item for item in items if _is_wanted(item, wanted)], None)
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     plain = ExecutionFilter(job_id=wanted.job_id, tenant_id=wanted.tenant_id, label=wanted.label)
-    most = size + 1 if wanted == plain else _MOST_OF_A_JOB
+    most = size + 1 if wanted == plain else _MAX_RUNS_SCANNED
     args = (wanted.job_id, before, before_id, most)
     # Without pinned plans: runs of the same time are sorted by id.
     rows = await engine.database.fetch(_E["list_of_job"], *args, now)
@@ -166,9 +166,9 @@ async def _list_of_job(
     runs = [each for each in runs if _is_wanted(each, wanted)]
     if expand_missed:
         position = (before, before_id)
-        runs, cut = await asyncio.to_thread(expanded, job, runs, position, size + 1)
+        runs, cut = await asyncio.to_thread(expand_stretches, job, runs, position, size + 1)
         floor = max((each for each in (floor, cut) if each is not None), default=None)
-    return page_of([Seen({_time(each): each for each in runs}, floor)], size)
+    return page_of([PageSource({_time(each): each for each in runs}, floor)], size)
 
 
 def _has_label(job: Job, label: str) -> bool:

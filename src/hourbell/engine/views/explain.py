@@ -14,7 +14,14 @@ import msgspec
 from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
-from hourbell.engine.operations.limits import JOB, KEY, QUEUE, TARGET, TASK, TENANT
+from hourbell.engine.operations.limits import (
+    BLOCKER_JOB,
+    BLOCKER_KEY,
+    BLOCKER_QUEUE,
+    BLOCKER_TARGET,
+    BLOCKER_TASK,
+    BLOCKER_TENANT,
+)
 from hourbell.engine.views.executions import execution_of, get_execution
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.pages import walk
@@ -38,7 +45,7 @@ _D = queries("dead_letters")
 _T = queries("audit")
 _P = queries("planning")
 
-_PUT_OFF = {
+_POSTPONED = {
     CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
     " this uses no attempt.",
     NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
@@ -101,7 +108,7 @@ async def _ended(engine: Engine, execution: Execution) -> Explanation:
         if kept
         else "Its dead letter is no longer kept, so it cannot be replayed.",
     ]
-    return Explanation(code="dead", message=_said(sentences))
+    return Explanation(code="dead", message=_joined(sentences))
 
 
 async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
@@ -124,7 +131,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
     if row["in_paused"]:
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
-        return await _not_yet(engine, row)
+        return await _not_due(engine, row)
     # Without a worker nothing can run, whatever else the execution waits for.
     if not await engine.database.value(_E["queue_served"], row["queue"], now):
         return Explanation(
@@ -143,25 +150,25 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
     return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
 
 
-async def _not_yet(engine: Engine, row: asyncpg.Record) -> Explanation:
+async def _not_due(engine: Engine, row: asyncpg.Record) -> Explanation:
     """The explanation of an execution that waits for a time."""
-    if row["waits_for"] in _PUT_OFF:
+    if row["waits_for"] in _POSTPONED:
         code = row["waits_for"]
-        return Explanation(code=code, message=_PUT_OFF[code], until=row["run_at"])
+        return Explanation(code=code, message=_POSTPONED[code], until=row["run_at"])
     counted = row["attempt"] - (row["replayed_attempt"] or 0)
     if not counted:
         return Explanation(
             code="not_due", message="Its time has not come yet.", until=row["run_at"]
         )
     stored = await engine.database.value(_E["job_spec"], row["id"])
-    most = _most_attempts(stored)
+    max_attempts = _max_attempts(stored)
     last = execution_of(row, with_attempts=True).attempts[-1]
-    of_most = "" if most is None else f" of {most}"
+    of_max = "" if max_attempts is None else f" of {max_attempts}"
     return Explanation(
         code="retrying",
-        message=_said(
+        message=_joined(
             [
-                f"Attempt {counted}{of_most} failed ({last.kind}): {last.error}",
+                f"Attempt {counted}{of_max} failed ({last.kind}): {last.error}",
                 f"Attempt {counted + 1} waits for its time.",
             ]
         ),
@@ -179,7 +186,7 @@ def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation
     verb = "started" if fate.startswith("SKIPPED") else "ended"
     return msgspec.structs.replace(
         explained,
-        message=_said(
+        message=_joined(
             [
                 explained.message,
                 f"If it has not {verb} by {format_instant(deadline)}, it is {fate}.",
@@ -206,16 +213,16 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
     admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
         return admission
-    kind, holder = row["kind"], await _holder(engine, row["holder"])
-    if kind == JOB:
+    blocker, holder = row["kind"], await _holder(engine, row["holder"])
+    if blocker == BLOCKER_JOB:
         message = "An earlier run of the job has not ended yet."
         return Explanation(code="overlap", message=message, blocked_by=holder)
-    if kind == KEY:
+    if blocker == BLOCKER_KEY:
         message = "Another execution with the same concurrency key has not ended yet."
         return Explanation(code="concurrency_key", message=message, blocked_by=holder)
-    if kind == TASK:
+    if blocker == BLOCKER_TASK:
         return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
-    name = {QUEUE: "queue", TENANT: "tenant", TARGET: "target"}[kind]
+    name = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}[blocker]
     if row["full"]:
         message = f"Its {name} has reached its concurrency limit."
         return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)
@@ -242,7 +249,7 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     return Explanation(code="paused", message=message)
 
 
-def _most_attempts(spec: str | None) -> int | None:
+def _max_attempts(spec: str | None) -> int | None:
     """By the current job; None: the job is gone, or was written by a newer, unreadable version."""
     if spec is None:
         return None
@@ -297,7 +304,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _said(sentences: list[str]) -> str:
+def _joined(sentences: list[str]) -> str:
     """Join sentences, each with its full stop."""
     return " ".join(
         sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

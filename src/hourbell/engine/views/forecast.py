@@ -27,20 +27,20 @@ from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import walk
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
-from hourbell.timing.forecast import Rhythm, Riders, load
+from hourbell.timing.forecast import Firing, Members, load
 from hourbell.timing.rules import Rule
 
 _Q = queries("forecast")
 
-MOST_HOURS = 168
-USUAL_HOURS = 24
+MAX_HOURS = 168
+DEFAULT_HOURS = 24
 
-_MOST_WAITING = 200_000  # rows of `due` that are read
-_MOST_TIMETABLES = 10_000
-_MOST_RIDERS = 200_000  # memberships that are counted, in all
-_MOST_OF_ONE = 20_000  # and of one timetable
-_MOST_OCCURRENCES = 100_000  # about a second of computation
-_MOST_JOBS = 20_000  # of a tenant
+_MAX_WAITING = 200_000  # rows of `due` that are read
+_MAX_TIMETABLES = 10_000
+_MAX_MEMBERS = 200_000  # memberships that are counted, in all
+_MAX_MEMBERS_OF_ONE = 20_000  # and of one timetable
+_MAX_OCCURRENCES = 100_000  # about a second of computation
+_MAX_JOBS = 20_000  # of a tenant
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -53,8 +53,8 @@ class Forecast(msgspec.Struct, frozen=True):
     minutes: list[tuple[datetime, int]]
 
 
-class _Part(msgspec.Struct, frozen=True):
-    rhythms: list[Rhythm]
+class _PartialForecast(msgspec.Struct, frozen=True):
+    firings: list[Firing]
     complete_until: datetime
     estimated: bool
 
@@ -66,66 +66,68 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     tenant = await tenant_wanted(engine, tenant_id)
     if tenant == NO_TENANT:
         return Forecast(now, through, through, False, [])
-    rows = await walk(engine, _Q["waiting"], now, through, _MOST_WAITING, tenant)
+    rows = await walk(engine, _Q["waiting"], now, through, _MAX_WAITING, tenant)
     waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})
     ends = [through]
-    if sum(row["looked_at"] for row in rows) == _MOST_WAITING:
+    if sum(row["looked_at"] for row in rows) == _MAX_WAITING:
         ends.append(max(row["last"] for row in rows))
     part = await (
-        _of_all(engine, now, through)
+        _all_tenants(engine, now, through)
         if tenant is None
-        else _of_tenant(engine, tenant, now, through)
+        else _one_tenant(engine, tenant, now, through)
     )
-    fired = await asyncio.to_thread(load, part.rhythms, now, through, _MOST_OCCURRENCES)
+    fired = await asyncio.to_thread(load, part.firings, now, through, _MAX_OCCURRENCES)
     ends += [part.complete_until, fired.complete_until]
     minutes = sorted((waiting + fired.by_minute).items())
     return Forecast(now, through, max(now, min(ends)), part.estimated, minutes)
 
 
-async def _of_all(engine: Engine, now: datetime, through: datetime) -> _Part:
-    timetables = await walk(engine, _Q["firing_by"], through, _MOST_TIMETABLES)
-    complete = through if len(timetables) < _MOST_TIMETABLES else timetables[-1]["plan_from"]
+async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _PartialForecast:
+    timetables = await walk(engine, _Q["firing_by"], through, _MAX_TIMETABLES)
+    complete = through if len(timetables) < _MAX_TIMETABLES else timetables[-1]["plan_from"]
     ids = [row["id"] for row in timetables]
-    rows = await walk(engine, _Q["riders"], ids, now, _MOST_OF_ONE, _MOST_RIDERS)
+    rows = await walk(engine, _Q["riders"], ids, now, _MAX_MEMBERS_OF_ONE, _MAX_MEMBERS)
     by_timetable = _by_timetable((row["timetable"], row) for row in rows)
-    if sum(row["n"] for row in rows) == _MOST_RIDERS:
+    if sum(row["n"] for row in rows) == _MAX_MEMBERS:
         # Timetables after the last counted one were not counted, and that one maybe only in part.
         last = max(number for number, row in enumerate(timetables) if row["id"] in by_timetable)
         complete = min(complete, *(row["next_fire_at"] for row in timetables[last:]))
-    rhythms, estimated = [], False
+    firings, estimated = [], False
     for row in timetables:
-        riders = by_timetable.get(row["id"])
-        if riders is None:
+        members = by_timetable.get(row["id"])
+        if members is None:
             continue
         rule = _rule_or_none(row)
         if rule is None:
             estimated = True
             continue
-        counted = sum(each.count for each in riders)
-        if counted >= _MOST_OF_ONE:
+        counted = sum(each.count for each in members)
+        if counted >= _MAX_MEMBERS_OF_ONE:
             estimated = True
-            riders.append(Riders(max(row["size"] - counted, 0)))
-        rhythms.append(Rhythm(rule, row["next_fire_at"], tuple(riders)))
-    return _Part(rhythms, complete, estimated)
+            members.append(Members(max(row["size"] - counted, 0)))
+        firings.append(Firing(rule, row["next_fire_at"], tuple(members)))
+    return _PartialForecast(firings, complete, estimated)
 
 
-async def _of_tenant(engine: Engine, tenant: int, now: datetime, through: datetime) -> _Part:
-    rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MOST_JOBS)
+async def _one_tenant(
+    engine: Engine, tenant: int, now: datetime, through: datetime
+) -> _PartialForecast:
+    rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MAX_JOBS)
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
-    rhythms = [
-        Rhythm(rule, timetables[number]["next_fire_at"], tuple(riders))
-        for number, riders in by_timetable.items()
+    firings = [
+        Firing(rule, timetables[number]["next_fire_at"], tuple(members))
+        for number, members in by_timetable.items()
         if (rule := _rule_or_none(timetables[number])) is not None
     ]
-    cut = sum(row["n"] for row in rows) >= _MOST_JOBS
-    return _Part(rhythms, now if cut else through, len(rhythms) < len(by_timetable))
+    cut = sum(row["n"] for row in rows) >= _MAX_JOBS
+    return _PartialForecast(firings, now if cut else through, len(firings) < len(by_timetable))
 
 
-def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Riders]]:
-    found: dict[int, list[Riders]] = {}
+def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Members]]:
+    found: dict[int, list[Members]] = {}
     for number, row in rows:
-        found.setdefault(number, []).append(Riders(row["n"], row["since"], row["until"]))
+        found.setdefault(number, []).append(Members(row["n"], row["since"], row["until"]))
     return found
 
 

@@ -14,7 +14,7 @@ from hourbell.store.migrations import is_complete
 from hourbell.store.queries import queries
 
 _Q = queries("health")
-_PATIENCE_SECONDS = 2.0
+_TIMEOUT_SECONDS = 2.0
 
 
 async def check_database(engine: Engine) -> dict[str, bool]:
@@ -24,7 +24,7 @@ async def check_database(engine: Engine) -> dict[str, bool]:
     does not fail the check.
     """
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             state = await engine.database.row(_Q["state"], function_set().digest)
     except (StoreUnavailable, TimeoutError):
         return {"database": False}
@@ -35,9 +35,9 @@ async def check_database(engine: Engine) -> dict[str, bool]:
     except (IncompatibleDatabase, UnreleasedDatabase):
         migrated = False
     vacant_since = state["led_until"]
-    patience = timedelta(seconds=engine.times.leader_lease_seconds)
+    grace = timedelta(seconds=engine.times.leader_lease_seconds)
     return {
         "database": True,
         "migrated": migrated,
-        "leader": vacant_since is not None and vacant_since > state["now"] - patience,
+        "leader": vacant_since is not None and vacant_since > state["now"] - grace,
     }

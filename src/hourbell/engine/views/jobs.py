@@ -13,15 +13,15 @@ from hourbell.documents.schedules import first_run, timetable_of
 from hourbell.engine.codes import COMPLETED, JOB_STATUSES, PAUSED, SCHEDULED
 from hourbell.engine.core import Engine
 from hourbell.engine.views.pages import (
-    MOST_LOOKED_AT,
-    MOST_PER_PAGE,
+    MAX_PAGE_SIZE,
+    MAX_SCANNED_ROWS,
     NEWEST,
     Id,
     Page,
     by_id,
     page_of,
+    page_source,
     read_token,
-    seen,
     walk,
 )
 from hourbell.model.errors import NotFound
@@ -82,14 +82,14 @@ async def list_jobs(
     if tenant == NO_TENANT or (wanted.queue is not None and queue is None):
         return Page([], None)
     now = await engine.clock.now()
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
 
     async def look(
         of_all: str, of_tenant: str, which: int | Sequence[int] | None
     ) -> Sequence[asyncpg.Record]:
         statement = _J[of_all if tenant is None else of_tenant]
-        args = (before, size + 1, MOST_LOOKED_AT, which, *rest)
+        args = (before, size + 1, MAX_SCANNED_ROWS, which, *rest)
         return await walk(engine, statement, *args)
 
     status, sources = wanted.status, []
@@ -99,11 +99,11 @@ async def list_jobs(
         codes = _LISTED if code is None and tenant is not None else [code]
         for each in codes:
             rows = await look("list_recurring", "list_recurring_of_tenant", each)
-            sources.append(seen(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
+            sources.append(page_source(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
     if wanted.type is not JobType.RECURRING:
         statuses = _LISTED if status is None else (JOB_STATUSES.index(status),)
         rows = await look("list_one_time", "list_one_time_of_tenant", statuses)
-        sources.append(seen(rows, size + 1, by_id, _one_time))
+        sources.append(page_source(rows, size + 1, by_id, _one_time))
     return page_of(sources, size)
 
 
@@ -112,7 +112,7 @@ async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
     name = engine.scope if name is None else name
     if name is None:
         return None
-    engine.require(name)
+    engine.require_access(name)
     number = await engine.database.value(_J["tenant_by_name"], name)
     return NO_TENANT if number is None else int(number)
 

@@ -14,17 +14,17 @@ import msgspec
 from hourbell.documents.problems import shown_key, text_problem
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.limits import host_named, queue_settings
-from hourbell.engine.views.pages import MOST_PER_PAGE, Page, page_token, read_token, walk
+from hourbell.engine.views.pages import MAX_PAGE_SIZE, Page, page_token, read_token, walk
 from hourbell.model.errors import InvalidInput, NotFound
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
 from hourbell.store.queries import queries
 
 _Q = queries("overview")
 
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 
 
-class Named(msgspec.Struct, frozen=True):
+class NamedResource(msgspec.Struct, frozen=True):
     """A tenant, a queue or a target."""
 
     name: str
@@ -40,7 +40,7 @@ async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = 
             read_token(token, str)
             return Page([], None)
         row = await _row_or_none(engine, "tenant", engine.scope)
-        return Page([] if row is None else [Named(row["name"], _tenant(row))], None)
+        return Page([] if row is None else [NamedResource(row["name"], _tenant(row))], None)
     return await _list(engine, "list_tenants", page_size, token, _tenant)
 
 
@@ -56,7 +56,7 @@ async def list_targets(engine: Engine, page_size: int = 50, token: str | None = 
     return await _list(engine, "list_targets", page_size, token, _limits)
 
 
-async def get_tenant(engine: Engine, name: str) -> Named:
+async def get_tenant(engine: Engine, name: str) -> NamedResource:
     """A tenant with its counts.
 
     Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
@@ -65,19 +65,19 @@ async def get_tenant(engine: Engine, name: str) -> Named:
     if not engine.may_see(name):
         raise NotFound("tenant", shown_key(name))
     row = await _row(engine, "tenant", name)
-    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MOST_COUNTED)
+    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
     return _counted(name, _tenant(row), counts)
 
 
-async def get_queue(engine: Engine, name: str) -> Named:
+async def get_queue(engine: Engine, name: str) -> NamedResource:
     """A queue with counts: executions ready, running or waiting for its limits; live workers."""
     row = await _row(engine, "queue", name)
     now = await engine.clock.now()
-    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MOST_COUNTED, now)
+    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
     return _counted(name, _queue(row), counts)
 
 
-async def get_target(engine: Engine, host: str) -> Named:
+async def get_target(engine: Engine, host: str) -> NamedResource:
     """A target with its count: executions that wait for its limits."""
     try:
         named = host_named(host)
@@ -86,7 +86,7 @@ async def get_target(engine: Engine, host: str) -> Named:
     if engine.scope is not None:
         raise NotFound("target", shown_key(host))
     row = await _row(engine, "target", named)
-    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MOST_COUNTED)
+    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MAX_COUNTED)
     return _counted(named, _limits(row), counts)
 
 
@@ -100,11 +100,11 @@ async def _list(
     after = "" if token is None else read_token(token, str)
     if text_problem(after) is not None:
         after = ""  # a forged token: no name sorts there
-    size = min(page_size, MOST_PER_PAGE)
+    size = min(page_size, MAX_PAGE_SIZE)
     rows = await walk(engine, _Q[statement], after, size + 1)
     more = len(rows) > size
     return Page(
-        [Named(row["name"], settings(row)) for row in rows[:size]],
+        [NamedResource(row["name"], settings(row)) for row in rows[:size]],
         page_token(rows[size - 1]["name"]) if more else None,
     )
 
@@ -122,7 +122,7 @@ async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record |
     return await engine.database.row_or_none(_Q[kind], name)
 
 
-def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
+def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
     counts: dict[str, int] = dict(row)
     looked_at = {
         each: counts.pop(f"{each}_looked_at")
@@ -130,8 +130,8 @@ def _counted(name: str, settings: Limits, row: asyncpg.Record) -> Named:
         if each in counts
     }
     seen = counts | looked_at
-    at_least = tuple(each for each in counts if seen[each] >= MOST_COUNTED)
-    return Named(name, settings, counts, at_least)
+    at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
+    return NamedResource(name, settings, counts, at_least)
 
 
 def _limits(row: asyncpg.Record) -> Limits:

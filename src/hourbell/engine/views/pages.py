@@ -1,7 +1,7 @@
 """pages: lists in parts, with a bound on the work of each call.
 
 A list is merged from several sources. Each is a statement that walks an index from its newest row
-down and reads at most MOST_LOOKED_AT rows. A source returns the rows that are `wanted`, and the
+down and reads at most MAX_SCANNED_ROWS rows. A source returns the rows that are `wanted`, and the
 last row that it read if it stopped there (`pos` is the position of a row in the walk). So a page
 may have fewer items than requested, or none, and still be followed by another page: a search of a
 large list takes many short calls, and no single call is expensive.
@@ -25,8 +25,8 @@ from hourbell.store.queries import queries
 K = TypeVar("K")
 _Q = queries("pages")
 
-MOST_PER_PAGE = 500
-MOST_LOOKED_AT = 10_000  # rows of a source, for one page
+MAX_PAGE_SIZE = 500
+MAX_SCANNED_ROWS = 10_000  # rows of a source, for one page
 NEWEST = 2**63 - 1
 
 # The content of a page token, which a client may have forged.
@@ -41,8 +41,8 @@ class Page(msgspec.Struct, frozen=True):
     next_token: str | None
 
 
-class Seen(msgspec.Struct, Generic[K], frozen=True):
-    """The part of a page that one source has."""
+class PageSource(msgspec.Struct, Generic[K], frozen=True):
+    """The items that one source contributes to a page."""
 
     found: dict[K, Any]
     floor: K | None  # it has not read below this; None: there is nothing below
@@ -62,19 +62,19 @@ def by_id(row: asyncpg.Record) -> int:
     return number
 
 
-def seen(
+def page_source(
     rows: Sequence[asyncpg.Record],
-    asked_for: int,
+    requested: int,
     key: Callable[[asyncpg.Record], Any],
     make: Callable[[asyncpg.Record], Any],
-) -> Seen[Any]:
-    """The rows of a source that was asked for `asked_for` rows."""
-    stopped = bool(rows) and (len(rows) == asked_for or rows[-1]["pos"] == MOST_LOOKED_AT)
+) -> PageSource[Any]:
+    """The rows of a source that was asked for `requested` rows."""
+    stopped = bool(rows) and (len(rows) == requested or rows[-1]["pos"] == MAX_SCANNED_ROWS)
     found = {key(row): make(row) for row in rows if row["wanted"]}
-    return Seen(found, key(rows[-1]) if stopped else None)
+    return PageSource(found, key(rows[-1]) if stopped else None)
 
 
-def page_of(sources: Sequence[Seen[Any]], size: int) -> Page:
+def page_of(sources: Sequence[PageSource[Any]], size: int) -> Page:
     """The newest items of all sources, down to where all have read; earlier sources win."""
     floors = [source.floor for source in sources if source.floor is not None]
     floor = max(floors, default=None)

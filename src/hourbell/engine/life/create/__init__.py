@@ -20,7 +20,7 @@ There are three variants, which differ in what fails together:
 """
 
 from hourbell.engine.life.create.batch import (
-    MOST_ITEMS,
+    MAX_BATCH_ITEMS,
     Refused,
     Result,
     create_batch,
@@ -31,7 +31,7 @@ from hourbell.engine.life.create.single import Created, create_job, try_create
 from hourbell.engine.life.create.store import KeyTaken
 
 __all__ = [
-    "MOST_ITEMS",
+    "MAX_BATCH_ITEMS",
     "CreateRequest",
     "Created",
     "KeyTaken",

@@ -52,12 +52,13 @@ from hourbell.store.database import Connection
 
 T = TypeVar("T")
 
-MOST_ITEMS = 10_000
+MAX_BATCH_ITEMS = 10_000
 
-_WHOLE = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
-_EACH = LockTimeouts(50, 5_000)  # brief for what one item of many needs
-_MOST_PROBLEMS = 16  # problems with names that are reported individually
-_SLICE = 200  # items parsed before the loop may run others; more would not fit in the CPU caches
+_ATOMIC_TIMEOUTS = LockTimeouts(2_000, 5_000)  # for jobs that are created all or none
+_ITEM_TIMEOUTS = LockTimeouts(50, 5_000)  # short for locks that a single item needs
+_MAX_PROBLEMS = 16  # problems with names that are reported individually
+# Items parsed before other tasks may run; larger slices do not fit in the CPU caches.
+_SLICE = 200
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -76,18 +77,20 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
 
     Calls may run concurrently; each is a transaction of its own.
     """
-    home = jobs[0].tenant_id
+    key_owner = jobs[0].tenant_id
     context = await read_context(engine, len(jobs), tenants={job.tenant_id for job in jobs})
-    stored_with = RequestRow(home, write.actor)
+    request_row = RequestRow(key_owner, write.actor)
     rows = [
-        job_row(job_id, job, stored_with) for job_id, job in zip(context.ids, jobs, strict=True)
+        job_row(job_id, job, request_row) for job_id, job in zip(context.ids, jobs, strict=True)
     ]
 
-    writing = Idempotent(engine, write, FAILPOINTS, home, context.now, list[int])
+    writing = Idempotent(engine, write, FAILPOINTS, key_owner, context.now, list[int])
     async for attempt in writing:
-        names = await resolve_names(engine, rows, context.now, home)
-        async with attempt.transaction(names.tenants[home]) as connection:
-            problems = await Store(engine, context, names, _WHOLE, connection).insert(rows)
+        names = await resolve_names(engine, rows, context.now, key_owner)
+        async with attempt.transaction(names.tenants[key_owner]) as connection:
+            problems = await Store(engine, context, names, _ATOMIC_TIMEOUTS, connection).insert(
+                rows
+            )
             for problem in problems.values():
                 assert isinstance(problem, KeyTaken | HourbellError)
                 raise (
@@ -108,28 +111,28 @@ async def create_batch(
 
     `read` turns an item into a document, or raises what is wrong with it.
     """
-    home = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
+    key_owner = engine.scope or DEFAULT_TENANT  # the tenant that the idempotency key belongs to
     now = await engine.clock.now()
-    writing = Idempotent(engine, write, FAILPOINTS, home, now, list[Result])
-    async with engine.batches:
+    writing = Idempotent(engine, write, FAILPOINTS, key_owner, now, list[Result])
+    async with engine.batch_slots:
         async for attempt in writing:
-            batch = await _read(engine, items, read, write, home)
+            batch = await _read(engine, items, read, write, key_owner)
             await batch.resolve_names(engine)
-            async with attempt.transaction(batch.names.tenants[home]) as connection:
+            async with attempt.transaction(batch.names.tenants[key_owner]) as connection:
                 await batch.store(engine, connection)
                 attempt.answer = batch.results()
-    # Joining timetables may take long, so it happens after the turn is released.
+    # Joining timetables may take long, so it happens after the slot is released.
     if writing.executed:
         await after_commit(engine, batch.created(), batch.names, batch.context.now)
     return writing.answer
 
 
 async def _read(
-    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write, home: str
+    engine: Engine, items: Sequence[T], read: Callable[[T], object], write: Write, key_owner: str
 ) -> _Batch:
     """Parse items in slices, from text to what is stored; other tasks run between slices."""
     context = await read_context(engine, len(items))
-    batch = _Batch(context, RequestRow(home, write.actor))
+    batch = _Batch(context, RequestRow(key_owner, write.actor))
     secrets = NamedSecrets()
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
@@ -157,10 +160,10 @@ class _Batch:
 
     names: ResolvedNames  # of the rows that are to be stored
 
-    def __init__(self, context: CreateContext, stored_with: RequestRow) -> None:
+    def __init__(self, context: CreateContext, request_row: RequestRow) -> None:
         self.context = context
-        self._stored_with = stored_with
-        self._places: list[JobRow | Refused] = []  # in the order of the items
+        self._request_row = request_row
+        self._items: list[JobRow | Refused] = []  # in the order of the items
         self._rows: list[JobRow] = []  # to be stored
         self._first: dict[object, JobRow] = {}  # the first row with each unique key
         self._problems: dict[int, KeyTaken | Refused] = {}  # of rows that were not stored
@@ -173,7 +176,7 @@ class _Batch:
             job = self.context.parse(request, job_id)
         except HourbellError as error:
             return error
-        row = job_row(job_id, job, self._stored_with)
+        row = job_row(job_id, job, self._request_row)
         if may_name_secrets(row.spec):
             self._secrets[job_id] = row.tenant, required_secrets(job)
         return row
@@ -189,29 +192,29 @@ class _Batch:
         """
         if isinstance(row, JobRow) and row.unique_key not in self._first:
             try:
-                self.context.require_room(row)
+                self.context.reserve_quota(row)
             except HourbellError as error:
                 row = error
             else:
                 self._rows.append(row)
                 if row.unique is not None:
                     self._first[row.unique_key] = row
-        self._places.append(row if isinstance(row, JobRow) else _refusal(row))
+        self._items.append(row if isinstance(row, JobRow) else _refusal(row))
 
     async def resolve_names(self, engine: Engine) -> None:
         """Resolve what the rows name. Rows whose new names are unavailable are refused."""
-        brief = engine.with_lock_timeout(_EACH.keys_ms)
+        brief = engine.with_lock_timeout(_ITEM_TIMEOUTS.keys_ms)
         self.names, problems = await resolve_available(
-            brief, self._rows, self.context.now, self._stored_with.tenant, _MOST_PROBLEMS
+            brief, self._rows, self.context.now, self._request_row.tenant, _MAX_PROBLEMS
         )
-        self._note(problems)
+        self._add_problems(problems)
 
     async def store(self, engine: Engine, connection: Connection) -> None:
-        store = Store(engine, self.context, self.names, _EACH, connection)
+        store = Store(engine, self.context, self.names, _ITEM_TIMEOUTS, connection)
         async for _, problems in store.insert_each(self.created()):
-            self._note(problems)
+            self._add_problems(problems)
 
-    def _note(self, problems: Mapping[int, Problem]) -> None:
+    def _add_problems(self, problems: Mapping[int, Problem]) -> None:
         for job_id, problem in problems.items():
             match problem:
                 case KeyTaken():
@@ -230,9 +233,7 @@ class _Batch:
         return [row for row in self._rows if row.job_id not in self._problems]
 
     def results(self) -> list[Result]:
-        return [
-            place if isinstance(place, Refused) else self._result(place) for place in self._places
-        ]
+        return [item if isinstance(item, Refused) else self._result(item) for item in self._items]
 
     def _result(self, row: JobRow) -> Result:
         first = row if row.unique is None else self._first[row.unique_key]

@@ -10,7 +10,7 @@ import msgspec
 from hourbell.documents.schedules import timetable_of
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
-from hourbell.engine.operations.idempotency import IN_USE, is_held
+from hourbell.engine.operations.idempotency import IN_USE, is_lock_conflict
 from hourbell.model.errors import Conflict, HourbellError, InvalidInput, StoreUnavailable
 from hourbell.model.schedules import Once, Schedule, Timetable
 from hourbell.store.queries import queries
@@ -18,7 +18,7 @@ from hourbell.timing.rules import compile_rule
 from hourbell.timing.zones import tz_version
 
 _Q = queries("jobs")
-_TRIES = 16  # each retry means that a name was unavailable and is available again
+_MAX_TRIES = 16  # each retry means that a name was unavailable and is available again
 _TOO_MANY = (
     "Too many jobs of the same request name something new that is unavailable, so this one was not "
     "checked. Nothing was changed; send it again without them."
@@ -44,11 +44,11 @@ class ResolvedNames(msgspec.Struct, frozen=True):
 
 
 async def resolve_names(
-    engine: Engine, rows: Collection[JobRow], now: datetime, home: str | None = None
+    engine: Engine, rows: Collection[JobRow], now: datetime, key_owner: str | None = None
 ) -> ResolvedNames:
     """The ids of everything that jobs name; unknown names are created.
 
-    `home`: a tenant to resolve besides, as the owner of an idempotency key.
+    `key_owner`: a tenant to resolve besides, as the owner of an idempotency key.
     """
     timetables = {
         row.job_id: timetable_of(row.recurring.schedule, row.job_id)
@@ -56,8 +56,8 @@ async def resolve_names(
         if row.recurring is not None and not isinstance(row.recurring.schedule, Once)
     }
     tenants = {row.tenant for row in rows}
-    if home is not None:
-        tenants.add(home)
+    if key_owner is not None:
+        tenants.add(key_owner)
     queue_tenants = {row.settings[0]: row.tenant for row in rows}
     target_tenants = {row.settings[1]: row.tenant for row in rows}
     return ResolvedNames(
@@ -73,53 +73,53 @@ async def resolve_available(
     engine: Engine,
     rows: Sequence[JobRow],
     now: datetime,
-    home: str | None = None,
-    most_problems: int | None = None,
+    key_owner: str | None = None,
+    max_problems: int | None = None,
 ) -> tuple[ResolvedNames, dict[int, HourbellError | Blocked]]:
     """Resolve the names of the rows that name nothing unavailable; by job id, why others do.
 
     A name is unavailable if it must not be created, or if another transaction is inserting it.
-    `most_problems`: the number of problems reported individually; see `_unavailable`.
+    `max_problems`: the number of problems reported individually; see `_unavailable`.
     """
     problems: dict[int, HourbellError | Blocked] = {}
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         try:
-            return await resolve_names(engine, rows, now, home), problems
+            return await resolve_names(engine, rows, now, key_owner), problems
         except (InvalidInput, StoreUnavailable) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
         if not rows:
             break
-        found = await _unavailable(engine, rows, now, most_problems)
+        found = await _unavailable(engine, rows, now, max_problems)
         problems |= {row.job_id: found[_names(row)] for row in rows if _names(row) in found}
         rows = [row for row in rows if row.job_id not in problems]
     raise Conflict(IN_USE)
 
 
 async def _unavailable(
-    engine: Engine, rows: Iterable[JobRow], now: datetime, most: int | None
+    engine: Engine, rows: Iterable[JobRow], now: datetime, max_problems: int | None
 ) -> dict[Names, HourbellError | Blocked]:
     """The names of some jobs that are unavailable, each with the reason, found by bisection.
 
-    After `most` problems every group with a problem is refused as a whole, so that the search ends
-    soon.
+    After `max_problems` problems every group with a problem is refused as a whole, so that the
+    search ends soon.
     """
     problems: dict[Names, HourbellError | Blocked] = {}
 
-    async def search(those: list[JobRow]) -> None:
+    async def search(part: list[JobRow]) -> None:
         try:
-            await resolve_names(engine, those, now)
+            await resolve_names(engine, part, now)
         except (InvalidInput, StoreUnavailable) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
-            if len(those) == 1:
-                problems[_names(those[0])] = Blocked() if is_held(error) else error
-            elif most is not None and len(problems) >= most:
-                problems.update((_names(row), Conflict(_TOO_MANY)) for row in those)
+            if len(part) == 1:
+                problems[_names(part[0])] = Blocked() if is_lock_conflict(error) else error
+            elif max_problems is not None and len(problems) >= max_problems:
+                problems.update((_names(row), Conflict(_TOO_MANY)) for row in part)
             else:
-                middle = len(those) // 2
-                await search(those[:middle])
-                await search(those[middle:])
+                middle = len(part) // 2
+                await search(part[:middle])
+                await search(part[middle:])
 
     await search(list({_names(row): row for row in rows}.values()))
     return problems
@@ -142,7 +142,7 @@ async def ensure_timetables(
         rules = (compile_rule(*msgspec.structs.astuple(each)) for each in missing)
         first = [rule.next(now) for rule in rules]
         statement = _Q["ensure_timetables"]
-        rows = await engine.make(statement, *_columns(missing), now, first, tz_version())
+        rows = await engine.insert_missing(statement, *_columns(missing), now, first, tz_version())
         found |= {missing[row["k"] - 1]: row["id"] for row in rows}
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from hourbell.documents.common_case import PlainJob
+from hourbell.documents.common_case import SimpleJob
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
@@ -27,8 +27,8 @@ _Q = queries("jobs")
 class CreateRequest(msgspec.Struct, frozen=True):
     """A request to create a job."""
 
-    document: object  # a JSON value, or a PlainJob
-    home: str  # the tenant of a document that names none
+    document: object  # a JSON value, or a SimpleJob
+    default_tenant: str  # the tenant of a document that names none
     tenant: str  # as named by the document, not yet validated
     queue: str  # as named by the document
     write: Write
@@ -39,11 +39,11 @@ def create_request(
     engine: Engine, document: object, write: Write, name: str | None = None
 ) -> CreateRequest:
     """A request to create a job, for a tenant that the caller may act for."""
-    home = engine.scope or DEFAULT_TENANT
-    tenant = _label_in(document, "tenant_id", home)
-    engine.require(tenant)
+    default_tenant = engine.scope or DEFAULT_TENANT
+    tenant = _label_in(document, "tenant_id", default_tenant)
+    engine.require_access(tenant)
     queue = _label_in(document, "queue", DEFAULT_QUEUE)
-    return CreateRequest(document, home, tenant, queue, write, name)
+    return CreateRequest(document, default_tenant, tenant, queue, write, name)
 
 
 class CreateContext:
@@ -52,15 +52,17 @@ class CreateContext:
     def __init__(self, row: asyncpg.Record) -> None:
         self.now: datetime = row["now"]
         self.ids: list[int] = row["ids"]
-        self.room: dict[str, int] = {}  # by tenant with a quota: how many more jobs it may have
-        self._taken: Counter[str] = Counter()  # how much of that is already taken
+        self.quota_left: dict[
+            str, int
+        ] = {}  # by tenant with a quota: how many more jobs it may have
+        self._reserved: Counter[str] = Counter()  # how many of those are reserved
         self._quotas: dict[str, int] = {}
         self._queues: dict[str, QueueSettings] = {}
         self._known: set[tuple[str, str]] = set()  # (tenant, queue)
         for name, timeout, retries in _zipped(row, "queues", "timeouts", "retry_policies"):
             self._queues[name] = queue_settings(Limits(), timeout, retries)
-        for name, quota, room in _zipped(row, "limited", "quotas", "rooms"):
-            self._quotas[name], self.room[name] = quota, room
+        for name, quota, quota_left in _zipped(row, "limited", "quotas", "rooms"):
+            self._quotas[name], self.quota_left[name] = quota, quota_left
         answers = _zipped(row, "answered", "fingerprints", "answers")
         self._answers: dict[int, tuple[bytes, str]] = {
             position - 1: (fingerprint, answer) for position, fingerprint, answer in answers
@@ -71,33 +73,33 @@ class CreateContext:
         named = {(each.tenant, each.queue) for each in requests} - self._known
         if named:
             tenants, queues = map(set, zip(*named, strict=True))
-            more = await read_context(engine, 0, queues, tenants - self.room.keys())
+            more = await read_context(engine, 0, queues, tenants - self.quota_left.keys())
             self._known |= named
             self._queues |= more._queues
             self._quotas |= more._quotas
-            self.room |= more.room
+            self.quota_left |= more.quota_left
 
     def parse(self, request: CreateRequest, job_id: int) -> NewJob:
         """The requested job; InvalidInput names every wrong field."""
         document, queue = request.document, self._queues.get(request.queue)
-        if isinstance(document, PlainJob):
-            plain = document.new_job(self.now, queue, request.home)
-            if plain is not None:
-                return plain
+        if isinstance(document, SimpleJob):
+            simple = document.new_job(self.now, queue, request.default_tenant)
+            if simple is not None:
+                return simple
             document = document.document()
-        return parse_new_job(document, self.now, job_id, queue, request.home)
+        return parse_new_job(document, self.now, job_id, queue, request.default_tenant)
 
-    def require_room(self, row: JobRow) -> None:
-        """Raise QuotaExceeded if there is no room, whatever the outcome of the other requests.
+    def reserve_quota(self, row: JobRow) -> None:
+        """Reserve one job of the tenant's quota; raises QuotaExceeded if the quota is used up.
 
-        Done before any name is created for the job. Whether a job with a unique key needs room is
+        Done before any name is created for the job. Whether a job with a unique key needs one is
         only known when keys are assigned, and is decided there.
         """
-        if row.tenant not in self.room or row.unique is not None:
+        if row.tenant not in self.quota_left or row.unique is not None:
             return
-        if self.room[row.tenant] <= self._taken[row.tenant]:
+        if self.quota_left[row.tenant] <= self._reserved[row.tenant]:
             raise self.over_quota(row)
-        self._taken[row.tenant] += 1
+        self._reserved[row.tenant] += 1
 
     def over_quota(self, row: JobRow) -> QuotaExceeded:
         return QuotaExceeded(row.tenant, self._quotas[row.tenant])
@@ -107,7 +109,7 @@ class CreateContext:
         if position not in self._answers:
             return None
         fingerprint, answer = self._answers[position]
-        if not write.is_kept_under(fingerprint):
+        if not write.has_fingerprint(fingerprint):
             assert write.key is not None
             raise IdempotencyKeyReused(write.key)
         return answer
@@ -134,7 +136,7 @@ def _zipped(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
 
 def _label_in(document: object, field: str, default: str) -> str:
     """What a document names, before validation: selects stored answers and queue defaults."""
-    if isinstance(document, PlainJob):
+    if isinstance(document, SimpleJob):
         return (document.tenant if field == "tenant_id" else document.queue) or default
     named = document.get(field) if isinstance(document, dict) else None
     return named if isinstance(named, str) and named.isprintable() else default

@@ -36,7 +36,7 @@ from hourbell.engine.life.create.store import (
     Store,
     after_commit,
 )
-from hourbell.engine.life.groups import Ask
+from hourbell.engine.life.groups import Submission
 from hourbell.engine.life.named_secrets import NamedSecrets, Required
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.engine.views.jobs import get_job
@@ -46,10 +46,11 @@ from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
 from hourbell.security.secrets import may_name_secrets, required_secrets
 
-_TRIES = 64  # each retry means that a competitor succeeded: bounds how many may compete for a key
-_BRIEF = LockTimeouts(50, 50)
-_FOR_QUOTAS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
-_ALONE = LockTimeouts(1_500, 1_500)
+# Each retry means that a competitor succeeded: bounds how many may compete for a key.
+_MAX_TRIES = 64
+_GROUP_TIMEOUTS = LockTimeouts(50, 50)
+_QUOTA_TIMEOUTS = LockTimeouts(50, 1_500)  # for jobs of tenants with a quota, apart from the others
+_SEPARATE_TIMEOUTS = LockTimeouts(1_500, 1_500)
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -60,13 +61,13 @@ class Created(msgspec.Struct, frozen=True):
 
 
 Outcome = Created | KeyTaken | None  # None: try again
-_Ask = Ask[CreateRequest, Outcome]
+_Submission = Submission[CreateRequest, Outcome]
 
 
 async def create_job(engine: Engine, document: object, write: Write) -> Created:
     """Create the job that a document describes. InvalidInput names every wrong field."""
     request = create_request(engine, document, write)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         outcome = await try_create(engine, request)
         if isinstance(outcome, KeyTaken):
             outcome = await _existing(engine, outcome, request)
@@ -77,7 +78,9 @@ async def create_job(engine: Engine, document: object, write: Write) -> Created:
 
 async def try_create(engine: Engine, request: CreateRequest) -> Outcome:
     """Create a job together with concurrent requests."""
-    outcome: Outcome = await engine.creates.ask(request, partial(_create_group, engine, _BRIEF))
+    outcome: Outcome = await engine.create_groups.submit(
+        request, partial(_create_group, engine, _GROUP_TIMEOUTS)
+    )
     return outcome
 
 
@@ -104,7 +107,7 @@ async def _existing(engine: Engine, taken: KeyTaken, request: CreateRequest) -> 
 class _Pending(msgspec.Struct, frozen=True):
     """A checked request, with the answer it gets if it is stored."""
 
-    ask: _Ask
+    submission: _Submission
     row: JobRow
     created: Created
     secrets: Required  # must exist
@@ -120,8 +123,10 @@ class _Pending(msgspec.Struct, frozen=True):
         return same and self.key is not None and self.key == other.key
 
 
-async def _create_group(engine: Engine, timeouts: LockTimeouts, asks: list[_Ask]) -> None:
-    requests = [ask.wanted for ask in asks]
+async def _create_group(
+    engine: Engine, timeouts: LockTimeouts, submissions: list[_Submission]
+) -> None:
+    requests = [submission.request for submission in submissions]
     context = await read_context(
         engine,
         len(requests),
@@ -132,16 +137,16 @@ async def _create_group(engine: Engine, timeouts: LockTimeouts, asks: list[_Ask]
     group: dict[int, _Pending] = {}  # by job id
     first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
     later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
-    for pending in await _with_secrets(engine, _parsed(asks, context)):
+    for pending in await _with_secrets(engine, _parsed(submissions, context)):
         keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
         earlier = next((first[key] for key in keys if key in first), None)
         if earlier is not None:
             later.append((earlier, pending))
             continue
         try:
-            context.require_room(pending.row)
+            context.reserve_quota(pending.row)
         except QuotaExceeded as error:
-            pending.ask.refuse(error)
+            pending.submission.refuse(error)
             continue
         first |= dict.fromkeys(keys, pending)
         group[pending.row.job_id] = pending
@@ -152,30 +157,30 @@ async def _create_group(engine: Engine, timeouts: LockTimeouts, asks: list[_Ask]
             _resolve_later(earlier, pending)
 
 
-def _parsed(asks: list[_Ask], context: CreateContext) -> list[_Pending]:
+def _parsed(submissions: list[_Submission], context: CreateContext) -> list[_Pending]:
     """Parse the documents of a group. Repeated and invalid requests are answered here."""
     group = []
-    for position, ask in enumerate(asks):
+    for position, submission in enumerate(submissions):
         try:
-            answer = context.stored_answer(position, ask.wanted.write)
+            answer = context.stored_answer(position, submission.request.write)
             if answer is not None:
-                ask.answer(msgspec.json.decode(answer, type=Created))
+                submission.answer(msgspec.json.decode(answer, type=Created))
             else:
-                group.append(_pending(ask, context, context.ids[position]))
+                group.append(_pending(submission, context, context.ids[position]))
         except Exception as error:  # any failure affects this request only
-            ask.refuse(error)
+            submission.refuse(error)
     return group
 
 
-def _pending(ask: _Ask, context: CreateContext, job_id: int) -> _Pending:
-    request, write = ask.wanted, ask.wanted.write
+def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _Pending:
+    request, write = submission.request, submission.request.write
     new = context.parse(request, job_id)
     created = Created(_as_created(new, job_id, context.now))
     answer = None if write.key is None else msgspec.json.encode(created).decode()
-    stored_with = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
-    row = job_row(job_id, new, stored_with, request.name)
+    request_row = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
+    row = job_row(job_id, new, request_row, request.name)
     secrets = required_secrets(new) if may_name_secrets(row.spec) else {}
-    return _Pending(ask, row, created, secrets)
+    return _Pending(submission, row, created, secrets)
 
 
 async def _with_secrets(engine: Engine, group: list[_Pending]) -> list[_Pending]:
@@ -185,7 +190,7 @@ async def _with_secrets(engine: Engine, group: list[_Pending]) -> list[_Pending]
     )
     for pending in group:
         if pending.row.job_id in missing:
-            pending.ask.refuse(missing[pending.row.job_id])
+            pending.submission.refuse(missing[pending.row.job_id])
     return [pending for pending in group if pending.row.job_id not in missing]
 
 
@@ -201,15 +206,15 @@ async def _store_group(
     store = Store(engine, context, names, timeouts)
     available = [row for row in rows if row.job_id not in unavailable]
     async for inserted, problems in store.insert_each(available):
-        those = [group[row.job_id] for row in inserted]
-        _answer_problems(engine, timeouts, those, problems)
-        stored = [each for each in those if each.row.job_id not in problems]
+        part = [group[row.job_id] for row in inserted]
+        _answer_problems(engine, timeouts, part, problems)
+        stored = [each for each in part if each.row.job_id not in problems]
         for pending in stored:
             if pending.row.recurring is None:
-                pending.ask.answer(pending.created)
+                pending.submission.answer(pending.created)
         await after_commit(engine, [pending.row for pending in stored], names, context.now)
         for pending in stored:
-            pending.ask.answer(pending.created)
+            pending.submission.answer(pending.created)
 
 
 def _answer_problems(
@@ -221,55 +226,60 @@ def _answer_problems(
     """Answer the requests whose jobs were not stored, or retry them separately."""
     waiting_for_quota = []
     for pending in group:
-        ask = pending.ask
+        submission = pending.submission
         match problems.get(pending.row.job_id):
             case None:
                 pass
             case KeyTaken() as taken:
-                ask.answer(taken)
+                submission.answer(taken)
             case Repeated() | asyncpg.ForeignKeyViolationError():
                 # The answer of the first request is stored now; or an unused timetable was deleted
                 # since it was resolved.
-                ask.answer(None)
+                submission.answer(None)
             case Blocked(by_quota=True):
-                waiting_for_quota.append(ask)
+                waiting_for_quota.append(submission)
             case Blocked():
-                _retry(engine, [ask], timeouts, _ALONE)
+                _retry(engine, [submission], timeouts, _SEPARATE_TIMEOUTS)
             case error:
-                ask.refuse(error)
+                submission.refuse(error)
     if waiting_for_quota:
-        _retry(engine, waiting_for_quota, timeouts, _FOR_QUOTAS)
+        _retry(engine, waiting_for_quota, timeouts, _QUOTA_TIMEOUTS)
 
 
-def _retry(engine: Engine, asks: list[_Ask], before: LockTimeouts, timeouts: LockTimeouts) -> None:
+def _retry(
+    engine: Engine, submissions: list[_Submission], before: LockTimeouts, timeouts: LockTimeouts
+) -> None:
     """Retry blocked requests apart from the others, if the lock timeout is now longer."""
     if before.keys_ms < timeouts.keys_ms or before.quotas_ms < timeouts.quotas_ms:
-        engine.creates.set_aside(asks, partial(_create_group, engine, timeouts))
+        engine.create_groups.submit_separately(
+            submissions, partial(_create_group, engine, timeouts)
+        )
     else:
-        for ask in asks:
-            ask.refuse(Conflict(IN_USE))
+        for submission in submissions:
+            submission.refuse(Conflict(IN_USE))
 
 
 def _resolve_later(first: _Pending, later: _Pending) -> None:
     """Resolve a request that lost its key to an earlier request in the same group."""
-    future, ask = first.ask.future, later.ask
+    future, submission = first.submission.future, later.submission
     if not future.done() or future.cancelled():
-        ask.answer(None)
+        submission.answer(None)
         return
     error = future.exception()
     outcome = future.result() if error is None else None
     repeats = later.repeats(first)
     if later.key is not None and later.key == first.key and not repeats:
-        ask.answer(None)  # a different request under the same key
+        submission.answer(None)  # a different request under the same key
     elif isinstance(error, QuotaExceeded):
-        ask.refuse(error)  # the unique key is still free, so this job would need room as well
+        # The unique key is still free, so this job would need room as well.
+        submission.refuse(error)
     elif outcome is None or repeats:
-        ask.answer(outcome)
+        submission.answer(outcome)
     elif later.row.on_duplicate is OnDuplicate.REPLACE:
-        ask.answer(None)
+        submission.answer(None)
     else:
         holder = outcome.job_id if isinstance(outcome, KeyTaken) else outcome.job.job_id
-        ask.answer(KeyTaken(holder, later.row.on_duplicate))
+        submission.answer(KeyTaken(holder, later.row.on_duplicate))
 
 
 def _as_created(new: NewJob, job_id: int, now: datetime) -> Job:

@@ -16,20 +16,24 @@ from hourbell.engine.life.create.names import Blocked, ResolvedNames
 from hourbell.engine.life.create.request import CreateContext
 from hourbell.engine.life.create.rows import JobRow, RequestRow, RunSettings, active_since
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.operations.idempotency import Points, is_held, waits_for_quota
+from hourbell.engine.operations.idempotency import (
+    CommitFailpoints,
+    is_lock_conflict,
+    is_quota_lock_timeout,
+)
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import NewJob, OnDuplicate
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Timetable
-from hourbell.store.database import Connection, committing, translated
+from hourbell.store.database import Connection, committing, translate_errors
 from hourbell.store.queries import queries
 
-FAILPOINTS = Points("create.before_commit", "create.after_commit")
+FAILPOINTS = CommitFailpoints("create.before_commit", "create.after_commit")
 
 _Q = queries("jobs")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MOST_JOINS = 4  # at once
+_MAX_CONCURRENT_JOINS = 4  # at once
 
 
 class LockTimeouts(msgspec.Struct, frozen=True):
@@ -104,18 +108,18 @@ class Store:
             async with self._savepoint():
                 problems = await self.insert(rows)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
-            if isinstance(error, StoreUnavailable) and not is_held(error):
+            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):
                 raise
-            problem: Problem = Blocked() if is_held(error) else error
-            by_quota = waits_for_quota(error.__cause__)
+            problem: Problem = Blocked() if is_lock_conflict(error) else error
+            by_quota = is_quota_lock_timeout(error.__cause__)
         else:
             yield rows, problems
             return
         if by_quota:
-            limited = [row for row in rows if row.tenant in self._context.room]
+            limited = [row for row in rows if row.tenant in self._context.quota_left]
             yield limited, dict.fromkeys((row.job_id for row in limited), Blocked(by_quota=True))
             parts: list[Sequence[JobRow]] = [
-                [row for row in rows if row.tenant not in self._context.room]
+                [row for row in rows if row.tenant not in self._context.quota_left]
             ]
         elif len(rows) == 1:
             yield rows, {rows[0].job_id: problem}
@@ -131,7 +135,7 @@ class Store:
         if self._connection is None:
             async with committing(FAILPOINTS.before, FAILPOINTS.after):
                 return await self._engine.database.row(_Q["create_jobs"], *args)
-        with translated():
+        with translate_errors():
             row = await self._connection.fetchrow(_Q["create_jobs"], *args)
         assert row is not None
         return row
@@ -142,7 +146,7 @@ class Store:
         if self._connection is None:
             yield
         else:
-            with translated():
+            with translate_errors():
                 async with self._connection.transaction():
                     yield
 
@@ -152,7 +156,7 @@ class Store:
         A transaction of several statements locks those of all its rows at once, in one order: it
         must not wait for a quota after it has locked others.
         """
-        limited, known = set(self._context.room), self._names.tenants
+        limited, known = set(self._context.quota_left), self._names.tenants
         if limited and self._connection is None:
             limited &= {row.tenant for row in rows}
         return [known[tenant] for tenant in limited if tenant in known]
@@ -161,7 +165,7 @@ class Store:
         self, rows: Sequence[JobRow], requests: Mapping[RequestRow, int]
     ) -> list[object]:
         """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
-        names, crowds = self._names, self._engine.crowds
+        names, due_counts = self._names, self._engine.due_counts
         ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
         settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
         recurring, unique = [], []
@@ -171,12 +175,12 @@ class Store:
             if row.at is not None:
                 if row.at is not last_at:  # jobs of a batch often share one instant
                     last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
-                kind = row.settings, crowds.level(tenant, instant // 1_000_000)
+                settings_and_level = row.settings, due_counts.level(tenant, instant // 1_000_000)
                 ids.append(row.job_id)
                 of_requests.append(requests[row.request])
                 instants.append(instant)
                 tenants.append(tenant)
-                of_settings.append(settings.setdefault(kind, len(settings) + 1))
+                of_settings.append(settings.setdefault(settings_and_level, len(settings) + 1))
                 specs.append(row.spec)
             elif row.recurring is not None:
                 number, now = requests[row.request], self._context.now
@@ -216,10 +220,10 @@ async def after_commit(
     if not joined:
         return
     present = await engine.clock.now()
-    few = asyncio.Semaphore(_MOST_JOINS)
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_JOINS)
 
     async def join(timetable: Timetable) -> None:
-        async with few:
+        async with slots:
             await join_timetable(engine, names.timetables[timetable], timetable, now, present)
 
     await asyncio.gather(*map(join, joined))

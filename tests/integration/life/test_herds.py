@@ -13,8 +13,8 @@ from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_batch, create_one_time_jobs
-from hourbell.engine.life.crowds import Crowds
-from hourbell.engine.life.retain import keep_house
+from hourbell.engine.life.due_counts import DueCounts
+from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import Job
 from integration.life.support import (
@@ -31,7 +31,7 @@ from integration.life.support import (
     travel,
 )
 
-CROWD = 4_000
+HERD = 4_000
 PASS = 200  # admitted at once; level 0 has five eighths of it at least
 MINUTE = at("10:02")
 SECOND = timedelta(seconds=1)
@@ -79,7 +79,7 @@ async def from_several_timetables(engine: Engine, count: int) -> None:
 
 async def passes_until(engine: Engine, now: datetime, job: Job) -> int:
     """How many passes of the gate it takes until a job is ready."""
-    for passes in range(1, CROWD):
+    for passes in range(1, HERD):
         await admit(engine, now, PASS)
         waits = "select exists (select from hourbell.live as e join hourbell.ready as r on e.id = any (r.ids) where $1 in (e.id, e.job))"
         if await engine.database.value(waits, job.job_id):
@@ -87,35 +87,35 @@ async def passes_until(engine: Engine, now: datetime, job: Job) -> int:
     raise AssertionError("the job is not admitted")
 
 
-@pytest.mark.parametrize("crowd_before", [0, CROWD // 2, CROWD], ids=["first", "between", "last"])
+@pytest.mark.parametrize("herd_before", [0, HERD // 2, HERD], ids=["first", "between", "last"])
 @pytest.mark.parametrize(
     "make",
     [at_one_instant, in_batches, one_by_one, from_one_timetable, from_several_timetables],
 )
 async def test_one_job_among_thousands_of_another_tenant_passes_at_once(
-    still: Engine, make: Maker, crowd_before: int
+    still: Engine, make: Maker, herd_before: int
 ) -> None:
-    if crowd_before:
-        await make(still, crowd_before)
+    if herd_before:
+        await make(still, herd_before)
     same, later = await create_many(
         still, [due_once("small", MINUTE + SECOND / 2), due_once("small", MINUTE + 2 * SECOND)]
     )
-    if crowd_before < CROWD:
-        await make(still, CROWD - crowd_before)
+    if herd_before < HERD:
+        await make(still, HERD - herd_before)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
     assert await passes_until(still, await travel(still, MINUTE + SECOND), same) == 1
     assert await passes_until(still, await travel(still, MINUTE + 2 * SECOND), later) == 1
     # Both passes were full, and nothing waits in the end.
     assert (await places(still))["ready"] == 2 * PASS
     await admit_all(still)
-    assert await places(still) == {"ready": CROWD + 2}
+    assert await places(still) == {"ready": HERD + 2}
     await check_sound(still)
 
 
 async def test_one_recurring_job_among_thousands_of_another_tenant_passes_at_once(
     still: Engine,
 ) -> None:
-    await from_one_timetable(still, CROWD)
+    await from_one_timetable(still, HERD)
     job = await create(still, recurring("2 10 * * *", tenant_id="small"))
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
     assert await passes_until(still, await travel(still, MINUTE), job) == 1
@@ -124,14 +124,14 @@ async def test_one_recurring_job_among_thousands_of_another_tenant_passes_at_onc
 async def test_a_few_dozen_jobs_wait_for_a_few_hundred_of_another_tenant_at_most(
     still: Engine,
 ) -> None:
-    await at_one_instant(still, CROWD)
+    await at_one_instant(still, HERD)
     jobs = await create_many(still, [due_once("small", MINUTE)] * 100)
     await travel(still, MINUTE)
     passes = max([await passes_until(still, MINUTE, job) for job in (jobs[0], jobs[-1])])
     assert passes <= 3
 
 
-async def test_retries_of_a_crowd_do_not_delay_another_tenant(still: Engine) -> None:
+async def test_retries_of_a_herd_do_not_delay_another_tenant(still: Engine) -> None:
     await at_one_instant(still, 1000)
     await travel(still, MINUTE)
     await admit_all(still)
@@ -142,7 +142,7 @@ async def test_retries_of_a_crowd_do_not_delay_another_tenant(still: Engine) -> 
 
 
 async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
-    await at_one_instant(still, CROWD)
+    await at_one_instant(still, HERD)
     for tenant in range(100):
         await create_many(still, [due_once(f"small-{tenant}", MINUTE)] * 2)
     await travel(still, MINUTE)
@@ -152,35 +152,35 @@ async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
     )
     waiting = {row["level"]: row["n"] for row in levels}
     assert waiting[1] == 256 - 16 - PASS // 8
-    assert waiting[2] == CROWD - 256 - PASS // 8
+    assert waiting[2] == HERD - 256 - PASS // 8
     assert waiting[0] == 16 + 200 - (PASS - 2 * (PASS // 8))
 
 
-async def test_planned_crowds_are_counted_over_timetables_until_their_moment_has_passed(
+async def test_planned_herds_are_counted_over_timetables_until_their_moment_has_passed(
     still: Engine,
 ) -> None:
-    await from_several_timetables(still, CROWD)
+    await from_several_timetables(still, HERD)
     await plan_all(still, await travel(still, MINUTE - 20 * SECOND))
-    assert await still.database.value("select max(planned) from hourbell.planned_counts") == CROWD
-    await keep_house(still, None, await travel(still, MINUTE + SECOND))
+    assert await still.database.value("select max(planned) from hourbell.planned_counts") == HERD
+    await run_housekeeping(still, None, await travel(still, MINUTE + SECOND))
     assert await still.database.value("select count(*) from hourbell.planned_counts") == 0
 
 
-async def test_a_crowd_is_counted_by_tenant_and_second(still: Engine) -> None:
-    crowds = Crowds()
-    assert [crowds.level(1, 60) for _ in range(17)] == [0] * 16 + [1]
-    assert crowds.level(2, 60) == 0
-    assert crowds.level(1, 61) == 0
-    levels = [crowds.level(3, 60) for _ in range(5_000)]
+async def test_executions_are_counted_by_tenant_and_second(still: Engine) -> None:
+    counts = DueCounts()
+    assert [counts.level(1, 60) for _ in range(17)] == [0] * 16 + [1]
+    assert counts.level(2, 60) == 0
+    assert counts.level(1, 61) == 0
+    levels = [counts.level(3, 60) for _ in range(5_000)]
     same = (
         "select array_agg(hourbell.level_of(n) / 4 order by n) from generate_series(1, 5000) as n"
     )
     assert levels == await still.database.value(same)
 
 
-def test_the_count_of_a_crowd_is_kept_while_it_is_used() -> None:
-    crowds = Crowds(most=2)
+def test_a_count_is_kept_while_it_is_used() -> None:
+    counts = DueCounts(max_counts=2)
     for number in range(100):
-        assert crowds.level(1, 60) == (number >= 16)
-        assert crowds.level(number + 2, 60) == 0
-    assert [crowds.level(2, 60) for _ in range(16)] == [0] * 16  # long forgotten
+        assert counts.level(1, 60) == (number >= 16)
+        assert counts.level(number + 2, 60) == 0
+    assert [counts.level(2, 60) for _ in range(16)] == [0] * 16  # long forgotten

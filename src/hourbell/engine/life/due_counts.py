@@ -1,6 +1,6 @@
 """Executions of a tenant that fall due in the same second, counted as this process creates them.
 
-The gate serves the first executions of each tenant in a second before the rest of a crowd
+The gate serves the first executions of each tenant in a second before the rest of a herd
 (`hourbell.level_of`). A batch could be counted where it is stored, but jobs that are created one by
 one could not. So each process counts what it creates; several processes together put a few more
 executions into the first levels, which does no harm.
@@ -8,19 +8,19 @@ executions into the first levels, which does no harm.
 
 from __future__ import annotations
 
-_MOST_COUNTS = 65_536
+_MAX_COUNTS = 65_536
 
 
-class Crowds:
+class DueCounts:
     """Counts by tenant and second.
 
     They are bounded: at the limit, counts not used since the previous rotation are dropped.
     """
 
-    def __init__(self, most: int = _MOST_COUNTS) -> None:
+    def __init__(self, max_counts: int = _MAX_COUNTS) -> None:
         self._newer: dict[tuple[int, int], int] = {}
         self._older: dict[tuple[int, int], int] = {}
-        self._most = most
+        self._max_counts = max_counts
 
     def level(self, tenant: int, second: int) -> int:
         """Count an execution of a tenant in a second; its level, as in `hourbell.level_of`."""
@@ -29,7 +29,7 @@ class Crowds:
         nth = counts.get(key)  # from 0
         if nth is None:
             nth = self._older.get(key, 0)
-            if len(counts) >= self._most:
+            if len(counts) >= self._max_counts:
                 self._older, self._newer = counts, {}
                 counts = self._newer
         counts[key] = nth + 1
