@@ -80,7 +80,8 @@ FIRST = (
     "property/timing/test_properties.py",
 )
 
-# What `make quick` leaves out: kills and outages, weeks of simulated life, a million rows, other servers.
+# What `make quick` leaves out: kills and outages, weeks of simulated life, a million rows, other servers; and what takes
+# more than a second of processor time, or waits for seconds by the real clock.
 SLOW = (
     *MEASURE_TIME,
     *LOAD_THE_MACHINE,
@@ -89,14 +90,34 @@ SLOW = (
     "integration/actions/test_nasty_targets.py",
     "integration/api/test_claim_executions.py",
     "integration/api/test_complete_awaiting.py",
+    "integration/api/test_create_jobs.py::test_thousands_of_keys_that_others_have",
     "integration/api/test_group_commit.py",
+    "integration/api/test_idempotency.py::test_a_repeat_that_would_not_be_accepted",
+    "integration/api/test_idempotency.py::test_while_the_first_still_runs",
+    "integration/api/test_injection.py::test_every_parameter_takes_any_text",
+    "integration/api/test_pool.py::test_more_patches_at_once",
+    "integration/api/test_quotas.py",
+    "integration/api/test_random_input.py",
     "integration/api/test_schemathesis.py",
+    "integration/api/test_wake_ups.py::test_no_wake_up_is_lost_beside",
+    "integration/life/test_bad_results.py::test_a_nul_and_other_odd_results",
+    "integration/life/test_claims.py::test_claimers_in_several_processes",
+    "integration/life/test_claims.py::test_claims_and_settles_racing",
     "integration/life/test_herds.py",
+    "integration/life/test_fairness.py",
+    "integration/life/test_fan_out.py::test_a_storm_of_changes",
+    "integration/life/test_handlers.py",
     "integration/life/test_leadership.py",
     "integration/life/test_limit_changes.py",
+    "integration/life/test_limits.py::test_a_line_that_the_next_limit_would_stop",
+    "integration/life/test_limits.py::test_no_more_start_than_rate_and_burst",
     "integration/life/test_limits_at_random.py",
     "integration/life/test_poison.py",
+    "integration/life/test_runners.py",
     "integration/life/test_stopped_clients.py",
+    "integration/life/test_tasks.py",
+    "integration/life/test_unknown_zones.py",
+    "integration/life/test_worker.py",
     "integration/test_",
     "property/engine/",
     "property/timing/",
@@ -170,7 +191,8 @@ def new_database() -> DatabaseMaker:
             await _execute(in_database(server, TEMPLATE), SOMEBODY_SERVES)
             have_template.add(server)
         name = f"test_{next(numbers)}"
-        await _execute(server, f"create database {name} template {TEMPLATE}")
+        # Copied as files: half the work of writing each page to the WAL too.
+        await _execute(server, f"create database {name} template {TEMPLATE} strategy file_copy")
         try:
             yield in_database(server, name)
         finally:

@@ -22,12 +22,7 @@ import structlog
 
 from hourbell import failpoints
 from hourbell.actions import ActionRunners
-from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.task import Handler, TaskRunner
-from hourbell.actions.webhook import WebhookRunner
-from hourbell.api.app import create_app, create_health_app
-from hourbell.api.auth import is_local
-from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
@@ -252,6 +247,11 @@ async def running(
     dsn: str, settings: Settings, roles: Set[Role], handlers: Mapping[str, Handler]
 ) -> AsyncIterator[Running]:
     """Run these roles in this process, on a migrated database."""
+    # Here, because a command that serves nothing would take twice as long to start.
+    from hourbell.api.app import create_app, create_health_app
+    from hourbell.api.auth import is_local
+    from hourbell.api.server import ApiServer
+
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(open_engine(dsn, settings))
@@ -354,6 +354,10 @@ def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettin
 async def _actions(
     handlers: Mapping[str, Handler], settings: Settings, engine: Engine, clock: DatabaseClock
 ) -> AsyncIterator[ActionRunners]:
+    # Here, because only a worker sends webhooks.
+    from hourbell.actions.egress import GuardedResolver
+    from hourbell.actions.webhook import WebhookRunner
+
     tasks = TaskRunner(handlers)
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))

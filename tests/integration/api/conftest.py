@@ -1,16 +1,19 @@
 """The API on a port of its own, before an engine on an empty database."""
 
+import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import asyncpg
 import pytest
 import pytest_asyncio
+import uvicorn.server
 from litestar import Litestar
 
 from conftest import empty
@@ -109,6 +112,22 @@ async def remote(engine: Engine, dispatch: PostgresDispatch) -> AsyncIterator[Re
 @pytest.fixture(scope="session")
 def shared_app() -> SharedApp:
     return SharedApp()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _looks_often_who_is_left() -> Iterator[None]:
+    """A server that stops looks every tenth of a second whether its connections are closed, and not before the first
+    of them has passed: as long as most tests take. Here it looks every millisecond.
+    """
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 100)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            uvicorn.server, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+        )
+        yield
 
 
 @pytest.fixture
