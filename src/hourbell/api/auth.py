@@ -19,6 +19,7 @@ from hourbell.api.errors import Misdirected
 from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
+from hourbell.engine.life.groups import GroupExecutor, Submission
 from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_keyless
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 from hourbell.security.access import ANONYMOUS, Caller, digest_of
@@ -27,6 +28,7 @@ FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may s
 MAX_FAILURES = 20  # burst of failures allowed from one address,
 SECONDS_PER_FAILURE = 3  # then one in this many seconds
 _MAX_CACHED = 10_000
+_MAX_WAITING = 100_000  # more than a server has connections
 
 _SCHEME = "Bearer "
 _HOW_TO_AUTHENTICATE = (
@@ -46,6 +48,8 @@ class Authenticator:
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
         self._keyless_until = 0.0
+        # Every second many requests need this at once; without a group each would have its query.
+        self._lookups: GroupExecutor[None, None] = GroupExecutor(max_waiting=_MAX_WAITING)
 
     async def authorize(self, request: AnyRequest, route: Route) -> Caller:
         """The caller of an operation; raises Unauthenticated or Forbidden."""
@@ -89,14 +93,19 @@ class Authenticator:
         return caller
 
     async def _is_keyless(self) -> bool:
+        if self._local and time.monotonic() >= self._keyless_until:
+            await self._lookups.submit(None, self._look_for_keys)
+        return self._local
+
+    async def _look_for_keys(self, submissions: list[Submission[None, None]]) -> None:
         # Measured before the query, so that a key created after it is seen within KEYLESS_SECONDS.
         at = time.monotonic()
-        if self._local and at >= self._keyless_until:
-            if await is_keyless(self._engine):
-                self._keyless_until = at + KEYLESS_SECONDS
-            else:
-                self.require_keys()
-        return self._local
+        if await is_keyless(self._engine):
+            self._keyless_until = at + KEYLESS_SECONDS
+        else:
+            self.require_keys()
+        for submission in submissions:
+            submission.answer(None)
 
     def _refuse_if_too_many(self, address: str) -> None:
         excess = self._failures.get(address, 0.0) - time.monotonic()

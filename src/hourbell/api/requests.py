@@ -315,7 +315,8 @@ def read_tenant_page_request(request: AnyRequest) -> tuple[str | None, PageReque
 
 def refuse_query(request: AnyRequest) -> None:
     """Reject all query parameters: silently ignoring one would mislead the caller."""
-    _finish(_query(request, Document))
+    if request.scope["query_string"]:
+        _finish(_query(request, Document))
 
 
 async def _bare_write(request: AnyRequest, key: str) -> Write:

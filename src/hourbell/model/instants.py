@@ -7,6 +7,8 @@ ends a day before the end of year 9999, so that an instant can always be shown i
 import re
 from datetime import UTC, datetime, tzinfo
 
+import msgspec
+
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -52,7 +54,9 @@ def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:
     if not offset or offset.total_seconds() % 60:
         # RFC 3339 has no offsets with seconds; a few zones had them until the 1970s.
         utc = local if zone is UTC else instant.astimezone(UTC)
-        text, suffix = utc.isoformat()[:-6], "Z"
+        # As isoformat would, in a tenth of its time: each job that is shown has four of them.
+        whole: str = msgspec.to_builtins(utc)
+        text, suffix = whole[:-1], "Z"
     else:
         whole = local.isoformat()
         text, suffix = whole[:-6], whole[-6:]

@@ -45,7 +45,7 @@ def load_zone(name: str) -> ZoneInfo:
 
 def shown_in(name: str) -> tzinfo:
     """The zone for display: the one with this name, or UTC if it does not exist."""
-    return load_zone(name) if name in zone_names() else UTC
+    return load_zone(name) if name != "UTC" and name in zone_names() else UTC
 
 
 def utc_offset(zone: ZoneInfo, wall: datetime) -> timedelta:

@@ -87,6 +87,23 @@ async def test_every_other_node_is_closed_within_a_second_of_the_first_key(
         assert (await node.get("/api/v1/jobs")).is_problem(401, "unauthenticated")
 
 
+async def test_requests_at_the_same_moment_look_for_keys_together(
+    other: Client, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+
+    async def counted(engine: Engine) -> bool:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(0.2)  # while the others arrive
+        return True
+
+    monkeypatch.setattr(auth, "is_keyless", counted)
+    found = await asyncio.gather(*(other.get("/api/v1/jobs") for _ in range(50)))
+    assert [each.status for each in found] == [200] * 50
+    assert looks <= 4  # at first two groups, and each may be followed by one of later requests
+
+
 def test_the_bound_of_an_open_node_is_as_documented():
     assert KEYLESS_SECONDS == 1.0
 

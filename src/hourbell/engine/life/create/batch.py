@@ -190,7 +190,7 @@ class _Batch:
 
         An item with the unique key of an earlier item gets the result of that item.
         """
-        if isinstance(row, JobRow) and row.unique_key not in self._first:
+        if isinstance(row, JobRow) and (row.unique is None or row.unique_key not in self._first):
             try:
                 self.context.reserve_quota(row)
             except HourbellError as error:

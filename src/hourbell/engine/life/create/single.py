@@ -289,7 +289,7 @@ def _as_created(new: NewJob, job_id: int, now: datetime) -> Job:
     else:
         next_run_at = first_run(new.schedule, new.window, job_id, now)
     return Job(
-        **{field: getattr(new, field) for field in NewJob.__struct_fields__},
+        **msgspec.structs.asdict(new),
         job_id=job_id,
         status=JobStatus.SCHEDULED,
         version=1,

@@ -165,17 +165,18 @@ class Store:
         self, rows: Sequence[JobRow], requests: Mapping[RequestRow, int]
     ) -> list[object]:
         """The arguments of `hourbell.create_jobs`, in the order of its parameters."""
-        names, due_counts = self._names, self._engine.due_counts
+        names, level_of = self._names, self._engine.due_counts.level
+        numbers = names.tenants
         ids, of_requests, instants, tenants, of_settings, specs = [], [], [], [], [], []
         settings: dict[tuple[RunSettings, int], int] = {}  # with the level; counted from 1
         recurring, unique = [], []
         last_at, instant = None, 0
         for row in rows:
-            tenant = names.tenants[row.tenant]
+            tenant = numbers[row.tenant]
             if row.at is not None:
-                if row.at is not last_at:  # jobs of a batch often share one instant
+                if row.at != last_at:  # jobs of a batch often share one instant
                     last_at, instant = row.at, (row.at - _EPOCH) // _MICROSECOND
-                settings_and_level = row.settings, due_counts.level(tenant, instant // 1_000_000)
+                settings_and_level = row.settings, level_of(tenant, instant // 1_000_000)
                 ids.append(row.job_id)
                 of_requests.append(requests[row.request])
                 instants.append(instant)
