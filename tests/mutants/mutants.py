@@ -60,6 +60,7 @@ PLAN = "src/hourbell/store/functions/plan.sql"
 MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
+RETAIN = "src/hourbell/store/functions/retain.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
 MIGRATION = "src/hourbell/store/migrations/0001_tables.sql"
@@ -124,12 +125,68 @@ MUTANTS = [
         "Nothing is ready below the virtual time, where no claim looks.",
     ),
     Mutant(
-        "ended_after_a_retry",
+        "left_alive_and_still_in_its_slab",
         SETTLE,
-        "and e.id = any (array(select id from taken)) and e.fence < t.fence\n      returning e.id, e.job",
-        "and e.id = any (array(select id from taken))\n      returning e.id, e.job",
+        "  perform hourbell.shrink_slabs(rows, requeued || accepted);\n",
+        "  perform hourbell.shrink_slabs(rows, '{}');\n",
         (f"{SLABS_TEST}::test_of_two_reports_of_an_execution_one_counts[failure first]",),
         "What has left its slab for another attempt cannot be ended by the attempt before.",
+    ),
+    Mutant(
+        "retried_after_it_has_ended",
+        SETTLE,
+        "      where not exists (select from hourbell.outcomes as e where e.id = o.id offset 0)),\n    again as",
+        "      ),\n    again as",
+        (f"{SLABS_TEST}::test_of_a_success_and_a_retry_at_once_one_counts",),
+        "What has ended is not retried.",
+    ),
+    Mutant(
+        "settled_without_a_lock_of_the_slab",
+        SETTLE,
+        "and l.fence = f.fence\n    for update) as l;",
+        "and l.fence = f.fence\n    ) as l;",
+        (f"{SLABS_TEST}::test_of_a_success_and_a_retry_at_once_one_counts",),
+        "Of two reports of one execution at the same time, the second sees the first.",
+    ),
+    Mutant(
+        "repeated_report_forgets_the_others",
+        SETTLE,
+        "    exception when unique_violation then null;\n    end;\n  end loop;",
+        "    exception when unique_violation then exit;\n    end;\n  end loop;",
+        (f"{SLABS_TEST}::test_a_report_that_repeats_some_ends_the_others",),
+        "A report of which some were reported before ends the others.",
+    ),
+    Mutant(
+        "partition_dropped_under_a_live_row",
+        RETAIN,
+        "           where o.id is null or o.recorded_at >= $1)\n         insert into",
+        "           where o.recorded_at >= $1)\n         insert into",
+        (f"{ENGINE_TEST}::test_what_lives_or_has_ended_lately_outlives_its_partition[embedded]",),
+        "What has not ended outlives its partition.",
+    ),
+    Mutant(
+        "young_outcome_dropped_with_its_partition",
+        RETAIN,
+        "           where o.id is null or o.recorded_at >= $1)\n         insert into",
+        "           where o.id is null)\n         insert into",
+        (f"{ENGINE_TEST}::test_what_lives_or_has_ended_lately_outlives_its_partition[embedded]",),
+        "What has ended lately outlives its partition.",
+    ),
+    Mutant(
+        "run_open_after_its_end",
+        PLACES,
+        "    delete from hourbell.open_runs as r using runs as e\n    where r.job = e.job and r.occurrence",
+        "    delete from hourbell.open_runs as r using runs as e\n    where false and r.job = e.job and r.occurrence",
+        (f"{GATE_TEST}::test_queue_one_lets_one_wait_and_skips_the_rest",),
+        "A run that has ended blocks no other.",
+    ),
+    Mutant(
+        "quota_counts_what_has_ended",
+        CREATE_SQL,
+        "        where not exists (select from hourbell.outcomes as o where o.id = j.id offset 0)\n        limit t.max_jobs",
+        "        limit t.max_jobs",
+        ("tests/property/engine/test_unique_keys_and_quotas.py",),
+        "A job that has ended takes no room.",
     ),
     Mutant(
         "slab_dropped_with_one_left",
@@ -142,42 +199,31 @@ MUTANTS = [
     Mutant(
         "slab_kept_when_empty",
         SETTLE,
-        "  perform hourbell.drop_slabs(p_session, fences);\n",
-        "",
+        "  delete from hourbell.leased where ctid = any (array(\n    select l.ctid from hourbell.leased as l",
+        "  delete from hourbell.leased where false and ctid = any (array(\n    select l.ctid from hourbell.leased as l",
         (f"{SLABS_TEST}::test_a_slab_is_there_as_long_as_one_of_it_runs",),
         "A slab of which nothing is left is deleted.",
     ),
     Mutant(
         "reaper_takes_what_has_ended",
         MIGRATION,
-        "where e.id = i.id and e.fence < l.fence offset 0",
-        "where e.id = i.id offset 0",
+        "where not exists (select from hourbell.outcomes as o where o.id = i.id offset 0);\n\n-- The last progress",
+        ";\n\n-- The last progress",
         (f"{SLABS_TEST}::test_what_was_given_back_is_not_lost_with_the_worker",),
-        "What has left its slab is not returned a second time when the worker is lost.",
+        "What has ended is not returned when the worker is lost.",
     ),
     Mutant(
         "counted_runs_keep_their_hold",
         SETTLE,
-        "and l.fence = f.fence\n          and l.limited offset 0) as l) then",
-        "and l.fence = f.fence and false offset 0) as l) then",
+        "  if exists (select from unnest(slabs) as s where s.limited) then",
+        "  if false then",
         (f"{SLABS_TEST}::test_a_limit_that_comes_while_a_slab_runs_is_counted_and_let_go",),
         "What was counted under a limit while it ran frees its place when it ends.",
     ),
     Mutant(
-        "accepted_without_a_lock_of_the_slab",
-        SETTLE,
-        "  perform from hourbell.leased where session = p_session and fence = any (p_fences) order by fence for update;\n",
-        "",
-        (
-            "tests/integration/life/test_slabs.py"
-            "::test_two_reports_of_accepted_executions_of_one_slab_lose_and_double_none",
-        ),
-        "Two reports that rewrite one slab do not read it at the same time.",
-    ),
-    Mutant(
         "run_that_allowed_overlaps_wakes_nothing",
         "src/hourbell/store/functions/overlaps.sql",
-        "    if unmarked <> '{}' then\n",
+        "    if blocking is not null then\n",
         "    if false then\n",
         (
             "tests/integration/life/test_gate.py"
@@ -188,10 +234,8 @@ MUTANTS = [
     Mutant(
         "handed_over_and_still_held",
         SETTLE,
-        "    set ids = array(\n"
-        "          select i.id from unnest(l.ids) with ordinality as i(id, pos)\n"
-        "          where not i.id = any (array(select id from moving)) order by pos),",
-        "    set ids = l.ids,",
+        "        where not i.id = any (p_left)\n          and not exists",
+        "        where not exists",
         (f"{SLABS_TEST}::test_what_its_target_has_accepted_leaves_its_slab",),
         "What its target has accepted is held by no worker.",
     ),
@@ -207,41 +251,17 @@ MUTANTS = [
     Mutant(
         "success_without_fence",
         SETTLE,
-        """l.session = p_session and l.fence = f.fence offset 0) as l
-      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
-    taken as materialized (
-      select o.id, o.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence""",
-        """l.session = p_session offset 0) as l
-      cross join lateral unnest(l.ids, l.versions) as i(id, version)),
-    taken as materialized (
-      select o.id, h.fence, o.kind, o.reason, o.error, o.result, o.failure, h.version as ran_version, h.slab, h.size,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id""",
-        (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[0--1]",),
+        "        from members as h join reported as o on o.id = h.id and o.fence = h.fence\n        where o.kind",
+        "        from members as h join reported as o on o.id = h.id\n        where o.kind",
+        (f"{CLAIMS_TEST}::test_one_stale_fence_in_a_batch_spoils_nothing_else[0]",),
         "An outcome under a stale fence changes nothing, and here it ends the execution.",
     ),
     Mutant(
         "retry_without_fence",
         SETTLE,
-        """l.session = p_session and l.fence = f.fence offset 0) as l
-      cross join lateral unnest(l.ids) as i(id)),
-    taken as materialized (
-      select o.*, o.kind = hourbell.outcome_retry() as failed,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id and o.fence = h.fence),""",
-        """l.session = p_session offset 0) as l
-      cross join lateral unnest(l.ids) as i(id)),
-    taken as materialized (
-      select o.id, h.fence, o.delay, o.reason, o.error, o.kind = hourbell.outcome_retry() as failed,
-        hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
-        hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
-      from members as h join outcomes as o on o.id = h.id),""",
-        (f"{CLAIMS_TEST}::test_a_stale_fence_changes_no_row[1--1]",),
+        "      from members as h join reported as o on o.id = h.id and o.fence = h.fence\n      where not exists",
+        "      from members as h join reported as o on o.id = h.id\n      where not exists",
+        (f"{CLAIMS_TEST}::test_one_stale_fence_in_a_batch_spoils_nothing_else[1]",),
         "A failure under a stale fence changes nothing, and here it takes the lease away.",
     ),
     Mutant(
@@ -762,16 +782,16 @@ MUTANTS = [
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "p_now, reason, error, letter from gone where kind = any (hourbell.outcomes_dead()))",
-        "p_now, reason, error, letter from gone where false)",
+        "    if kinds && hourbell.outcomes_dead() then\n      perform hourbell.bury(",
+        "    if false then\n      perform hourbell.bury(",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
     ),
     Mutant(
         "no_dead_letters_of_the_lost",
         REAP,
-        "from gone as e join judged as j using (id) where j.fate = hourbell.fate_dead())",
-        "from gone as e join judged as j using (id) where false)",
+        "from judged as j where j.fate = hourbell.fate_dead())",
+        "from judged as j where false)",
         (f"{POLICIES_TEST}::test_what_may_run_once_only_is_dead_when_its_lease_is_lost",),
         "What is dead because its worker was lost is kept whole too.",
     ),
@@ -785,9 +805,9 @@ MUTANTS = [
     ),
     Mutant(
         "end_wakes_no_successor",
-        SETTLE,
-        "if jobs is not null then perform hourbell.wake_jobs(jobs, p_now); freed := true; end if;",
-        "if jobs is not null then freed := true; end if;",
+        PLACES,
+        "  perform hourbell.wake_jobs(jobs, p_now);\n",
+        "",
         (f"{GATE_TEST}::test_queue_one_lets_one_wait_and_skips_the_rest",),
         "What waits for an earlier run goes when that has ended.",
     ),

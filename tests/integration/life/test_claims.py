@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Settlement
@@ -263,16 +264,17 @@ async def test_a_stale_fence_changes_no_row(engine: Engine, kind: int, off_by: i
     assert await hand.succeed([claimed]) == []  # the right one still counts
 
 
-async def test_one_stale_fence_in_a_batch_spoils_nothing_else(engine: Engine) -> None:
+@pytest.mark.parametrize("kind", [SUCCEEDED, RETRY])
+async def test_one_stale_fence_in_a_batch_spoils_nothing_else(engine: Engine, kind: int) -> None:
     await fill(engine, 5)
     await admit_all(engine)
     hand = await Hand.opened(engine)
     claimed = await hand.claim()
-    batch = [Settlement(one.execution_id, one.fence, SUCCEEDED) for one in claimed]
-    batch[2] = Settlement(claimed[2].execution_id, claimed[2].fence - 1, SUCCEEDED)
+    batch = [Settlement(one.execution_id, one.fence, kind, 0, 0, 60.0) for one in claimed]
+    batch[2] = msgspec.structs.replace(batch[2], fence=claimed[2].fence - 1)
     assert await hand.dispatch.settle(hand.session, batch) == [claimed[2].execution_id]
-    assert await fates(engine) == {"SUCCEEDED": 4}
-    assert await places(engine) == {"leased": 1}
+    assert await fates(engine) == ({"SUCCEEDED": 4} if kind == SUCCEEDED else {})
+    assert await places(engine) == {"leased": 1} | ({"due": 4} if kind == RETRY else {})
 
 
 async def test_another_session_cannot_settle_what_it_does_not_hold(engine: Engine) -> None:

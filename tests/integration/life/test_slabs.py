@@ -182,6 +182,16 @@ async def test_a_slab_of_which_two_reports_take_the_last_at_once_goes_with_the_s
     assert await fates(engine) == {"SUCCEEDED": 2}
 
 
+async def test_a_report_that_repeats_some_ends_the_others(engine: Engine) -> None:
+    """As after an answer that was lost: the worker reports them again, with what has ended since."""
+    hand, runs = await claimed(engine, 5)
+    assert not await hand.succeed(runs[:2])
+    assert set(await hand.succeed(runs[:4])) == {run.execution_id for run in runs[:2]}
+    assert await fates(engine) == {"SUCCEEDED": 4}
+    assert await places(engine) == {"leased": 1}
+    await check_sound(engine)
+
+
 async def test_of_a_success_and_a_retry_at_once_one_counts(engine: Engine) -> None:
     """Both ways round: the second report waits for the first, and is refused."""
     hand, runs = await claimed(engine, 3)
