@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "4571ff72d2b03571fa85005dc0941e214c9bcd40"
+OLDER = "f23fc1d460ea1d70aa5fd9d32c37f159daec21e4"
 TESTS = Path(__file__).parent.parent
 
 
