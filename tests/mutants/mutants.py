@@ -101,6 +101,7 @@ TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
+ONCE_TEST = f"{_LIFE}/test_written_once.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
 ENGINE_TEST = "tests/conformance/test_engine.py"
@@ -159,18 +160,52 @@ MUTANTS = [
     Mutant(
         "partition_dropped_under_a_live_row",
         RETAIN,
-        "           where o.id is null or o.recorded_at >= $1)\n         insert into",
-        "           where o.recorded_at >= $1)\n         insert into",
+        "filter (where o.id is null or o.recorded_at >= $2)",
+        "filter (where o.recorded_at >= $2)",
         (f"{ENGINE_TEST}::test_what_lives_or_has_ended_lately_outlives_its_partition[embedded]",),
         "What has not ended outlives its partition.",
     ),
     Mutant(
         "young_outcome_dropped_with_its_partition",
         RETAIN,
-        "           where o.id is null or o.recorded_at >= $1)\n         insert into",
-        "           where o.id is null)\n         insert into",
+        "filter (where o.id is null or o.recorded_at >= $2)",
+        "filter (where o.id is null)",
         (f"{ENGINE_TEST}::test_what_lives_or_has_ended_lately_outlives_its_partition[embedded]",),
         "What has ended lately outlives its partition.",
+    ),
+    Mutant(
+        "stale_report_uses_up_a_cancellation",
+        SETTLE,
+        "        where kind = hourbell.outcome_cancelled() and p_ids[at] = any (ended)));",
+        "        where kind = hourbell.outcome_cancelled()));",
+        (f"{ONCE_TEST}::test_a_stale_report_does_not_use_up_a_cancellation",),
+        "A report that is refused changes nothing.",
+    ),
+    Mutant(
+        "replayed_and_deleted_with_the_old",
+        RETAIN,
+        "where id = any (ids) and recorded_at < p_until returning id)\n"
+        "  delete from hourbell.executions where id = any (array(select id from gone));",
+        "where id = any (ids) and recorded_at < p_until returning id)\n"
+        "  delete from hourbell.executions where id = any (ids);",
+        (f"{ONCE_TEST}::test_what_is_being_replayed_is_not_deleted_with_the_old",),
+        "What is live is not deleted.",
+    ),
+    Mutant(
+        "older_version_runs_what_was_taken_over",
+        PRODUCE,
+        "  if taken_over is not null then\n",
+        "  if false then\n",
+        (f"{ONCE_TEST}::test_a_run_that_another_transaction_is_creating_is_taken_over",),
+        "An occurrence that a newer version of a job has too belongs to that.",
+    ),
+    Mutant(
+        "quota_listed_before_all_have_seen_it",
+        CREATE_SQL,
+        "    and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())\n",
+        "",
+        (f"{ONCE_TEST}::test_jobs_from_before_a_quota_are_listed_and_counted",),
+        "A job of a transaction that has not seen the quota counts too.",
     ),
     Mutant(
         "run_open_after_its_end",
@@ -183,7 +218,7 @@ MUTANTS = [
     Mutant(
         "quota_counts_what_has_ended",
         CREATE_SQL,
-        "        where not exists (select from hourbell.outcomes as o where o.id = j.id offset 0)\n        limit t.max_jobs",
+        "        cross join lateral (select from hourbell.live as e where e.id = j.id offset 0) as e\n        limit t.max_jobs",
         "        limit t.max_jobs",
         ("tests/property/engine/test_unique_keys_and_quotas.py",),
         "A job that has ended takes no room.",

@@ -8,7 +8,10 @@ tenant can keep less of its executions than the cell, not more; they are then de
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
@@ -19,6 +22,8 @@ _PARTITIONS = (
 )
 _MAX_ROWS = 10_000
 _TENANTS = 1_000  # checked in one round
+_SCANNED = 50_000  # rows that one statement reads
+_QUOTA_CHUNKS = 100  # of jobs that were there before a quota, listed in one round
 
 
 async def make_partitions(engine: Engine, now: datetime) -> None:
@@ -34,15 +39,19 @@ async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> 
     times = engine.times
     await make_partitions(engine, now)
     with translate_epoch_errors():
+        more = await _drop_partitions(engine, term, now)
         await engine.database.value(
-            "select hourbell.drop_partitions($1, $2, $3, $4, $5)",
+            "select hourbell.delete_old_records($1, $2, $3, $4)",
             *epoch_args(term),
             now,
             timedelta(days=times.ledger_days),
-            _MAX_ROWS,
         )
-        await engine.database.value("select hourbell.track_quotas($1, $2)", *epoch_args(term))
-        forgotten = await engine.database.value(
+        for _ in range(_QUOTA_CHUNKS):
+            if not await engine.database.value(
+                "select hourbell.list_quota_jobs($1, $2, $3)", *epoch_args(term), _SCANNED
+            ):
+                break
+        expired = await engine.database.value(
             "select hourbell.delete_expired($1, $2, $3, $4, $5)",
             *epoch_args(term),
             now,
@@ -59,4 +68,56 @@ async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> 
             _TENANTS,
             _MAX_ROWS,
         )
-    return bool(forgotten >= _MAX_ROWS or deleted >= _MAX_ROWS)
+    return bool(more or expired >= _MAX_ROWS or deleted >= _MAX_ROWS)
+
+
+async def _drop_partitions(engine: Engine, term: Term | None, now: datetime) -> bool:
+    """Drop the partitions that are older than the retention; True if there is more to delete.
+
+    What must outlive a partition is looked for in short statements first: while it is dropped, the
+    tables are locked. If that is too much to be carried over, the partition waits, and loses what
+    has ended in batches.
+    """
+    until = (now - timedelta(days=engine.times.ledger_days)).astimezone(UTC)
+    until = until.replace(hour=0, minute=0, second=0, microsecond=0)
+    partitions = await engine.database.fetch(
+        "select name from hourbell.partitions() where after <= $1 order by first", until.date()
+    )
+    more = False
+    for partition in partitions:
+        name = partition["name"]
+        with suppress(asyncpg.UndefinedTableError):  # another leader dropped it
+            kept = await _kept(engine, name, until)
+            if kept is None:
+                deleted = await engine.database.value(
+                    "select hourbell.thin_partition($1, $2, $3, $4, $5)",
+                    *epoch_args(term),
+                    name,
+                    until,
+                    _MAX_ROWS,
+                )
+                more = more or deleted >= _MAX_ROWS
+                continue
+            await engine.database.value(
+                "select hourbell.drop_partition($1, $2, $3, $4, $5)",
+                *epoch_args(term),
+                name,
+                kept,
+                now - timedelta(hours=1),  # before the scan, by any clock
+            )
+    return more
+
+
+async def _kept(engine: Engine, name: str, until: datetime) -> list[int] | None:
+    """What must outlive a partition; None: too much to be carried over."""
+    kept: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        row = await engine.database.row(
+            "select * from hourbell.scan_partition($1, $2, $3, $4)", name, after, until, _SCANNED
+        )
+        kept += row["kept"]
+        if len(kept) > _MAX_ROWS:
+            return None
+        after = row["last"]
+    return kept

@@ -184,6 +184,8 @@ async def _replay_or_retry(
             dead_letters_only or found.status is not ExecutionStatus.RETRYING
         ):
             raise Conflict(_not_retryable(found))
+        if isinstance(found, DeadLetter):
+            await engine.database.value(_Q["leave_slabs"], [execution_id])
         async with attempt.transaction(tenant) as connection:
             if isinstance(found, DeadLetter):
                 attempt.answer = await _replay_one(found, tenant, now, write, connection)
@@ -267,6 +269,7 @@ async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
+        await engine.database.value(_Q["leave_slabs"], ids)
         async with attempt.transaction(tenant) as connection:
             due_at = due_times(len(ids), now, bulk.rate_per_second)
             done = set(await connection.fetchval(_Q["replay"], ids, due_at, now))

@@ -35,8 +35,7 @@ begin
 end $$;
 
 -- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running. Until
--- `track_quotas` has listed the one-time jobs that were there before the quota, they are looked for in all that the
--- tenant ever had.
+-- `list_quota_jobs` has listed the one-time jobs that were there before the quota, those among the 10,000 newest count.
 create or replace function hourbell.room_in_quota(t hourbell.tenants) returns int
 language sql stable
 set plan = lookups_one_by_one as $$
@@ -48,42 +47,57 @@ set plan = lookups_one_by_one as $$
     - (
       select count(*) from (
         select from (
-          select id from hourbell.quota_jobs as q where q.tenant = t.id and t.quota_set_in is null
-          union all
-          select id from hourbell.executions as e
-          where e.tenant = t.id and e.job is null and e.origin = hourbell.origin_schedule()
-            and t.quota_set_in is not null) as j
-        where not exists (select from hourbell.outcomes as o where o.id = j.id offset 0)
+          select q.id from hourbell.quota_jobs as q where q.tenant = t.id
+          union
+          select e.id from (
+            select e.id, e.origin from hourbell.executions as e
+            where e.job is null and (e.tenant, e.id) <= (t.id, 9223372036854775807) and e.tenant >= t.id
+              and t.quota_listed_to is not null
+            order by e.tenant desc, e.id desc limit 10000) as e
+          where e.origin = hourbell.origin_schedule()) as j
+        cross join lateral (select from hourbell.live as e where e.id = j.id offset 0) as e
         limit t.max_jobs) as one_time)::int
 $$;
 
--- Lists the one-time jobs of tenants that got a quota, once every transaction that may not have seen the quota has
--- ended; deletes the lists of tenants that have none any more. Returns how many tenants it has looked at.
-create or replace function hourbell.track_quotas(p_node uuid, p_epoch bigint) returns int
+-- Lists one-time jobs that a tenant had before it got a quota: the next p_limit of one tenant. They are listed when
+-- every transaction that may not have seen the quota has ended; all later ones are listed when they are created. Also
+-- deletes the lists of tenants that have no quota any more. Returns whether there is more to do at once.
+create or replace function hourbell.list_quota_jobs(p_node uuid, p_epoch bigint, p_limit int) returns boolean
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
-  this int;
-  n int := 0;
+  this hourbell.tenants;
+  last bigint;
+  n int;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  for this in
-    select id from hourbell.tenants
-    where max_jobs is not null and quota_set_in < pg_snapshot_xmin(pg_current_snapshot()) limit 100
-    for no key update skip locked
-  loop
-    insert into hourbell.quota_jobs (tenant, id)
-    select e.tenant, e.id from hourbell.live as e
-    where e.tenant = this and e.job is null and e.origin = hourbell.origin_schedule()
-    on conflict do nothing;
-    update hourbell.tenants set quota_set_in = null where id = this;
-    n := n + 1;
-  end loop;
+  update hourbell.tenants set quota_ahead = pg_snapshot_xmax(pg_current_snapshot()) where id = any (array(
+    select id from hourbell.tenants where max_jobs is not null and quota_listed_to is not null and quota_ahead is null
+    for no key update skip locked));
+  select * into this from hourbell.tenants
+  where max_jobs is not null and quota_listed_to is not null
+    and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())
+  order by id limit 1 for no key update skip locked;
+  if found then
+    with next as materialized (
+      select e.id, e.origin from hourbell.executions as e
+      where e.job is null and (e.tenant, e.id) < (this.id, this.quota_listed_to) and e.tenant >= this.id
+      order by e.tenant desc, e.id desc limit p_limit),
+    listed as (
+      insert into hourbell.quota_jobs (tenant, id)
+      select this.id, next.id from next
+      where next.origin = hourbell.origin_schedule()
+        and not exists (select from hourbell.outcomes as o where o.id = next.id offset 0)
+      on conflict do nothing)
+    select min(id), count(*) into last, n from next;
+    update hourbell.tenants set quota_listed_to = case when n = p_limit then last end where id = this.id;
+    return true;
+  end if;
   delete from hourbell.quota_jobs where ctid = any (array(
     select q.ctid from hourbell.quota_jobs as q cross join lateral (
       select from hourbell.tenants as t where t.id = q.tenant and t.max_jobs is null offset 0) as t
-    limit 10000));
-  return n;
+    limit p_limit));
+  return false;
 end $$;
 
 -- Locks quotas until the end of the transaction: one transaction at a time counts the jobs of a tenant and adds to
@@ -235,8 +249,8 @@ begin
   repeated := '{}'; refused := '{}'; holders := '{}'; replacing := '{}'; excessive := '{}';
   if p_limited <> '{}' then
     perform hourbell.lock_quotas(p_limited, p_quotas_ms);
-    delete from hourbell.quota_jobs as q where q.tenant = any (p_limited) and exists (
-      select from hourbell.outcomes as o where o.id = q.id offset 0);
+    delete from hourbell.quota_jobs as q where q.tenant = any (p_limited) and not exists (
+      select from hourbell.live as e where e.id = q.id offset 0);
     -- Before any job is withdrawn: a job that replaces another needs no room.
     rooms := array(
       select (select hourbell.room_in_quota(t) from hourbell.tenants as t where t.id = l.id and t.max_jobs is not null)
@@ -316,7 +330,7 @@ begin
       select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
         notifies
       from new),
-    -- All tenants that have a quota now, not only those of p_limited: `track_quotas` relies on it.
+    -- All tenants that have a quota now, not only those of p_limited: `list_quota_jobs` relies on it.
     counted as (
       insert into hourbell.quota_jobs (tenant, id)
       select tenant, id from new where tenant = any (array(

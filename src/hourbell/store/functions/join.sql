@@ -13,15 +13,17 @@ create or replace function hourbell.recorded_since(
 ) returns setof record
 language sql stable as $$
   with origins as not materialized (
-    select e.occurrence as first, coalesce(o.missed_through, e.occurrence) as last
+    select e.id, e.occurrence as first, coalesce(o.missed_through, e.occurrence) as last
     from hourbell.executions as e cross join lateral (
       select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
     where e.job = p_job and e.origin = hourbell.origin_schedule() and o.status <> hourbell.fate_superseded()
       and o.recorded_at >= p_since - interval '1 day')
-  select * from origins where first > p_since
+  select first, last from origins where first > p_since
   union all
-  (select * from (select * from origins where first <= p_since order by first desc limit 1) as latest
-    where last > p_since)
+  (select first, last from (
+     select * from origins where first <= p_since and id >= hourbell.id_base(p_since - interval '1 day')
+     order by first desc limit 1) as latest
+   where last > p_since)
 $$;
 
 -- Produces a stretch for members that join it late: past occurrences by their misfire policies, future ones as if the

@@ -29,6 +29,8 @@ declare
   found_some hourbell.limit_recounts[];
   over bigint[];
   slabs tid[];
+  skipped boolean := false;
+  patience constant text := current_setting('lock_timeout');
 begin
   these := array(
     select c from hourbell.limit_recounts as c
@@ -37,7 +39,15 @@ begin
     order by looked_at nulls first, id limit 1000 for update skip locked);
   if these = '{}' then return; end if;
   -- A transaction that ends one of them waits until this commits, and then sees `limited`.
-  slabs := array(select ctid from hourbell.leased order by session, fence for update skip locked);
+  -- Reports hold a slab for milliseconds. If one is held longer, what runs in it is counted by the next look.
+  begin
+    perform set_config('lock_timeout', '50ms', true);
+    slabs := array(select ctid from hourbell.leased order by session, fence for update);
+  exception when lock_not_available then
+    slabs := array(select ctid from hourbell.leased order by session, fence for update skip locked);
+    skipped := true;
+  end;
+  perform set_config('lock_timeout', patience, true);
   with running as materialized (
     select l.slab, e.id, s.kind, s.key
     from (select ctid as slab, unnest(ids) as id from hourbell.leased where ctid = any (slabs) offset 0) as l
@@ -60,7 +70,7 @@ begin
   where exists (select from uncounted as u where u.kind = c.kind and u.key = c.key);
   over := array(
     select id from unnest(these) as c
-    where ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not exists (
+    where not skipped and ahead <= pg_snapshot_xmin(pg_current_snapshot()) and not exists (
       select from unnest(found_some) as f where f.id = c.id));
   insert into hourbell.gate_wakeups (at, kind, key) select p_now, kind, key from unnest(these) where id = any (over);
   delete from hourbell.limit_recounts where id = any (over);

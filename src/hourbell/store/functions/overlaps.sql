@@ -120,6 +120,11 @@ begin
     insert into hourbell.parked (kind, key, priority, rank, id)
     select hourbell.blocker_job(), job, 0, extract(epoch from occurrence), id
     from hourbell.executions where id = any (to_park);
+    -- What it waits for may have ended since it was looked at.
+    insert into hourbell.gate_wakeups (at, kind, key)
+    select distinct p_now + interval '100 milliseconds', hourbell.blocker_job(), w.job
+    from hourbell.executions as w
+    where w.id = any (to_park) and not exists (select from hourbell.blocking_runs(w.job, p_ids) offset 0);
     -- A run wakes its job when it ends only if its row says so, which a run of a version that allowed overlaps does not.
     -- One that another transaction has locked may be ending: the job is checked again soon.
     select array_agg(b.id), array_agg(distinct b.job) into blocking, jobs

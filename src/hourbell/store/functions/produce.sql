@@ -38,6 +38,8 @@ declare
   tenants int[];  -- tenants with many executions
   levels int[];   -- the level of their executions
   made int;
+  taken_over bigint[];  -- executions of older versions,
+  versions int[];  -- and their new versions
 begin
   -- Tenants with many executions at one moment, from earlier statements and this one. Small fires are not counted.
   if cardinality(p_members) >= 16 then
@@ -75,11 +77,6 @@ begin
       where origin in (hourbell.origin_schedule(), hourbell.origin_backfill()) do update
       set wakes = r.wakes or excluded.wakes
     returning r.id, r.job, r.occurrence, r.xmax = 0 as fresh),
-  taken_over as (
-    update hourbell.executions as e set version = w.version
-    from opened as o join wanted as w on w.job = o.job and w.at = o.occurrence
-    where not o.fresh and e.id = o.id and e.version < w.version
-      and e.id = any (array(select id from opened where not fresh))),
   fresh as materialized (select w.* from wanted as w join opened as o on o.id = w.id where o.fresh),
   stored as (
     insert into hourbell.executions
@@ -93,12 +90,19 @@ begin
     select t.at, fresh.id, t.kind
     from fresh cross join lateral (values
       (start_by, hourbell.deadline_start()), (finish_by, hourbell.deadline_finish())) as t(at, kind)
-    where t.at is not null and (start_by is not null or finish_by is not null))
-  insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-  select at, id, tenant, queue, priority,
-    hourbell.checks_of(overlap, 0::smallint) + coalesce(levels[array_position(tenants, tenant)], 0), target, key
-  from fresh;
-  get diagnostics made = row_count;
+    where t.at is not null and (start_by is not null or finish_by is not null)),
+  queued as (
+    insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
+    select at, id, tenant, queue, priority,
+      hourbell.checks_of(overlap, 0::smallint) + coalesce(levels[array_position(tenants, tenant)], 0), target, key
+    from fresh)
+  select (select count(*) from fresh), array_agg(o.id), array_agg(w.version) into made, taken_over, versions
+  from opened as o join wanted as w on w.job = o.job and w.at = o.occurrence where not o.fresh;
+  -- In a statement of its own: the transaction that opened the run may have committed since the one above began.
+  if taken_over is not null then
+    update hourbell.executions as e set version = t.version from unnest(taken_over, versions) as t(id, version)
+    where e.id = t.id and e.id = any (taken_over) and e.version < t.version;
+  end if;
 
   if p_late then
     with missed as materialized (

@@ -167,7 +167,10 @@ begin
     insert into hourbell.deadlines (at, id, kind)
     select date_bin('5 seconds', p_now, '2000-01-01') + interval '5 seconds', id,
       kind + hourbell.deadline_in_ready()
-    from missing where not again),
+    from missing where not again
+    union all  -- the slab in which it runs is locked by another transaction
+    select p_now + interval '1 second', id, last_kind from missing
+    where again and last_kind = hourbell.deadline_finish()),
   places as materialized (select distinct queue, priority from missing where again),
   slabs as (
     delete from hourbell.ready where ctid = any (array(

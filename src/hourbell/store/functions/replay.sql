@@ -1,5 +1,15 @@
 -- Replaying: a dead execution becomes due again, under the same id.
 
+-- Takes executions that have ended out of the slabs that still name them because others of these run. A replay does this
+-- first, in a transaction of its own, so that it does not hold their lock until its client commits.
+create or replace function hourbell.leave_slabs(p_ids bigint[]) returns void
+language plpgsql set plan = lookups as $$
+begin
+  perform hourbell.shrink_slabs(array(
+    select ctid from hourbell.leased as l where cardinality(l.ids) > 1 and l.ids && p_ids
+    order by session, fence for update), p_ids);
+end $$;
+
 -- Replays the dead letter p_ids[k] at p_run_at[k]: an execution of a recurring job by the job's current version and
 -- policies, a one-time job by its own. Its deadlines are counted again from that time. Attempts and fence continue to
 -- count; its retries start over. Returns the ids that were replayed.
@@ -80,9 +90,7 @@ begin
     where d.at is not null)
   select array_agg(id) into replayed from made;
   if replayed is null then return '{}'; end if;
-  perform hourbell.shrink_slabs(array(  -- their last slab may still name them, if others of it run
-    select ctid from hourbell.leased as l where cardinality(l.ids) > 1 and l.ids && replayed
-    order by session, fence for update), replayed);
+  perform hourbell.leave_slabs(replayed);
   perform hourbell.requeue(replayed);
   return replayed;
 end $$;

@@ -42,7 +42,7 @@ begin
           'outcomes_' || days, hourbell.first_id(day), hourbell.first_id(next_day));
         made := made + 1;
       exception
-        when check_violation or duplicate_table then null;
+        when check_violation or duplicate_table or invalid_object_definition then null;
         when lock_not_available then return made;
       end;
     end if;
@@ -51,56 +51,69 @@ begin
   return made;
 end $$;
 
--- Drops partitions of which all ids are older than p_keep, the records of which deaths were replayed, and the sessions
--- that only they refer to. Executions that have not ended, or not so long ago, are carried over to `executions_rest`.
--- Both tables are locked meanwhile: if there are more than p_limit of these, the ended ones are deleted instead, and
--- the partition waits.
-create or replace function hourbell.drop_partitions(
-  p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval, p_limit int
-) returns int
+-- The next p_rows executions of a partition after the id p_after: those that must outlive it, because they have not
+-- ended or ended at p_until or later, and the last id that was read; null: there are no more.
+create or replace function hourbell.scan_partition(
+  p_name text, p_after bigint, p_until timestamptz, p_rows int, out kept bigint[], out last bigint
+)
+language plpgsql set plan = lookups_one_by_one as $$
+declare n int;
+begin
+  execute format(
+    'select array_agg(e.id) filter (where o.id is null or o.recorded_at >= $2), max(e.id), count(*)
+     from (select id from hourbell.%I where id > $1 order by id limit $3) as e
+     left join lateral (select * from hourbell.%I as o where o.id = e.id offset 0) as o on true',
+    'executions_' || p_name, 'outcomes_' || p_name) into kept, last, n using p_after, p_until, p_rows;
+  kept := coalesce(kept, '{}');
+  if n < p_rows then last := null; end if;
+end $$;
+
+-- Drops a partition. Carries p_kept over to `executions_rest` (`scan_partition`), and what was replayed since p_since,
+-- when the scan began: nothing else can have come to life again. False: another transaction uses the tables, or the
+-- partition is gone.
+create or replace function hourbell.drop_partition(
+  p_node uuid, p_epoch bigint, p_name text, p_kept bigint[], p_since timestamptz
+) returns boolean
 language plpgsql set lock_timeout = '50ms' as $$
 #variable_conflict use_column
-declare
-  until constant timestamptz := date_trunc('day', p_now - p_keep, 'UTC');
-  oldest record;  -- a row of hourbell.partitions
-  kept int;
-  dropped int := 0;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  for oldest in
-    select * from hourbell.partitions() where after <= (until at time zone 'UTC')::date order by first
-  loop
-    begin
-      execute format(
-        'select count(*) from (
-           select from hourbell.%I as e left join hourbell.%I as o on o.id = e.id
-           where o.id is null or o.recorded_at >= $1 limit $2 + 1) as e',
-        'executions_' || oldest.name, 'outcomes_' || oldest.name) into kept using until, p_limit;
-      if kept > p_limit then
-        perform hourbell.delete_ended('executions_' || oldest.name, null, until, p_limit);
-        continue;
-      end if;
-      execute format('alter table hourbell.executions detach partition hourbell.%I', 'executions_' || oldest.name);
-      execute format('alter table hourbell.outcomes detach partition hourbell.%I', 'outcomes_' || oldest.name);
-      execute format(
-        'with kept as (
-           insert into hourbell.executions select e.* from hourbell.%1$I as e left join hourbell.%2$I as o on o.id = e.id
-           where o.id is null or o.recorded_at >= $1)
-         insert into hourbell.outcomes select * from hourbell.%2$I where recorded_at >= $1',
-        'executions_' || oldest.name, 'outcomes_' || oldest.name) using until;
-      execute format('drop table hourbell.%I, hourbell.%I', 'executions_' || oldest.name, 'outcomes_' || oldest.name);
-      dropped := dropped + 1;
-    exception
-      when undefined_table then null;  -- another transaction dropped it first
-      when lock_not_available then return dropped;
-    end;
-  end loop;
+  execute format('alter table hourbell.executions detach partition hourbell.%I', 'executions_' || p_name);
+  execute format('alter table hourbell.outcomes detach partition hourbell.%I', 'outcomes_' || p_name);
+  execute format(
+    'with kept as (
+       select unnest($1) as id union select id from hourbell.replays where replayed_at >= $2),
+     carried as (
+       insert into hourbell.executions select e.* from hourbell.%I as e where e.id = any (array(select id from kept)))
+     insert into hourbell.outcomes select o.* from hourbell.%I as o where o.id = any (array(select id from kept))',
+    'executions_' || p_name, 'outcomes_' || p_name) using p_kept, p_since;
+  execute format('drop table hourbell.%I, hourbell.%I', 'executions_' || p_name, 'outcomes_' || p_name);
+  return true;
+exception
+  when undefined_table or lock_not_available then return false;
+end $$;
+
+-- Deletes p_limit executions that ended before p_until out of a partition that cannot be dropped yet; returns how many.
+create or replace function hourbell.thin_partition(
+  p_node uuid, p_epoch bigint, p_name text, p_until timestamptz, p_limit int
+) returns int
+language plpgsql as $$
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
+  return hourbell.delete_ended('executions_' || p_name, null, p_until, p_limit);
+end $$;
+
+-- Deletes the records of deaths that were replayed longer than p_keep ago, and of sessions that ended before that.
+create or replace function hourbell.delete_old_records(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
+returns void
+language plpgsql as $$
+begin
+  perform hourbell.check_epoch(p_node, p_epoch);
   delete from hourbell.replays where ctid = any (array(
     select ctid from hourbell.replays where died_at < p_now - p_keep - interval '1 day' order by died_at limit 10000));
   delete from hourbell.past_sessions where ctid = any (array(
     select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day'
     order by ended_at limit 10000));
-  return dropped;
 end $$;
 
 -- Deletes executions that ended before p_until, with their outcomes, out of one table of executions: those of
@@ -123,8 +136,9 @@ begin
        limit $3) as e',
     p_table) into ids using p_tenants, p_until, p_limit;
   if ids is null then return 0; end if;
-  delete from hourbell.executions where id = any (ids);
-  delete from hourbell.outcomes where id = any (ids);
+  -- A replay may have undone a death since.
+  with gone as (delete from hourbell.outcomes where id = any (ids) and recorded_at < p_until returning id)
+  delete from hourbell.executions where id = any (array(select id from gone));
   return cardinality(ids);
 end $$;
 
@@ -231,7 +245,7 @@ end $$;
 
 -- Deletes history that is older than its tenant's retention, or the cell's ($4 to $6, in days): dead letters, audit
 -- entries, and executions of tenants that keep less than the cell. Partitions that no tenant keeps any longer are
--- dropped whole by `drop_partitions`; `executions_rest` is never dropped, so what has ended there is deleted here.
+-- dropped whole by `drop_partition`; `executions_rest` is never dropped, so what has ended there is deleted here.
 -- A round covers the next p_tenants tenants and deletes at most p_limit rows of each kind; the cursor stays until they
 -- have no more. Executions are kept for whole days.
 create or replace function hourbell.retain(

@@ -111,7 +111,9 @@ begin
   slabs := array(
     select ctid from hourbell.leased where session = p_session and ids && p_ids order by fence for update);
   with returned as materialized (
-    select id, fence from hourbell.leases where session = p_session and id = any (p_ids)),
+    select i.id, l.fence from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)
+    where l.ctid = any (slabs) and i.id = any (p_ids)
+      and not exists (select from hourbell.outcomes as o where o.id = i.id offset 0)),
   again as (
     update hourbell.executions as e set fence = h.fence, run_at = p_now from returned as h
     where e.id = h.id and e.id = any (array(select id from returned)) returning e.id)

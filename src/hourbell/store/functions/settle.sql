@@ -139,7 +139,8 @@ begin
     end if;
     if hourbell.outcome_cancelled() = any (kinds) then
       delete from hourbell.cancellations where id = any (array(
-        select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.outcome_cancelled()));
+        select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
+        where kind = hourbell.outcome_cancelled() and p_ids[at] = any (ended)));
     end if;
     if exists (select from unnest(slabs) as s where s.notifies) then perform hourbell.note_ends(ended); end if;
     if exists (select from unnest(slabs) as s where s.versions is not null) then

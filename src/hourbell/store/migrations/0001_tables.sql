@@ -39,7 +39,10 @@ create table hourbell.tenants (
   weight     float8 not null default 1 check (weight > 0),
   created_at timestamptz not null,
   max_jobs   int check (max_jobs >= 0),  -- quota; null: none
-  quota_set_in xid8,                     -- the transaction that set it; null: all its jobs are in quota_jobs
+  -- Which of its one-time jobs are still to be listed in quota_jobs: those with a lower id; null: none. They are listed
+  -- when every transaction that may not have seen the quota has ended (quota_ahead).
+  quota_listed_to bigint,
+  quota_ahead xid8,
   -- How long history is kept, in days; null: as the cell says. Days of the ledger are dropped whole by the cell's
   -- setting, so a tenant can keep less of the ledger than the cell, not more.
   ledger_days      int check (ledger_days >= 1),

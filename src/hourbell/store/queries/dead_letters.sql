@@ -59,6 +59,10 @@ cross join lateral jsonb_to_record(d.execution)
   as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
 where d.id = $1
 
+-- name: leave_slabs
+-- Before a replay of the dead letters $1.
+select hourbell.leave_slabs(array(select id from hourbell.dead_letters where id = any ($1)))
+
 -- name: replay
 -- Replays the dead letters $1, each at its moment in $2; $3 now. Returns those that were replayed.
 select hourbell.replay($1, $2, $3)

@@ -6,8 +6,9 @@
 with settings as (
   update hourbell.tenants
   set max_jobs = $3, ledger_days = $4, dead_letter_days = $5, audit_days = $6,
-    quota_set_in = case when $3::int is not null then
-      case when max_jobs is null then pg_current_xact_id() else quota_set_in end end
+    quota_listed_to = case when $3::int is not null then
+      case when max_jobs is null then 9223372036854775807 else quota_listed_to end end,
+    quota_ahead = case when max_jobs is not null then quota_ahead end
   where id = $1)
 insert into hourbell.weight_changes (tenant, weight) values ($1, $2)
 

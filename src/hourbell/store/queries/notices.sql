@@ -11,14 +11,18 @@ order by n.id
 
 -- name: watched
 -- Monitors due for a check by $1, each with its job and with a success that counts, if there is
--- one. While a monitor is down, only rows recorded since the last check are read, plus a margin
--- before it: a commit may take that long.
+-- one, among the 10,000 latest runs. While a monitor is down, only those recorded since the last check
+-- count, plus a margin before it: a commit may take that long.
 select m.*, j.status, j.spec, j.updated_at, s.recorded_at as success_at
 from (select * from hourbell.monitors where check_at <= $1 order by check_at limit $2) as m
 cross join lateral (select * from hourbell.jobs as j where j.id = m.job offset 0) as j
 left join lateral (
-  select o.recorded_at from hourbell.executions as e cross join lateral hourbell.end_of(e.id) as o
-  where e.job = m.job and o.fate = hourbell.fate_succeeded()
+  select o.recorded_at
+  from (
+    select id, occurrence from hourbell.executions as e
+    where e.job = m.job order by e.occurrence desc limit 10000) as e
+  cross join lateral hourbell.end_of(e.id) as o
+  where o.fate = hourbell.fate_succeeded()
     and o.recorded_at >= greatest(coalesce(m.expected_at, m.since),
       case when m.down_since is not null then m.looked_at - interval '10 minutes' end)
   order by e.occurrence desc limit 1) as s on true

@@ -1,0 +1,142 @@
+"""Rows of executions stay when they have ended: who counts them, who takes them over, and who deletes them at last."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from hourbell.dispatch import DEAD, RETRY, SUCCEEDED, Settlement
+from hourbell.engine.core import Engine
+from hourbell.engine.life.retain import run_housekeeping
+from hourbell.engine.operations.dead_letters import replay_dead_letter
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_tenant
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.model.errors import QuotaExceeded
+from hourbell.model.limits import TenantSettings
+from integration.life.support import (
+    START,
+    Hand,
+    admit_all,
+    check_sound,
+    create,
+    fates,
+    fill,
+    in_transaction,
+    one_time,
+    places,
+    recurring,
+    somebody_waits,
+    travel,
+)
+
+_PRODUCE = """
+select hourbell.produce(
+  array(select jsonb_populate_record(m, jsonb_build_object('version', $2::int))
+        from hourbell.memberships as m where m.job = $1),
+  array[$3::timestamptz], $3, false, true, '1 minute', $3)
+"""
+
+
+async def test_what_retention_has_deleted_takes_no_room_in_a_quota(still: Engine) -> None:
+    settings = TenantSettings(max_jobs=2, ledger_days=1)
+    await set_tenant(still, "acme", settings, Write())
+    hand = await Hand.opened(still)
+    for _ in range(2):
+        await create(still, one_time(tenant_id="acme"))
+    await admit_all(still)
+    assert not await hand.succeed(await hand.claim())
+    now = await travel(still, START + timedelta(days=3))
+    await run_housekeeping(still, None, now)
+    assert await still.database.value("select count(*) from hourbell.executions") == 0
+    for _ in range(2):
+        await create(still, one_time(tenant_id="acme"))
+    with pytest.raises(QuotaExceeded):
+        await create(still, one_time(tenant_id="acme"))
+
+
+async def test_jobs_from_before_a_quota_are_listed_and_counted(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    for _ in range(3):
+        await create(still, one_time(tenant_id="acme", schedule={"delay_seconds": 3600}))
+    await create(still, one_time(tenant_id="acme"))
+    await admit_all(still)
+    assert not await hand.succeed(await hand.claim())  # it takes no room
+
+    async with in_transaction(still) as own:  # has not seen the quota
+        await create(own, one_time(tenant_id="acme", schedule={"delay_seconds": 3600}))
+        await set_tenant(still, "acme", TenantSettings(max_jobs=5), Write())
+        for _ in range(2):
+            await run_housekeeping(still, None, START)
+        pending = "select quota_listed_to is not null from hourbell.tenants where name = 'acme'"
+        assert await still.database.value(pending)
+    for _ in range(2):
+        await run_housekeeping(still, None, START)
+    assert not await still.database.value(pending)
+    assert await still.database.value("select count(*) from hourbell.quota_jobs") == 4
+    await create(still, one_time(tenant_id="acme"))
+    with pytest.raises(QuotaExceeded):
+        await create(still, one_time(tenant_id="acme"))
+
+
+async def test_a_run_that_another_transaction_is_creating_is_taken_over(still: Engine) -> None:
+    job = await create(still, recurring())
+    occurrence = START + timedelta(days=1)
+    async with in_transaction(still) as own:
+        assert await own.database.value(_PRODUCE, job.job_id, 1, occurrence) == 1
+        newer = asyncio.create_task(still.database.value(_PRODUCE, job.job_id, 2, occurrence))
+        await somebody_waits(still, "produce")
+    assert await newer == 0
+    rows = await still.database.fetch(
+        "select version from hourbell.live where job = $1 and occurrence = $2",
+        job.job_id,
+        occurrence,
+    )
+    assert [row["version"] for row in rows] == [2]
+
+
+async def test_a_stale_report_does_not_use_up_a_cancellation(still: Engine) -> None:
+    first = await Hand.opened(still)
+    await fill(still, 2)
+    await admit_all(still)
+    kept, moved = await first.claim()
+    await first.dispatch.settle(
+        first.session, [Settlement(moved.execution_id, moved.fence, RETRY, 0, 0, 0.0, "x", "x")]
+    )
+    await admit_all(still)
+    second = await Hand.opened(still)
+    [again] = await second.claim()
+    await cancel_execution(still, again.execution_id, Write())
+    refused = await first.dispatch.settle(
+        first.session,
+        [
+            Settlement(kept.execution_id, kept.fence, SUCCEEDED),
+            Settlement(moved.execution_id, moved.fence, RETRY, 0, 0, 0.0, "x", "x"),
+        ],
+    )
+    assert refused == [moved.execution_id]
+    assert (await second.beat([again])).cancelled == [again.execution_id]
+
+
+async def test_what_is_being_replayed_is_not_deleted_with_the_old(still: Engine) -> None:
+    hand = await Hand.opened(still)
+    job = await create(still, one_time())
+    await admit_all(still)
+    [run] = await hand.claim()
+    outcome = Settlement(run.execution_id, run.fence, DEAD, 0, 0, None, "non_retryable", "no")
+    assert not await hand.dispatch.settle(hand.session, [outcome])
+    later = await travel(still, START + timedelta(days=3))
+    async with in_transaction(still) as own:
+        await replay_dead_letter(own, job.job_id, Write())
+        deleting = asyncio.create_task(
+            still.database.value(
+                "select hourbell.delete_ended('executions_rest', null, $1, 10)", later
+            )
+        )
+        await somebody_waits(still, "delete_ended")
+    await deleting
+    assert await places(still) == {"due": 1}
+    assert await fates(still) == {}
+    await check_sound(still)
