@@ -244,7 +244,7 @@ MUTANTS = [
         MIGRATION,
         "where not exists (select from hourbell.outcomes as o where o.id = i.id offset 0);\n\n-- The last progress",
         ";\n\n-- The last progress",
-        (f"{SLABS_TEST}::test_what_was_given_back_is_not_lost_with_the_worker",),
+        (f"{SLABS_TEST}::test_what_has_ended_is_not_returned_when_the_worker_is_lost",),
         "What has ended is not returned when the worker is lost.",
     ),
     Mutant(

@@ -211,6 +211,16 @@ async def test_of_a_success_and_a_retry_at_once_one_counts(engine: Engine) -> No
     await check_sound(engine)
 
 
+async def test_what_has_ended_is_not_returned_when_the_worker_is_lost(engine: Engine) -> None:
+    hand, runs = await claimed(engine, 10)
+    assert not await hand.succeed(runs[:3])
+    await expire_session(engine, hand.session)
+    assert (await reap(engine, None, await engine.clock.now())).returned == 7
+    assert await fates(engine) == {"SUCCEEDED": 3}
+    assert await places(engine) == {"due": 7}
+    await check_sound(engine)
+
+
 async def test_what_was_given_back_is_not_lost_with_the_worker(engine: Engine) -> None:
     hand, runs = await claimed(engine, 10)
     await hand.succeed(runs[:3])
