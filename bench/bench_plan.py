@@ -46,7 +46,7 @@ async def planned_per_second(made: Engine, timetables: int, members: int, salt: 
     took = time.monotonic() - began
     made_rows = await made.database.value("select count(*) from hourbell.due")
     assert made_rows == members, f"{made_rows} of {members} were planned"
-    for table in ("due", "executions", "members", "timetables"):
+    for table in ("due", "executions", "open_runs", "memberships", "timetables"):
         await made.database.value(f"truncate hourbell.{table} cascade")
     return per_second(members, took)
 
