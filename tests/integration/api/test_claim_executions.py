@@ -247,7 +247,8 @@ async def test_remote_workers_reach_the_rate_of_a_limit_and_do_not_exceed_it(
             assert all(row["claimed_at"] <= row["now"] for row in rows)  # it can start what it gets
             starts.extend(row["claimed_at"].timestamp() for row in rows)
             answered.append(len(ids))
-            await asyncio.gather(*map(worker.complete, executions))
+            if executions:  # together: a busy machine has enough to do with the claims
+                await worker.complete_all(executions)
 
     async with scheduling(engine), asyncio.TaskGroup() as group:
         for number in range(8):

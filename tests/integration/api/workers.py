@@ -1,5 +1,6 @@
 """What the tests of the calls of workers share: a worker that is driven call by call."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hourbell.engine.core import Engine
@@ -41,6 +42,21 @@ class RemoteWorker:
     async def complete(self, execution: Any, status: str = "SUCCEEDED", **fields: Any) -> Answer:
         body = self.held(execution) | {"status": status, "duration_ms": 7} | fields
         return await self.call(f"{EXECUTIONS}/{execution['execution_id']}/complete", body)
+
+    async def complete_all(self, executions: Sequence[Any]) -> None:
+        """Report successes together."""
+        outcomes = [
+            {
+                "execution_id": each["execution_id"],
+                "fence_token": each["fence_token"],
+                "status": "SUCCEEDED",
+                "duration_ms": 7,
+            }
+            for each in executions
+        ]
+        body = {"session_token": self.token, "outcomes": outcomes}
+        answer = await self.call(f"{EXECUTIONS}/complete", body)
+        assert answer.body["refused"] == [], answer.body
 
     async def tell(self, execution: Any, verb: str, **fields: Any) -> Answer:
         """progress or release"""
