@@ -90,14 +90,24 @@ async def test_every_other_node_is_closed_within_a_second_of_the_first_key(
 async def test_requests_at_the_same_moment_look_for_keys_together(
     other: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    looks = 0
+    looks = arrived = 0
+    all_there = asyncio.Event()
+    is_keyless = auth.Authenticator._is_keyless
+
+    async def arrives(authenticator: auth.Authenticator) -> bool:
+        nonlocal arrived
+        arrived += 1
+        if arrived == 50:
+            all_there.set()
+        return await is_keyless(authenticator)
 
     async def counted(engine: Engine) -> bool:
         nonlocal looks
         looks += 1
-        await asyncio.sleep(0.2)  # while the others arrive
+        await all_there.wait()
         return True
 
+    monkeypatch.setattr(auth.Authenticator, "_is_keyless", arrives)
     monkeypatch.setattr(auth, "is_keyless", counted)
     found = await asyncio.gather(*(other.get("/api/v1/jobs") for _ in range(50)))
     assert [each.status for each in found] == [200] * 50

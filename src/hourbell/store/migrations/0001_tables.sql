@@ -269,7 +269,7 @@ select e.id, coalesce(e.job, e.id) as job, o.fence, e.occurrence as scheduled_fo
   e.origin, o.status, o.reason, o.error, o.result, e.spec, e.history, o.failure_kind
 from hourbell.executions as e join hourbell.outcomes as o on o.id = e.id;
 
--- The runs of recurring jobs that have not ended. An occurrence has at most one; whoever ends a run deletes its row.
+-- The runs of recurring jobs that have not ended. An occurrence has at most one; the end of a run deletes its row.
 create table hourbell.open_runs (
   job        bigint not null,
   occurrence timestamptz not null,
