@@ -40,9 +40,12 @@ from hourbell.model.schedules import MAX_DELAY_SECONDS, Once
 
 MAX_BYTES = 16_384  # a payload within this is never too large, however its numbers are written
 MAX_BRACKETS = 30  # this many brackets cannot be nested too deeply
+MAX_DIGITS = 299  # a number of this many digits is never out of range
 _LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _TASK_NAME = re.compile(r"[A-Za-z0-9._:-]{1,200}")
-_LONG_NUMBER = re.compile(rb"[0-9]{300}")
+_DIGIT = re.compile(rb"[0-9]")
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_BACKSLASH, _OPENING_BRACKET = b"\\["  # numbers: `in` finds them ten times faster than bytes
 _PRIORITIES = {priority.name: priority for priority in Priority}
 _DEFAULT_RETRY_POLICY = RetryPolicy()
 
@@ -123,11 +126,10 @@ class SimpleJob(msgspec.Struct, frozen=True):
 
 def read_simple_job(text: bytes) -> SimpleJob | None:
     """A simple document; None: use the full reader."""
-    if len(text) > MAX_BYTES or b"\\" in text or _LONG_NUMBER.search(text):
+    if len(text) > MAX_BYTES or _BACKSLASH in text or _has_long_number(text):
         return None
-    if b"{{" in text:  # a template, which has to be checked
-        return None
-    if text.count(b"{") + text.count(b"[") > MAX_BRACKETS:
+    brackets = text.count(b"[") if _OPENING_BRACKET in text else 0
+    if brackets + text.count(b"{") > MAX_BRACKETS:
         return None
     try:
         fields = _decoder.decode(text)
@@ -136,12 +138,19 @@ def read_simple_job(text: bytes) -> SimpleJob | None:
     canonical = _encoder.encode(fields)
     if canonical.count(b'"') != text.count(b'"'):
         return None
-    tenant, queue = fields.tenant_id or None, fields.queue or None
+    if isinstance(fields.action, _Webhook) and b"{{" in text:  # a template, which must be checked
+        return None
     if not (fields.name.isprintable() and fields.name.strip()):
         return None
     if not (_is_label(fields.tenant_id) and _is_label(fields.queue)):
         return None
-    return SimpleJob(fields, text, canonical, tenant, queue)
+    return SimpleJob(fields, text, canonical, fields.tenant_id or None, fields.queue or None)
+
+
+def _has_long_number(text: bytes) -> bool:
+    # A long number covers one of the bytes at its distance; in most texts none of these is a digit.
+    sample = text[MAX_DIGITS :: MAX_DIGITS + 1]
+    return _DIGIT.search(sample) is not None and _LONG_NUMBER.search(text) is not None
 
 
 @lru_cache(4096)

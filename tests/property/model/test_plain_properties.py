@@ -16,6 +16,7 @@ from hourbell.model.errors import InvalidInput
 from hourbell.model.jobs import NewJob
 from hourbell.model.limits import QueueSettings
 from hourbell.model.policies import RetryPolicy
+from hourbell.security.secrets import required_secrets
 from property.model.test_documents_properties import (
     ANY_JSON,
     GOOD_JSON,
@@ -83,6 +84,7 @@ def check(text: bytes, queue: QueueSettings | None = None) -> bool:
     # As JSON too, because to Python 1 and true are equal.
     assert msgspec.json.encode(full.action) == msgspec.json.encode(new.action)
     assert plain.document() == msgspec.json.decode(text)
+    assert not required_secrets(new)
     return True
 
 
@@ -121,6 +123,9 @@ ODD = st.sampled_from(
         f'"action":{{"type":"TASK","name":"t","payload":{"[" * 33 + "]" * 33}}}',
         f'"action":{{"type":"TASK","name":"t","payload":{"[" * 26 + "]" * 26}}}',
         '"action":{"type":"TASK","type":"TASK","name":"t"}',
+        '"action":{"type":"TASK","name":"t","payload":"{{secret:a}} {{secrets.a}}"}',
+        '"action":{"type":"WEBHOOK","url":"https://a.test/","body":"{{secret:a}}"}',
+        '"action":{"type":"WEBHOOK","url":"https://a.test/","body":{"{{secrets.a}}":1}}',
         '"queue":null',
         '"timeout_seconds":true',
     ]
@@ -133,6 +138,24 @@ def test_odd_texts_are_left_to_the_full_reader_or_read_alike(
     odd: list[str], parts: list[str], whole: int
 ):
     check(("{" + ",".join([*parts[whole:], *odd]) + "}").encode())
+
+
+@given(st.integers(0, 700), st.integers(290, 5_000))
+def test_a_long_number_is_left_to_the_full_reader_wherever_it_stands(before: int, digits: int):
+    payload = f'["{"x" * before}",{"9" * digits}]'
+    action = f'"action":{{"type":"TASK","name":"t","payload":{payload}}}'
+    assert check(("{" + ",".join([*PARTS[:3], action]) + "}").encode()) is (digits < 300)
+
+
+def test_a_simple_document_requires_no_secret():
+    webhook = '"action":{"type":"WEBHOOK","url":"https://a.test/","body":"{{secret:a}}"}'
+    assert read_simple_job(("{" + ",".join([*PARTS[:3], webhook]) + "}").encode()) is None
+    task = '"action":{"type":"TASK","name":"t","payload":"{{secret:a}}"}'
+    simple = read_simple_job(("{" + ",".join([*PARTS[:3], task]) + "}").encode())
+    assert simple is not None
+    new = simple.new_job(NOW, None)
+    assert new is not None
+    assert required_secrets(new) == {}
 
 
 @given(st.binary(max_size=200))
