@@ -45,6 +45,20 @@ async def test_lines_are_as_good_as_an_array(api: Client):
     assert codes(answer) == ["created"] * 3
 
 
+async def test_no_text_of_a_job_reaches_into_the_next(api: Client):
+    payloads = ["line\nbreak", "\n", "\r\n\t\x1e", "\u2028\x85", "\\n", "", None]
+    documents = [
+        one_time(name=f"job {n}", action={"type": "TASK", "name": "t", "payload": payload})
+        for n, payload in enumerate(payloads)
+    ]
+    answer = await api.post(BATCH, documents)
+    created = [
+        (await api.get(f"{JOBS}/{result['job_id']}")).body for result in answer.body["results"]
+    ]
+    assert [job["action"].get("payload") for job in created] == payloads
+    assert [job["name"] for job in created] == [document["name"] for document in documents]
+
+
 async def test_one_bad_item_harms_no_other(api: Client, engine: Engine):
     await set_tenant(engine, "small", TenantSettings(max_jobs=1), Write())
     good = json.dumps(one_time())

@@ -6,10 +6,11 @@
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
--- $10 to $14, a number for each one-time job, come as the text of an array: a client encodes it faster.
+-- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10 to $14, numbers, as the
+-- text of an array; $15, their specs, as lines, because JSON has no line break inside.
 select * from hourbell.create_jobs(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
-  $14::text::int[], $15, $16, $17, $18)
+  $14::text::int[], string_to_array($15, E'\n'), $16, $17, $18)
 
 -- name: new_id
 -- An id for an object created at $1.

@@ -199,7 +199,7 @@ class Store:
             [request.fingerprint for request in requests],
             [request.answer for request in requests],
             *map(_array, (ids, of_requests, instants, tenants, of_settings)),
-            specs,
+            "\n".join(specs),
             _json(
                 [
                     {"k": number, "level": level} | _run_settings(each, names)
