@@ -179,7 +179,8 @@ class Batch:
                 self._flush()
 
     def _flush(self) -> None:
-        self._digest.update(b"".join(b"%d:%b" % (len(text), text) for text in self._texts))
+        parts = [part for text in self._texts for part in (b"%d:" % len(text), text)]
+        self._digest.update(b"".join(parts))
         self._texts.clear()
 
 

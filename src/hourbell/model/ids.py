@@ -9,6 +9,7 @@ Parsing is strict: every number has exactly one text, and any other text raises 
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from hourbell.model.errors import UnknownId
 
@@ -81,13 +82,16 @@ def first_id_at(moment: datetime) -> int:
 
 
 def _encode(number: int) -> str:
-    if not 0 <= number <= MAX_ID:
+    # A batch response has thousands of ids, and few distinct upper bits.
+    return f"{_encode_upper(number >> 20)}{_PAIRS[number >> 10 & 1023]}{_PAIRS[number & 1023]}"
+
+
+@lru_cache(1024)
+def _encode_upper(bits: int) -> str:
+    if not 0 <= bits <= MAX_ID >> 20:
         raise ValueError("an id is a number from 0 to 2**63 - 1")
-    pairs = _PAIRS  # unrolled for speed: a batch response has thousands of ids
-    return (
-        f"{_ALPHABET[number >> 60]}{pairs[number >> 50 & 1023]}{pairs[number >> 40 & 1023]}{pairs[number >> 30 & 1023]}"
-        f"{pairs[number >> 20 & 1023]}{pairs[number >> 10 & 1023]}{pairs[number & 1023]}"
-    )
+    pairs = [_PAIRS[bits >> shift & 1023] for shift in (30, 20, 10, 0)]
+    return _ALPHABET[bits >> 40] + "".join(pairs)
 
 
 def _parse(text: str, prefix: str, kind: str) -> int:

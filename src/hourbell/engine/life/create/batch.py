@@ -230,6 +230,8 @@ class _Batch:
 
     def created(self) -> list[JobRow]:
         """The rows without a problem."""
+        if not self._problems:
+            return self._rows
         return [row for row in self._rows if row.job_id not in self._problems]
 
     def results(self) -> list[Result]:
@@ -238,6 +240,8 @@ class _Batch:
     def _result(self, row: JobRow) -> Result:
         first = row if row.unique is None else self._first[row.unique_key]
         problem = self._problems.get(first.job_id)
+        if problem is None and first is row:
+            return row.job_id
         if isinstance(problem, Refused):
             return problem
         holder = first.job_id if problem is None else problem.job_id

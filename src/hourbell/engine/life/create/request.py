@@ -40,9 +40,8 @@ def create_request(
 ) -> CreateRequest:
     """A request to create a job, for a tenant that the caller may act for."""
     default_tenant = engine.scope or DEFAULT_TENANT
-    tenant = _label_in(document, "tenant_id", default_tenant)
+    tenant, queue = _tenant_and_queue(document, default_tenant)
     engine.require_access(tenant)
-    queue = _label_in(document, "queue", DEFAULT_QUEUE)
     return CreateRequest(document, default_tenant, tenant, queue, write, name)
 
 
@@ -134,9 +133,16 @@ def _zipped(row: asyncpg.Record, *columns: str) -> Iterator[tuple[Any, ...]]:
     return zip(*(row[column] or () for column in columns), strict=True)
 
 
-def _label_in(document: object, field: str, default: str) -> str:
+def _tenant_and_queue(document: object, default_tenant: str) -> tuple[str, str]:
     """What a document names, before validation: selects stored answers and queue defaults."""
     if isinstance(document, SimpleJob):
-        return (document.tenant if field == "tenant_id" else document.queue) or default
-    named = document.get(field) if isinstance(document, dict) else None
+        return document.tenant or default_tenant, document.queue or DEFAULT_QUEUE
+    fields = document if isinstance(document, dict) else {}
+    return (
+        _label(fields.get("tenant_id"), default_tenant),
+        _label(fields.get("queue"), DEFAULT_QUEUE),
+    )
+
+
+def _label(named: object, default: str) -> str:
     return named if isinstance(named, str) and named.isprintable() else default
