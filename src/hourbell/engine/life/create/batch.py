@@ -47,7 +47,6 @@ from hourbell.model.errors import (
 )
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import DEFAULT_TENANT, NewJob, OnDuplicate
-from hourbell.security.secrets import may_name_secrets, required_secrets
 from hourbell.store.database import Connection
 
 T = TypeVar("T")
@@ -177,8 +176,8 @@ class _Batch:
         except HourbellError as error:
             return error
         row = job_row(job_id, job, self._request_row)
-        if may_name_secrets(row.spec):
-            self._secrets[job_id] = row.tenant, required_secrets(job)
+        if secrets := request.required_secrets(job, row.spec):
+            self._secrets[job_id] = row.tenant, secrets
         return row
 
     def take_required_secrets(self) -> dict[int, tuple[str, Required]]:

@@ -14,11 +14,13 @@ from hourbell.documents.common_case import SimpleJob
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
+from hourbell.engine.life.named_secrets import Required
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import queue_settings
 from hourbell.model.errors import IdempotencyKeyReused, QuotaExceeded
 from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob
 from hourbell.model.limits import Limits, QueueSettings
+from hourbell.security.secrets import may_name_secrets, required_secrets
 from hourbell.store.queries import queries
 
 _Q = queries("jobs")
@@ -33,6 +35,12 @@ class CreateRequest(msgspec.Struct, frozen=True):
     queue: str  # as named by the document
     write: Write
     name: str | None = None  # PUT by name: it must be the only job with this name
+
+    def required_secrets(self, job: NewJob, spec: str) -> Required:
+        """The secrets that must exist for the requested job, which is stored as `spec`."""
+        if isinstance(self.document, SimpleJob) or not may_name_secrets(spec):
+            return {}  # a simple document names none
+        return required_secrets(job)
 
 
 def create_request(

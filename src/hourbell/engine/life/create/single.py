@@ -44,7 +44,6 @@ from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, NewJob, OnDuplicate
 from hourbell.model.schedules import Once
-from hourbell.security.secrets import may_name_secrets, required_secrets
 
 # Each retry means that a competitor succeeded: bounds how many may compete for a key.
 _MAX_TRIES = 64
@@ -179,8 +178,7 @@ def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _P
     answer = None if write.key is None else msgspec.json.encode(created).decode()
     request_row = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
     row = job_row(job_id, new, request_row, request.name)
-    secrets = required_secrets(new) if may_name_secrets(row.spec) else {}
-    return _Pending(submission, row, created, secrets)
+    return _Pending(submission, row, created, request.required_secrets(new, row.spec))
 
 
 async def _with_secrets(engine: Engine, group: list[_Pending]) -> list[_Pending]:
