@@ -127,7 +127,8 @@ async def prepare(dsn: str, count: int) -> None:
         # Nothing is let on for a queue that nobody serves.
         made.times = Times(lease_seconds=LEASE_SECONDS)
         await PostgresDispatch(made).open("bench", ["default"], 1)
-        while await made.database.value("select exists (select from hourbell.due)"):  # noqa: ASYNC110
+        due = "select exists (select from hourbell.due) or exists (select from hourbell.due_slabs)"
+        while await made.database.value(due):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

@@ -86,7 +86,8 @@ async def until_empty(made: Engine) -> None:
     """Wait until no execution is left, that is, until all are recorded. To be called when nearly all are."""
     for _ in range(3_000):
         if not await made.database.value(
-            "select exists (select from hourbell.due) or exists (select from hourbell.ready)"
+            "select exists (select from hourbell.due) or exists (select from hourbell.due_slabs)"
+            " or exists (select from hourbell.ready)"
             " or exists (select from hourbell.leases)"
         ):
             return

@@ -14,7 +14,7 @@ from verify.history import Alive, Attempt, Dump, Ended, JobRow, Seconds, Term, W
 _FATES = ("SUCCEEDED", "DEAD", "CANCELLED", "SUPERSEDED", "SKIPPED")
 _JOBS = ("SCHEDULED", "PAUSED", "COMPLETED", "CANCELLED")
 _PLACES = {
-    "due": "hourbell.due",
+    "due": "(select id from hourbell.due union all select unnest(ids) from hourbell.due_slabs) as d",
     "parked": "hourbell.parked",
     "held": "hourbell.paused",
     "ready": "(select unnest(ids) as id from hourbell.ready) as r",

@@ -67,6 +67,7 @@ select
   exists (select from hourbell.fires)
     or exists (select from hourbell.timetables where plan_from <= $1::timestamptz + $2::interval) as plan,
   exists (select from hourbell.due where run_at <= $1::timestamptz)
+    or exists (select from hourbell.due_slabs where run_at <= $1::timestamptz)
     or exists (select from hourbell.gate_wakeups where at <= $1::timestamptz) as due,
   exists (select from hourbell.deadlines where at < $1::timestamptz) as deadlines,
   exists (select from hourbell.memberships where until <= $1::timestamptz) as ended,
@@ -74,6 +75,7 @@ select
   exists (select from hourbell.ready) or exists (select from hourbell.suspects) as ready,
   least(
     (select min(run_at) from hourbell.due where run_at > $1::timestamptz),
+    (select min(run_at) from hourbell.due_slabs where run_at > $1::timestamptz),
     (select min(at) from hourbell.gate_wakeups where at > $1::timestamptz),
     (select min(plan_from) - $2::interval from hourbell.timetables where plan_from > $1::timestamptz + $2::interval),
     (select min(at) + interval '1 millisecond' from hourbell.deadlines where at >= $1::timestamptz),

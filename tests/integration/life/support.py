@@ -33,13 +33,13 @@ from hourbell.engine.codes import FATES
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.admit import admit
-from hourbell.engine.life.create import create_job
+from hourbell.engine.life.create import create_job, create_one_time_jobs
 from hourbell.engine.life.plan import end_memberships, plan
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.failpoints import barrier
 from hourbell.model.executions import Claimed
-from hourbell.model.jobs import Job, TaskAction, WebhookAction, encode_job
+from hourbell.model.jobs import Job, TaskAction, WebhookAction
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Connection, Database
 from hourbell.store.function_set import connect
@@ -209,22 +209,10 @@ async def create_many(engine: Engine, documents: Sequence[Mapping[str, object]])
     return list(await asyncio.gather(*map(one, documents)))
 
 
-_FILL = """
-with made as (
-  insert into hourbell.executions (id, occurrence, run_at, tenant, queue, priority, version, origin, spec)
-  select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303), $1, $1, $2, $3, 2, 1, 0, $4
-  from generate_series(1, $5::int) returning id)
-insert into hourbell.due (run_at, id, tenant, queue, priority) select $1, id, $2, $3, 2 from made
-"""
-
-
 async def fill(engine: Engine, number: int, document: Mapping[str, object] | None = None) -> None:
-    """So many one-time jobs that are due, made at once."""
-    now = await engine.clock.now()
-    new = parse_new_job(document or one_time(), now, 1)
-    tenant, queue = await engine.tenant(new.tenant_id, now), await engine.queue(new.queue, now)
-    spec = encode_job(new).decode()
-    await engine.database.value(_FILL, now, tenant, queue, spec, number)
+    """So many one-time jobs that are due, created at once."""
+    new = parse_new_job(document or one_time(), await engine.clock.now(), 1)
+    await create_one_time_jobs(engine, [new] * number, Write())
 
 
 # Driving the verbs by hand.
@@ -438,7 +426,11 @@ async def fates(engine: Engine) -> Counter[str]:
     return named
 
 
-_IDS = {"ready": "(select unnest(ids) as id from hourbell.ready) as r", "leased": "hourbell.leases"}
+_IDS = {
+    "due": "(select id from hourbell.due union all select unnest(ids) from hourbell.due_slabs) as d",
+    "ready": "(select unnest(ids) as id from hourbell.ready) as r",
+    "leased": "hourbell.leases",
+}
 _PLACES = " union all ".join(
     f"select '{name}' as name, id from {_IDS.get(name, f'hourbell.{name}')}"  # noqa: S608
     for name in PLACES
@@ -467,6 +459,7 @@ group by job, occurrence, origin having count(*) > 1
 _LOST = """
 select e.id from hourbell.live as e
 where not exists (select from hourbell.due as p where p.id = e.id)
+  and not exists (select from hourbell.due_slabs as p where e.id = any (p.ids))
   and not exists (select from hourbell.parked as p where p.id = e.id)
   and not exists (select from hourbell.paused as p where p.id = e.id)
   and not exists (select from hourbell.ready as p where e.id = any (p.ids))

@@ -150,7 +150,7 @@ async def test_a_backlog_of_a_busy_worker_hides_nothing(engine: Engine, first: s
     busy = await Hand.opened(engine, tasks=["print", "greet"])
     if first == "mixed":
         idle = await Hand.opened(engine, tasks=["greet"])
-    await fill_task(engine, "print", 20_000)
+    await fill(engine, 20_000, one_time("print"))
     (greet,) = await made(engine, "greet")
     await admit_all(engine)
     if first == "uniform":
@@ -159,17 +159,6 @@ async def test_a_backlog_of_a_busy_worker_hides_nothing(engine: Engine, first: s
         assert await is_mixed(engine)
     assert greet in ids(await idle.claim(10))
     assert len(await busy.claim(500)) == 500
-
-
-async def fill_task(engine: Engine, task: str, count: int) -> None:
-    """Many at once, with the number of their task, as create gives it."""
-    await fill(engine, count, one_time(task))
-    now = await engine.clock.now()
-    number = await engine.target(f"@{task}", now)
-    await engine.database.value(
-        "update hourbell.executions set target = $1 where target is null", number
-    )
-    await engine.database.value("update hourbell.due set target = $1 where target is null", number)
 
 
 async def test_in_a_uniform_fleet_nothing_is_kept_by_task(engine: Engine) -> None:

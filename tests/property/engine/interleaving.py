@@ -170,6 +170,7 @@ class Interleaving:
             await self._do_work(0, 0)
             due = await self._database.value(
                 "select exists (select from hourbell.due where run_at <= $1)"
+                " or exists (select from hourbell.due_slabs where run_at <= $1)"
                 " or exists (select from hourbell.ready) or exists (select from hourbell.suspects)"
                 " or exists (select from hourbell.leases) or exists (select from hourbell.parked)",
                 self.now,

@@ -2,12 +2,13 @@
 -- A pass (`admit`) takes due rows, most urgent first, and records misfires (misfires.sql). `admit_rows` decides on the
 -- others: overlaps are skipped or parked (overlaps.sql), rows under a limit are parked (parking.sql), the rest becomes
 -- ready with a tag (fairness.sql). Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become
--- ready.
+-- ready. Slabs of `due_slabs` to which no limit applies become ready at once (`admit_slabs`); the executions of others
+-- are decided on like due rows.
 
--- Runs one pass. Returns how many rows it looked at and whether there is more to do; admitted = -1: another pass is
+-- Runs one pass. Returns how many executions it looked at and whether there is more to do; admitted = -1: another pass is
 -- running.
--- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. The same
--- applies to the levels of a priority: level 0 comes first, and every level with due rows gets at least an eighth of
+-- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
+-- are taken side by side, each up to the bound: slabs cost little. The same applies to the levels of a priority: level 0 comes first, and every level with due rows gets at least an eighth of
 -- the priority's budget. So a tenant with few due rows is admitted in the next pass, however many due rows another
 -- tenant has.
 -- Rows that are late by more than p_grace may be misfires.
@@ -24,6 +25,9 @@ declare
   n int;  -- rows taken of this priority
   share int;
   taken hourbell.due[];
+  slabs hourbell.due_slabs[];
+  taken_slabs record;
+  in_slabs int;  -- executions of `slabs` that are ready
   oldest timestamptz;
   missed int;
   limited int;
@@ -91,9 +95,13 @@ begin
   crowded := array(
     select tier from generate_series(4, 15) as tier
     where exists (
-      select from hourbell.due as d
-      where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
-        and d.run_at <= p_now offset 0));
+        select from hourbell.due as d
+        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+          and d.run_at <= p_now offset 0)
+      or exists (
+        select from hourbell.due_slabs as d
+        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+          and d.run_at <= p_now offset 0));
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
     tiers := array[p::int];
@@ -104,7 +112,7 @@ begin
     -- than 100 ms.
     budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
-    n := 0; oldest := null;
+    n := 0; oldest := null; slabs := '{}';
     for k in 1 .. cardinality(tiers) loop
       share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
       with gone as (
@@ -119,14 +127,23 @@ begin
       if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
+      taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(lows[tiers[k] + 1], '-infinity'), p_now, share);
+      slabs := slabs || taken_slabs.slabs;
+      more := more or taken_slabs.more;
     end loop;
     room := greatest(room - n, 0);
-    admitted := admitted + n;
     missed := 0;
     if oldest < p_now - p_grace then
       rows := hourbell.without_misfires(rows, p_now, p_grace);
       missed := n - cardinality(rows);
     end if;
+    in_slabs := 0;
+    if slabs <> '{}' then
+      select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, served, generation, p_now, this_pass);
+      rows := taken || rows;
+      n := n + cardinality(taken);
+    end if;
+    admitted := admitted + n + in_slabs;
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
@@ -134,11 +151,14 @@ begin
 
     -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
     -- due "now" is committed some milliseconds later.
-    if n > 0 or sweeping then
+    if n + in_slabs > 0 or sweeping then
       delete from hourbell.due_marks where ctid = any (array(select marks[tier + 1] from unnest(tiers) as tier));
       insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
       select tier, least(
           (select run_at from hourbell.due as d
+           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+           order by d.run_at limit 1),
+          (select run_at from hourbell.due_slabs as d
            where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
            order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
@@ -170,10 +190,87 @@ begin
   -- Overlap is decided once: rows that were parked for a limit passed this check before, and count as earlier runs.
   if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;
   if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
-    perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
+    perform hourbell.make_rows_ready(rows, p, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
   rows := hourbell.apply_limits(rows, p, p_served, p_now, p_pass);
-  perform hourbell.make_ready(rows, p, p_generation, p_now, p_pass);
+  perform hourbell.make_rows_ready(rows, p, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & hourbell.checks_limited() = 0);
+end $$;
+
+-- Makes due rows of one priority ready.
+create or replace function hourbell.make_rows_ready(
+  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
+) returns void
+language sql as $$
+  select hourbell.make_ready(
+    array_agg(id), array_agg(tenant), array_agg(queue::bigint), array_agg(hourbell.task(target)), array_agg(checks),
+    p, p_generation, p_now, p_pass)
+  from unnest(p_rows) having count(*) > 0
+$$;
+
+-- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more; more:
+-- there may be others.
+create or replace function hourbell.take_due_slabs(
+  p_tier int, p_from timestamptz, p_now timestamptz, p_limit int, out slabs hourbell.due_slabs[], out more boolean
+)
+language plpgsql set plan = lookups_unsorted as $$
+#variable_conflict use_column
+declare
+  wanted int := p_limit / 64 + 1;  -- slabs
+  taken hourbell.due_slabs[];
+  got int := 0;  -- executions of `slabs`
+  n int;
+begin
+  slabs := '{}';
+  loop
+    with gone as (
+      delete from hourbell.due_slabs where ctid = any (array(
+        select ctid from hourbell.due_slabs
+        where hourbell.tier(priority, checks) = p_tier and run_at >= p_from and run_at <= p_now
+        order by run_at, slab limit wanted for update skip locked))
+      returning due_slabs)
+    select array_agg(due_slabs order by (due_slabs).run_at, (due_slabs).slab), sum(cardinality((due_slabs).ids))
+    into taken, n from gone;
+    more := coalesce(cardinality(taken) = wanted, false);
+    exit when taken is null;
+    slabs := slabs || taken; got := got + n;
+    exit when not more or got >= p_limit;
+    wanted := least(ceil((p_limit - got) * cardinality(slabs)::float8 / greatest(got, 1)), p_limit);
+  end loop;
+end $$;
+
+-- Makes slabs of one priority ready, if their tasks are served and no limit applies to them; `admitted` executions. The
+-- others are returned as due rows.
+create or replace function hourbell.admit_slabs(
+  p_slabs hourbell.due_slabs[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz,
+  p_pass bigint, out admitted int, out others hourbell.due[]
+)
+language plpgsql set plan = lookups as $$
+#variable_conflict use_column
+declare
+  limited bigint[] := '{}';  -- slabs under a limit
+  plain hourbell.due_slabs[];
+  careful hourbell.due_slabs[];
+  ids bigint[];
+  tenants int[];
+  queues bigint[];
+  tasks int[];
+begin
+  if exists (select from hourbell.limits) then limited := array(select hourbell.limited_slabs(p_slabs)); end if;
+  select array_agg(p_slabs[pos]) filter (where is_plain), array_agg(p_slabs[pos]) filter (where not is_plain)
+  into plain, careful
+  from (
+    select pos, hourbell.is_served(p_served, queue, hourbell.task(target)) and pos <> all (limited) as is_plain
+    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)) as s;
+  select array_agg(i.id), array_agg(i.tenant), array_agg(s.queue::bigint), array_agg(hourbell.task(s.target))
+  into ids, tenants, queues, tasks
+  from unnest(plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant);
+  if ids is not null then
+    perform hourbell.make_ready(ids, tenants, queues, tasks, null, p, p_generation, p_now, p_pass);
+  end if;
+  admitted := coalesce(cardinality(ids), 0);
+  others := array(
+    select row(s.run_at, i.id, i.tenant, s.queue, s.priority, s.checks, s.target, null)::hourbell.due
+    from unnest(careful) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant));
 end $$;

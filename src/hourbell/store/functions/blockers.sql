@@ -46,6 +46,22 @@ language sql stable set plan = lookups_unsorted as $$
     cross join lateral (select from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l)
 $$;
 
+-- Those of these slabs to any execution of which a limit applies, by their positions.
+create or replace function hourbell.limited_slabs(p_slabs hourbell.due_slabs[]) returns setof bigint
+language sql stable set plan = lookups_unsorted as $$
+  with keys as materialized (
+    select distinct k.kind, k.key, s.pos
+    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)
+    cross join lateral (
+      select hourbell.blocker_queue() as kind, s.queue::bigint as key
+      union all select hourbell.blocker_target(), s.target
+      union all select hourbell.blocker_tenant(), unnest(s.tenants)) as k)
+  select distinct k.pos
+  from (select distinct kind, key from keys) as d
+  cross join lateral (select l.kind, l.key from hourbell.limits as l where l.kind = d.kind and l.key = d.key offset 0) as l
+  join keys as k on k.kind = l.kind and k.key = l.key
+$$;
+
 -- How many more executions a limit admits now.
 create or replace function hourbell.limit_room(l hourbell.limits, p_now timestamptz) returns int
 language sql stable as $$

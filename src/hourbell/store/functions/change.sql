@@ -371,8 +371,8 @@ begin
     p_now);
 end $$;
 
--- Takes an execution out of `due`, `parked` or `paused` (p_suspected: or `suspects`), so that no other transaction
--- can move it; waits for one that is moving it. p_version: only if the execution still has this version; null: any.
+-- Takes an execution out of `due`, `due_slabs`, `parked` or `paused` (p_suspected: or `suspects`), so that no other
+-- transaction can move it; waits for one that is moving it. The caller commits at once: others share its slab. p_version: only if the execution still has this version; null: any.
 -- Null: it is ready, runs or has ended, or another transaction has moved it.
 create or replace function hourbell.take_waiting(p_id bigint, p_version int, p_suspected boolean)
 returns hourbell.executions
@@ -387,14 +387,21 @@ begin
     delete from hourbell.due as d using waiting as w
     where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
       and d.run_at = w.run_at and d.id = w.id returning d.id),
+  -- A slab is never deleted here: a transaction that waits for this one would not find the row again.
+  from_slab as (
+    update hourbell.due_slabs as d set ids = array_remove(d.ids, w.id),
+      tenants = d.tenants[:array_position(d.ids, w.id) - 1] || d.tenants[array_position(d.ids, w.id) + 1:]
+    from waiting as w
+    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(w.priority))
+      and d.run_at = w.run_at and d.slab = hourbell.slab_of(w.id) and w.id = any (d.ids) returning w.id),
   from_parked as (delete from hourbell.parked as p where p.id = (select id from waiting) returning p.id),
   from_paused as (delete from hourbell.paused as h where h.id = (select id from waiting) returning h.id),
   from_suspects as (
     delete from hourbell.suspects as s using waiting as w
     where p_suspected and s.queue = w.queue and s.priority = w.priority and s.id = w.id returning s.id)
   select w.* into taken from waiting as w
-  where exists (select from from_due) or exists (select from from_parked) or exists (select from from_paused)
-    or exists (select from from_suspects);
+  where exists (select from from_due) or exists (select from from_slab) or exists (select from from_parked)
+    or exists (select from from_paused) or exists (select from from_suspects);
   return taken;
 end $$;
 
@@ -403,10 +410,8 @@ create or replace function hourbell.is_waiting(p_id bigint) returns boolean
 language plpgsql as $$
 begin
   return exists (
-    select from (select * from hourbell.executions where id = p_id offset 0) as e
-    where exists (select from hourbell.due as d
-      where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-      and d.run_at = e.run_at and d.id = e.id offset 0)
+    select from (select e, e.id from hourbell.executions as e where id = p_id offset 0) as e
+    where hourbell.is_due(e.e)
       or exists (select from hourbell.parked as p where p.id = e.id offset 0)
       or exists (select from hourbell.paused as h where h.id = e.id offset 0));
 end $$;

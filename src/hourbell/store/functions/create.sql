@@ -315,12 +315,13 @@ begin
         finish_seconds int, key bigint, key_limit int, notifies smallint, level int)),
     new as materialized (
       select n.id, n.request, i.at, n.tenant, n.spec, s.queue, s.target, s.priority, s.at_most_once, s.key,
-        s.key_limit, s.notifies, s.level,
+        s.key_limit, s.notifies, s.level, u.job is not null as is_unique,
         i.at + make_interval(secs => s.start_seconds) as start_by,
-          i.at + make_interval(secs => s.finish_seconds) as finish_by
+        i.at + make_interval(secs => s.finish_seconds) as finish_by
       from unnest(p_ids, p_requests, p_instants, p_job_tenants, p_settings, p_specs)
         as n(id, request, instant, tenant, settings, spec)
       join settings as s on s.k = n.settings
+      left join json_to_recordset(p_unique) as u(job bigint) on u.job = n.id
       cross join lateral (select timestamptz 'epoch' + n.instant * interval '1 microsecond' as at) as i
       where n.request <> all (repeated) and n.id <> all (dropped)),
     made as (
@@ -345,9 +346,20 @@ begin
     noted as (
       insert into hourbell.audit (at, tenant, job, actor, operation, jobs)
       select p_now, tenant, min(id), p_actors[request], 'create', case when count(*) > 1 then array_agg(id) end
-      from new group by request, tenant order by request, tenant)
+      from new group by request, tenant order by request, tenant),
+    -- Those that may share a slab are grouped; each of the others is a group of its own.
+    grouped as materialized (
+      select at, slab, queue, priority, level, target, key, array_agg(id) as ids, array_agg(tenant) as tenants
+      from (
+        select *, hourbell.slab_of(id) as slab, case
+          when key is not null or start_by is not null or finish_by is not null or is_unique then id end as apart
+        from new) as n
+      group by at, slab, queue, priority, level, target, key, apart),
+    together as (
+      insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
+      select at, slab, queue, priority, 4 * level, target, ids, tenants from grouped where cardinality(ids) > 1)
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-    select at, id, tenant, queue, priority, 4 * level, target, key from new;
+    select at, ids[1], tenants[1], queue, priority, 4 * level, target, key from grouped where cardinality(ids) = 1;
   end if;
 
   if p_recurring is not null then

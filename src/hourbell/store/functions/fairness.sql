@@ -7,35 +7,36 @@
 -- Example: the virtual time is 100. Tenant A (weight 1) gets the tags 101, 102, 103; B (weight 2) gets 100.5, 101,
 -- 101.5.
 
--- Makes executions of one priority ready. Fairness comes from the tag that each gets. They are cut into slabs in the
--- order of their tags, small enough for four claims of each session of the queue; what holds something of a limit is
--- a slab of its own.
+-- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
+-- which they fell due. p_checks: null: none of them is under a limit or suspect. Fairness comes from the tag that each
+-- gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
+-- what holds something of a limit is a slab of its own.
 create or replace function hourbell.make_ready(
-  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
+  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p smallint,
+  p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
-  spaces bigint[];  -- the queue of each row
-  tenants int[];
   queues bigint[];
   times float8[];
+  places int[];
   tags float8[];
 begin
-  select array_agg(queue), array_agg(tenant) into spaces, tenants from unnest(p_rows);
   select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
-  from (select distinct unnest(spaces) as queue) as q
+  from (select distinct unnest(p_queues) as queue) as q
   left join lateral (
     select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p
     order by pass desc limit 1) as v on true;
-  tags := hourbell.tag(spaces, tenants, p, queues, times, p_pass);
+  select * into places, tags from hourbell.tag(p_queues, p_tenants, p, queues, times, p_pass);
   with tagged as materialized (
-    select tag, id, queue, hourbell.task(target) as task, checks & hourbell.checks_limited() > 0 as limited,
-      checks & hourbell.checks_suspect() > 0 as suspect
-    from unnest(p_rows, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, tag)),
+    select tag, p_ids[place] as id, p_queues[place] as queue, p_tasks[place] as task,
+      coalesce(p_checks[place] & hourbell.checks_limited() > 0, false) as limited,
+      coalesce(p_checks[place] & hourbell.checks_suspect() > 0, false) as suspect
+    from unnest(places, tags) as r(place, tag)),
   sizes as materialized (
-    select t.queue, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1) as size
-    from (select queue, count(*) as n from tagged group by queue) as t
+    select t.queue, t.highest, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1)::int as size
+    from (select queue, count(*) as n, max(tag) as highest from tagged group by queue) as t
     cross join lateral (
       select count(*) as n from hourbell.sessions as s
       where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
@@ -44,7 +45,7 @@ begin
     select tag, id, queue, p, p_now, limited, p_generation, task from tagged where suspect),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
-    from (select queue, max(tag) as highest from tagged group by queue) as t
+    from sizes as t
     left join lateral (
       select v, highest, ctid as row from hourbell.virtual_time as v
       where v.queue = t.queue and v.priority = p order by pass desc limit 1) as v on true),
@@ -52,62 +53,61 @@ begin
     delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
   highest as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-    select queue, p, v, highest, p_pass from times)
+    select queue, p, v, highest, p_pass from times),
+  lines as materialized (
+    select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
+    from tagged where not (suspect or limited) group by queue, task),
+  slabs as (
+    select l.tags[k] as tag, l.tags[least(k + s.size, cardinality(l.ids) + 1) - 1] as last_tag, l.task, l.queue,
+      false as limited, l.ids[k:k + s.size - 1] as ids
+    from lines as l join sizes as s using (queue)
+    cross join lateral generate_series(1, cardinality(l.ids), s.size) as k
+    union all
+    select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect)
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select min(tag), max(tag), p_generation, task, queue, p, limited, array_agg(id order by tag, id)
-  from (
-    select tag, id, queue, task, limited, s.size,
-      row_number() over (partition by queue, task order by tag, id) - 1 as nth
-    from tagged join sizes as s using (queue) where not suspect) as t
-  group by queue, task, limited, case when limited then -1 - nth else nth / size end
-  order by queue, min(tag);
+  select tag, last_tag, p_generation, task, queue, p, limited, ids from slabs order by queue, tag;
 end $$;
 
--- The tags of rows of one priority, in row order. Each tenant continues in its lane from its last tag, but never below
--- the floor of the space; a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the floor are
--- kept, so ten thousand tenants cost little more than ten.
+-- Tags rows of one priority: p_spaces and p_tenants are in the order of the rows, and tags[k] belongs to the row
+-- places[k], counted from 1. Each tenant continues in its lane from its last tag, but never below the floor of the space
+-- (p_floors[k] of p_known[k]); a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the floor
+-- are kept, so ten thousand tenants cost little more than ten.
 create or replace function hourbell.tag(
-  p_spaces bigint[], p_tenants int[], p_priority smallint, p_places bigint[], p_floors float8[], p_pass bigint
-) returns float8[]
+  p_spaces bigint[], p_tenants int[], p_priority smallint, p_known bigint[], p_floors float8[], p_pass bigint,
+  out places int[], out tags float8[]
+)
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
-declare
-  weighted constant boolean := exists (select from hourbell.tenants where weight <> 1);
-  tags float8[];
+declare weighted constant boolean := exists (select from hourbell.tenants where weight <> 1);
 begin
-  with blocks as materialized (
-    select b.space, b.block, old.row, old.tenants, old.lasts
-    from (select distinct r.space, r.tenant >> 6 as block from unnest(p_spaces, p_tenants) as r(space, tenant)) as b
+  with turns as materialized (
+    select space, tenant, array_agg(place) as places
+    from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, place) group by space, tenant),
+  blocks as materialized (
+    select b.space, b.block, f.floor, old.row, old.tenants, old.lasts
+    from (select distinct space, tenant >> 6 as block from turns) as b
+    join unnest(p_known, p_floors) as f(space, floor) using (space)
     left join lateral (
       select tenants, lasts, ctid as row from hourbell.lanes as l
       where l.space = b.space and l.priority = p_priority and l.block = b.block
       order by pass desc limit 1) as old on true),
-  steps as materialized (
-    select t.id as tenant, 1 / t.weight as step
-    from (select distinct unnest(p_tenants) as id where weighted) as r cross join lateral (
-      select id, weight from hourbell.tenants as t where t.id = r.id offset 0) as t),
-  tagged as materialized (
-    select space, tenant, pos, is_last, coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag
-    from (
-      select space, tenant, pos, row_number() over w as k, first_value(last) over w as base,
-        lead(pos) over w is null as is_last
-      from (
-        select space, tenant, pos, null::float8 as last
-        from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, pos)
-        union all
-        select b.space, l.tenant, 0, l.last
-        from blocks as b cross join lateral unnest(b.tenants, b.lasts) as l(tenant, last)
-        join unnest(p_places, p_floors) as f(space, floor) on f.space = b.space and l.last > f.floor) as rows
-      window w as (partition by space, tenant order by pos)) as rows
-    join unnest(p_places, p_floors) as f(space, floor) using (space)
-    left join steps using (tenant)),
+  lasts as materialized (
+    select b.space, l.tenant, l.last
+    from blocks as b cross join lateral unnest(b.tenants, b.lasts) as l(tenant, last) where l.last > b.floor),
+  lanes as materialized (
+    select space, tenant, coalesce(l.last, f.floor) as base, t.places, case
+        when not weighted then 1
+        when t.places is not null then (select 1 / w.weight from hourbell.tenants as w where w.id = tenant) end as step
+    from lasts as l full join turns as t using (space, tenant)
+    join unnest(p_known, p_floors) as f(space, floor) using (space)),
   gone as (delete from hourbell.lanes where ctid = any (array(select row from blocks where row is not null))),
   remembered as (
     insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
-    select space, p_priority, tenant >> 6, array_agg(tenant), array_agg(tag), p_pass
-    from tagged where is_last group by space, tenant >> 6)
-  select array_agg(tag order by pos) into tags from tagged where pos > 0;
-  return tags;
+    select space, p_priority, tenant >> 6, array_agg(tenant),
+      array_agg(base + coalesce(cardinality(places) * step, 0)), p_pass
+    from lanes group by space, tenant >> 6)
+  select array_agg(p.place), array_agg(l.base + p.nth * l.step) into places, tags
+  from lanes as l cross join lateral unnest(l.places) with ordinality as p(place, nth);
 end $$;
 
 -- V moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready. Only the gate does

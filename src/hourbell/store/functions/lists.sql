@@ -69,9 +69,7 @@ language sql stable as $$
     hourbell.live_status(e, p.in_due, p.in_paused, l.session, p_now)
   from (
     select
-      exists (select from hourbell.due as d
-              where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-                and d.run_at = e.run_at and d.id = e.id offset 0) as in_due,
+      hourbell.is_due(e) as in_due,
       exists (select from hourbell.parked as p where p.id = e.id offset 0) as in_parked,
       exists (select from hourbell.paused as h where h.id = e.id offset 0) as in_paused) as p
   left join lateral (

@@ -254,9 +254,8 @@ language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   spaces bigint[];
-  places bigint[];
+  known bigint[];
   floors float8[];
-  tags float8[];
 begin
   if p_kind = hourbell.blocker_key() then
     insert into hourbell.parked (kind, key, priority, rank, id)
@@ -268,16 +267,16 @@ begin
   -- With an empty line, restart from the highest tag handed out so far.
   select array_agg(s.space), array_agg(coalesce(p.rank, (
     select max(last) from hourbell.lanes as l cross join lateral unnest(l.lasts) as last
-    where l.space = s.space and l.priority = p_priority), 0)) into places, floors
+    where l.space = s.space and l.priority = p_priority), 0)) into known, floors
   from (select distinct unnest(spaces) as space) as s
   left join lateral (
     select rank from hourbell.parked as p
     where p.kind = p_kind and p.key = s.space - hourbell.tag_space(p_kind, 0) and p.priority = p_priority
     order by rank limit 1) as p on true;
-  tags := hourbell.tag(spaces, array(select tenant from unnest(p_rows)), p_priority, places, floors, p_pass);
   insert into hourbell.parked (kind, key, priority, rank, id)
-  select p_kind, space - hourbell.tag_space(p_kind, 0), p_priority, tag, id
-  from unnest(p_rows, spaces, tags) as r(run_at, id, tenant, queue, priority, checks, target, key, space, tag);
+  select p_kind, spaces[place] - hourbell.tag_space(p_kind, 0), p_priority, tag, (p_rows[place]).id
+  from hourbell.tag(spaces, array(select tenant from unnest(p_rows)), p_priority, known, floors, p_pass) as t
+  cross join lateral unnest(t.places, t.tags) as r(place, tag);
 end $$;
 
 -- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that

@@ -1,6 +1,6 @@
--- Moves between places, shared by several operations. An execution is in one place at a time (`due`, `parked`,
--- `paused`, `ready`, `suspects`, `leased`): a caller that has deleted its row there owns it, and either puts it
--- elsewhere (`requeue`) or ends it (`discard`).
+-- Moves between places, shared by several operations. An execution is in one place at a time (`due`, `due_slabs`,
+-- `parked`, `paused`, `ready`, `suspects`, `leased`): a caller that has deleted its row there, or has taken it out of
+-- its slab, owns it, and either puts it elsewhere (`requeue`) or ends it (`discard`).
 -- Example: a job is paused. `remove_waiting` takes its executions that wait out of `due` and `parked`, and `discard`
 -- records those that it got as SUPERSEDED; the others belong to another transaction, or are found by their claim.
 
@@ -16,6 +16,24 @@ return case when p_nth <= 16 then 0 when p_nth <= 256 then 4 when p_nth <= 4096 
 create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
 language sql immutable parallel safe
 return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
+
+-- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids 64
+-- at a time, so what it creates together shares a slab.
+create or replace function hourbell.slab_of(p_id bigint) returns bigint
+language sql immutable parallel safe
+return (p_id - 1) >> 6;
+
+-- Whether an execution waits for its time.
+create or replace function hourbell.is_due(e hourbell.executions) returns boolean
+language sql stable
+return exists (
+    select from hourbell.due as d
+    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+      and d.id = e.id offset 0)
+  or exists (
+    select from hourbell.due_slabs as d
+    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+      and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids) offset 0);
 
 -- Puts executions back into `due`, as they are. The gate has seen them before and must not take them for misfires now:
 -- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
@@ -44,7 +62,8 @@ end $$;
 
 -- Takes executions out of `due` and `parked`, where they wait for their time or for a limit. Returns those that it got:
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
--- has stopped.
+-- has stopped. Only for executions that are never in `due_slabs`: those of recurring jobs, and those with a deadline or
+-- a unique key.
 create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

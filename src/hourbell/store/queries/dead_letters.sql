@@ -86,11 +86,8 @@ returning e.id
 
 -- name: is_due
 -- Whether an execution waits for its time.
-select exists (
-  select from (select * from hourbell.executions where id = $1 offset 0) as e
-  where exists (select from hourbell.due as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority))
-    and d.run_at = e.run_at and d.id = e.id offset 0))
+select exists (select from (select e from hourbell.executions as e where id = $1 offset 0) as e
+  where hourbell.is_due(e.e))
 
 -- name: occurrence_lives
 -- Whether another execution of the occurrence of a dead letter is live.

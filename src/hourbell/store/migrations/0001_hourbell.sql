@@ -2,7 +2,8 @@
 --
 -- The data of an execution is stored once, in `executions`, and stays there; how it ended is a narrow row of `outcomes`.
 -- An execution is live until it has an outcome. Where a live one is, a row of one other narrow table says (`due`,
--- `parked`, `paused`, `ready`, `suspects`, `leased`). It moves by `delete … returning` and `insert`, in one transaction.
+-- `due_slabs`, `parked`, `paused`, `ready`, `suspects`, `leased`). It moves by `delete … returning` and `insert`, in one
+-- transaction.
 -- Only a row of `leased` may name executions that have an outcome.
 -- Clocks: no statement calls now(); every verb is given the time, read once from hourbell.clock().
 -- Codes: functions/codes.sql names the numbers that columns such as `status`, `kind` and `origin` hold.
@@ -306,6 +307,22 @@ language sql immutable parallel safe
 return p_priority + (p_checks & 12);
 create index due_by_tier on hourbell.due (hourbell.tier(priority, checks), run_at, id);
 create index due_by_key on hourbell.due (key, run_at, id) where key is not null;
+
+-- Waiting for their time too, in slabs: a row has up to 64 one-time executions that were created together and fall due
+-- together. They have no key, no deadline and no unique key, so nothing but an operation that names one of them has to
+-- look for it; it takes that one out of `ids` and `tenants`, which may both become empty. No transaction that waits for
+-- its client may lock a slab: the others in it would wait as well.
+create table hourbell.due_slabs (
+  run_at   timestamptz not null,
+  slab     bigint not null,    -- hourbell.slab_of each of its executions; two rows may have the same
+  queue    smallint not null,
+  priority smallint not null,
+  checks   smallint not null,  -- only the level
+  target   int,
+  ids      bigint[] not null,
+  tenants  int[] not null      -- of the same executions, in the same order
+) with (autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_scale_factor = 0.02);
+create index due_slabs_by_tier on hourbell.due_slabs (hourbell.tier(priority, checks), run_at, slab);
 
 -- How far each tier is known to be empty (`priority` is the tier). mostly_limited: most of what the last pass took was
 -- under a limit or had a key, so the next pass takes less.
