@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-OLDER = "f23fc1d460ea1d70aa5fd9d32c37f159daec21e4"
+OLDER = "138fbc75bfcff3b4a75e54dc01d0f0e0433012b0"
 TESTS = Path(__file__).parent.parent
 
 
