@@ -933,7 +933,7 @@ async def test_a_running_process_keeps_its_functions(engine_dsn: str) -> None:
 async def test_an_older_program_works_on_a_newer_schema(engine_dsn: str) -> None:
     connection = await asyncpg.connect(engine_dsn, statement_cache_size=0)
     await connection.execute(
-        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_tables.sql')"
+        "insert into hourbell.migrations (name, digest, requires) values ('9999_newer.sql', 'x', '0001_hourbell.sql')"
     )
     assert await is_migrated(engine_dsn)
     await migrate(engine_dsn)

@@ -63,7 +63,7 @@ REAP = "src/hourbell/store/functions/reap.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
-MIGRATION = "src/hourbell/store/migrations/0001_tables.sql"
+MIGRATION = "src/hourbell/store/migrations/0001_hourbell.sql"
 CHANGE_SQL = "src/hourbell/store/functions/change.sql"
 DATABASE = "src/hourbell/store/database.py"
 DISPATCH = "src/hourbell/dispatch/postgres.py"
@@ -101,6 +101,7 @@ TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
+DUE_SLABS_TEST = f"{_LIFE}/test_due_slabs.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
 CREATE_JOBS_TEST = "tests/integration/api/test_create_jobs.py"
@@ -109,6 +110,62 @@ TIMELINE_TEST = "tests/chaos/test_timeline.py"
 
 MUTANTS = [
     # Slabs.
+    Mutant(
+        "taken_out_of_a_due_slab_and_still_in_it",
+        CHANGE_SQL,
+        "set ids = array_remove(d.ids, w.id),",
+        "set ids = d.ids,",
+        (f"{DUE_SLABS_TEST}::test_one_of_a_slab_is_changed_and_the_others_are_not",),
+        "What was cancelled before its time does not run with the others of its slab.",
+    ),
+    Mutant(
+        "tenants_of_a_due_slab_shifted",
+        CHANGE_SQL,
+        "tenants = d.tenants[:array_position(d.ids, w.id) - 1] || d.tenants[array_position(d.ids, w.id) + 1:]",
+        "tenants = d.tenants[2:]",
+        (f"{DUE_SLABS_TEST}::test_the_tenants_of_a_slab_stay_with_their_executions",),
+        "A tenant is charged for its own executions.",
+    ),
+    Mutant(
+        "due_slab_under_a_limit_lost",
+        ADMIT,
+        "    from unnest(careful) as s cross join",
+        "    from unnest(careful[2:]) as s cross join",
+        (f"{DUE_SLABS_TEST}::test_slabs_under_a_limit_are_parked_one_by_one",),
+        "Every execution of a slab that is taken becomes ready or is parked.",
+    ),
+    Mutant(
+        "due_slab_past_limits",
+        ADMIT,
+        " and pos <> all (limited) as is_plain",
+        " as is_plain",
+        (f"{DUE_SLABS_TEST}::test_slabs_under_a_limit_are_parked_one_by_one",),
+        "A limit applies to what is created together as well.",
+    ),
+    Mutant(
+        "due_slab_past_tasks",
+        ADMIT,
+        "hourbell.is_served(p_served, queue, hourbell.task(target)) and pos",
+        "pos",
+        (f"{DUE_SLABS_TEST}::test_slabs_of_a_task_that_nobody_serves_wait_under_it",),
+        "What no worker can run does not become ready.",
+    ),
+    Mutant(
+        "unique_key_in_a_due_slab",
+        CREATE_SQL,
+        " or finish_by is not null or is_unique then id end as apart",
+        " or finish_by is not null then id end as apart",
+        (f"{DUE_SLABS_TEST}::test_what_has_a_unique_key_waits_alone",),
+        "A transaction of a user may replace a job by its unique key: it must not lock others.",
+    ),
+    Mutant(
+        "deadline_in_a_due_slab",
+        CREATE_SQL,
+        " or start_by is not null or finish_by is not null or is_unique then",
+        " or is_unique then",
+        (f"{DUE_SLABS_TEST}::test_what_has_a_key_or_a_deadline_waits_alone",),
+        "A deadline that passes takes its execution out of `due` alone.",
+    ),
     Mutant(
         "rest_of_a_slab_lost",
         CLAIM,
@@ -673,16 +730,16 @@ MUTANTS = [
     Mutant(
         "lanes_forgotten",
         FAIRNESS,
-        "coalesce(base, floor) + (k - (base is not null)::int) * coalesce(step, 1) as tag",
-        "floor + 1 as tag",
+        "array_agg(l.base + p.nth * l.step) into places, tags",
+        "array_agg(l.base + l.step) into places, tags",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "Who waits is served by weight, and here by who came first.",
     ),
     Mutant(
         "weights_ignored",
         FAIRNESS,
-        "select t.id as tenant, 1 / t.weight as step",
-        "select t.id as tenant, 1 as step",
+        "(select 1 / w.weight from hourbell.tenants as w where w.id = tenant)",
+        "(select 1 from hourbell.tenants as w where w.id = tenant)",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "A tenant of three times the weight gets three times the share.",
     ),
