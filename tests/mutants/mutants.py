@@ -61,6 +61,8 @@ MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
+REPLAY = "src/hourbell/store/functions/replay.sql"
+RERUNS = "src/hourbell/store/functions/reruns.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
 MIGRATION = "src/hourbell/store/migrations/0001_tables.sql"
@@ -100,6 +102,7 @@ REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
+RERUNS_TEST = f"{_LIFE}/test_reruns.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
@@ -108,6 +111,57 @@ ENGINE_TEST = "tests/conformance/test_engine.py"
 TIMELINE_TEST = "tests/chaos/test_timeline.py"
 
 MUTANTS = [
+    # Reruns.
+    Mutant(
+        "interruption_uses_an_attempt",
+        SETTLE,
+        "select o.*, o.kind = hourbell.outcome_retry() as failed,",
+        "select o.*, o.kind <> hourbell.outcome_released() as failed,",
+        (
+            f"{RERUNS_TEST}::test_a_run_that_a_stop_interrupts_is_ready_at_once_and_loses_no_attempt",
+        ),
+        "A run that a deploy interrupts loses no attempt.",
+    ),
+    Mutant(
+        "interrupted_without_end",
+        RERUNS,
+        "      when r.attempt = excluded.attempt then r.interruptions + 1\n",
+        "      when r.attempt = excluded.attempt then r.interruptions\n",
+        (f"{RERUNS_TEST}::test_one_interruption_too_many_in_a_row_is_a_failure",),
+        "A handler that never fits between two deploys is seen.",
+    ),
+    Mutant(
+        "counts_of_an_earlier_attempt",
+        RERUNS,
+        "case when r.attempt = e.attempt then r.interruptions else 0 end as interruptions",
+        "r.interruptions",
+        (f"{RERUNS_TEST}::test_one_interruption_too_many_in_a_row_is_a_failure",),
+        "An attempt that has ended begins the row of interruptions again.",
+    ),
+    Mutant(
+        "begun_and_skipped_as_too_late",
+        SETTLE,
+        "          start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
+        "",
+        (f"{RERUNS_TEST}::test_what_was_begun_has_started_in_time",),
+        "What was begun in time is not skipped because it runs again later.",
+    ),
+    Mutant(
+        "repeated_interruption_unknown",
+        SETTLE,
+        "when (o.kind = hourbell.outcome_released() or o.kind = any (hourbell.outcomes_rerun()))",
+        "when o.kind = hourbell.outcome_released()",
+        (f"{RERUNS_TEST}::test_a_report_that_is_repeated_counts_once",),
+        "A report whose answer was lost can be repeated.",
+    ),
+    Mutant(
+        "replayed_and_snoozed_too_often_already",
+        REPLAY,
+        "  delete from hourbell.reruns where id = any (replayed);\n",
+        "",
+        (f"{RERUNS_TEST}::test_an_execution_that_snoozes_without_end_is_dead",),
+        "A replay begins to count again.",
+    ),
     # Slabs.
     Mutant(
         "rest_of_a_slab_lost",

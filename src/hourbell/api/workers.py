@@ -25,11 +25,11 @@ from hourbell.api.worker_calls import (
     parse_progress,
     parse_release,
 )
-from hourbell.dispatch.remote import RemoteWorkers, ReportedOutcome
+from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.documents.actions import render_action
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFence
-from hourbell.model.executions import Claimed, Released
+from hourbell.model.executions import Claimed
 from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import JobSpec
@@ -113,10 +113,10 @@ async def release_execution(
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
-    caller, fence = parse_release(await read_call(request))
+    caller, released = parse_release(await read_call(request), number)
     await _check_worker(remote, caller)
-    if await remote.end(caller.session, [ReportedOutcome(number, fence, Released())]):
-        raise StaleFence(execution_id, fence)
+    if await remote.end(caller.session, [released]):
+        raise StaleFence(execution_id, released.fence)
     return answer({"execution_id": execution_id})
 
 
@@ -241,7 +241,8 @@ ROUTES = (
         handler=complete_execution,
         summary="Report the outcome of an execution",
         description=(
-            "After FAILED, the retry policy of the job decides what follows. 409: the session no "
+            "After FAILED, the retry policy of the job decides what follows. SNOOZED runs again "
+            "after `snooze_seconds`, and no attempt is counted. 409: the session no "
             "longer holds the execution, and nothing was changed. Repeating the call after a lost "
             "response returns the same response."
         ),
@@ -264,7 +265,10 @@ ROUTES = (
         path=EXECUTION + "/release",
         handler=release_execution,
         summary="Release an execution",
-        description="It was not started; another worker can claim it, and no attempt is counted.",
+        description=(
+            "It was not started, or was stopped because the worker stops (`interrupted`); another "
+            "worker can claim it, and no attempt is counted."
+        ),
         body="Release",
         answers={200: "ExecutionRef"},
         error_codes=("stale_fence",),

@@ -26,8 +26,10 @@ import msgspec
 
 from hourbell.engine.life.outcomes import CANCELLED as CANCELLED
 from hourbell.engine.life.outcomes import DEAD as DEAD
+from hourbell.engine.life.outcomes import INTERRUPTED as INTERRUPTED
 from hourbell.engine.life.outcomes import RELEASED as RELEASED
 from hourbell.engine.life.outcomes import RETRY as RETRY
+from hourbell.engine.life.outcomes import SNOOZED as SNOOZED
 from hourbell.engine.life.outcomes import SUCCEEDED as SUCCEEDED
 from hourbell.engine.life.outcomes import Settlement as Settlement
 from hourbell.model.executions import Claimed

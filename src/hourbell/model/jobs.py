@@ -180,6 +180,8 @@ class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     """A JobSpec as sent with a claim."""
 
     attempts_before: int = 0  # attempts before a replay; they do not count as retries
+    interruptions: int = 0  # how often in a row its run was interrupted
+    snoozes: int = 0  # how often it was snoozed
 
 
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):

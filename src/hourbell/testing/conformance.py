@@ -28,8 +28,10 @@ import pytest
 from hourbell.dispatch import (
     CANCELLED,
     DEAD,
+    INTERRUPTED,
     RELEASED,
     RETRY,
+    SNOOZED,
     SUCCEEDED,
     Dispatch,
     Session,
@@ -338,11 +340,12 @@ class DispatchConformance:
         await settle(stage, session, outcome)
         assert await status(stage, claimed.execution_id) is ExecutionStatus.CANCELLED
 
-    async def test_what_is_released_burns_no_attempt(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("kind", [RELEASED, INTERRUPTED, SNOOZED])
+    async def test_what_is_given_back_burns_no_attempt(self, stage: Stage, kind: int) -> None:
         await stage.enqueue()
         session = await opened(stage)
         [claimed] = await stage.dispatch.claim(session, 1, 1)
-        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, RELEASED))
+        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, kind))
         await stage.dispatch.admit()
         [again] = await stage.dispatch.claim(session, 2, 1)
         assert again.execution_id == claimed.execution_id
@@ -376,15 +379,15 @@ class DispatchConformance:
         assert await status(stage, claimed.execution_id) is ExecutionStatus.SUCCEEDED
 
     async def test_a_batch_of_all_kinds_is_settled_each_by_its_kind(self, stage: Stage) -> None:
-        await stage.enqueue(5)
+        await stage.enqueue(7)
         session = await opened(stage)
-        claimed = await stage.dispatch.claim(session, 1, 5)
+        claimed = await stage.dispatch.claim(session, 1, 7)
         batch = [
             Settlement(one.execution_id, one.fence, kind, delay_seconds=60, reason=reason)
             for one, kind, reason in zip(
                 claimed,
-                (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED),
-                (None, "error", "non_retryable", "cancelled", None),
+                (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, INTERRUPTED, SNOOZED),
+                (None, "error", "non_retryable", "cancelled", None, None, "snoozed"),
                 strict=True,
             )
         ]
@@ -394,6 +397,8 @@ class DispatchConformance:
             ExecutionStatus.RETRYING,
             ExecutionStatus.DEAD,
             ExecutionStatus.CANCELLED,
+            ExecutionStatus.SCHEDULED,
+            ExecutionStatus.SCHEDULED,
             ExecutionStatus.SCHEDULED,
         ]
 
@@ -595,7 +600,7 @@ class DispatchConformance:
         assert not await note(session, number, claimed.fence, "3")
         assert (await stage.read(number)).progress is None
 
-    @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED])
+    @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED, INTERRUPTED, SNOOZED])
     async def test_an_outcome_that_was_already_settled_is_known(
         self, stage: Stage, kind: int
     ) -> None:
@@ -616,7 +621,7 @@ class DispatchConformance:
         other_kind = SUCCEEDED if kind != SUCCEEDED else RETRY
         otherwise = msgspec.structs.replace(outcomes[0], kind=other_kind)
         assert list(await known(session, [otherwise])) == []
-        if kind != RELEASED:
+        if kind in (SUCCEEDED, RETRY, DEAD):  # which session gave it back is not stored
             assert list(await known(other, outcomes)) == []
         guessed = msgspec.structs.replace(session, token=other.token)
         assert list(await known(guessed, outcomes)) == []

@@ -26,9 +26,9 @@ from collections.abc import Callable
 from itertools import count
 
 from hourbell.actions import ActionRunners, Run, StillRunning, failed
-from hourbell.model.executions import Failed, Outcome, Succeeded
+from hourbell.model.executions import Failed, Outcome, Snoozed, Succeeded
 from hourbell.model.jobs import decode_spec
-from hourbell.worker.executions import Executions, LocalExecution
+from hourbell.worker.executions import Executions, LocalExecution, StopReason
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
@@ -168,9 +168,11 @@ class Runners:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            outcome = failed(error)
+            # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
+            is_shutdown = execution.stop_reason is StopReason.SHUTDOWN
+            outcome = execution.stopped() if is_shutdown else failed(error)
         else:
-            if execution.stop_reason is not None and not isinstance(outcome, Succeeded):
+            if execution.stop_reason is not None and not isinstance(outcome, Succeeded | Snoozed):
                 outcome = execution.stopped()
         now = time.monotonic()
         self._executions.finish(execution, outcome, now)

@@ -143,7 +143,7 @@ begin
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
--- cancellation requests whose execution has ended, timetables without members, lanes that virtual time has passed,
+-- cancellation requests and counts of reruns whose execution has ended, timetables without members, lanes that virtual time has passed,
 -- unique keys of jobs that have ended.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
@@ -210,6 +210,7 @@ begin
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
+  total := total + hourbell.delete_reruns(p_limit);
   -- The cursor wraps around, so that a million live keys are not scanned each time.
   holders := array(
     select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)
