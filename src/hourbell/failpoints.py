@@ -45,6 +45,8 @@ NAMES: tuple[str, ...] = (
     "announce.before_commit",
     "cancel.after_commit",
     "cancel.before_commit",
+    "checkpoint.after_commit",
+    "checkpoint.before_commit",
     "claim.after_commit",
     "claim.before_commit",
     "complete.after_commit",

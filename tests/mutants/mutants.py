@@ -103,6 +103,7 @@ TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 RERUNS_TEST = f"{_LIFE}/test_reruns.py"
+CHECKPOINTS_TEST = f"{_LIFE}/test_checkpoints.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
 DISPATCH_TEST = "tests/conformance/test_dispatch.py::TestPostgresDispatch"
@@ -161,6 +162,47 @@ MUTANTS = [
         "",
         (f"{RERUNS_TEST}::test_an_execution_that_snoozes_without_end_is_dead",),
         "A replay begins to count again.",
+    ),
+    # Checkpoints.
+    Mutant(
+        "checkpoint_written_under_no_lock",
+        RERUNS,
+        "  perform from hourbell.leased where session = p_session and fence = p_fence and p_id = any (ids) for key share;\n"
+        "  if not found then return false; end if;\n",
+        "",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
+        ),
+        "A checkpoint that is acknowledged is there for the next run.",
+    ),
+    Mutant(
+        "stale_checkpoint_accepted",
+        RERUNS,
+        "  where session = p_session and fence = p_fence and id = p_id\n",
+        "  where fence = p_fence and id = p_id\n"
+        "  union all select p_id, p_fence, p_value::json, p_now from hourbell.outcomes where id = p_id\n",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
+        ),
+        "A run that has ended stores no checkpoint.",
+    ),
+    Mutant(
+        "checkpoint_of_a_dead_letter_deleted",
+        RERUNS,
+        "    where not exists (select from hourbell.dead_letters as d where d.id = i.id offset 0)\n      and (",
+        "    where (",
+        (f"{CHECKPOINTS_TEST}::test_a_replay_goes_on_from_the_checkpoint_however_late_it_comes",),
+        "A replay continues from the checkpoint.",
+    ),
+    Mutant(
+        "checkpoint_not_sent",
+        CLAIM,
+        "    if last_fence > 0 then specs := hourbell.with_reruns(ids, specs); end if;  -- some were claimed before\n",
+        "",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_kept_by_everything_that_does_not_end_the_execution",
+        ),
+        "The next run has the checkpoint of the last.",
     ),
     # Slabs.
     Mutant(

@@ -26,6 +26,7 @@ from hourbell.documents.kinds import (
 )
 from hourbell.documents.problems import Problems
 from hourbell.model.executions import (
+    MAX_CHECKPOINT_BYTES,
     MAX_INTERRUPTIONS,
     MAX_RESULT_BYTES,
     MAX_SNOOZE_SECONDS,
@@ -164,6 +165,14 @@ class ProgressDocument(FencedCall):
     )
 
 
+class CheckpointDocument(FencedCall):
+    checkpoint = Field(
+        Json(MAX_CHECKPOINT_BYTES),
+        required=REQUIRED,
+        description=f"Any JSON value but null, of up to {MAX_CHECKPOINT_BYTES} bytes.",
+    )
+
+
 class EndedDocument(Document):
     """The outcome of an execution."""
 
@@ -274,6 +283,15 @@ def parse_progress(document: object) -> tuple[WorkerCaller, int, object]:
     progress = call.progress
     call.finish()
     return _checked(call, session, worker), fence or 0, progress
+
+
+def parse_checkpoint(document: object) -> tuple[WorkerCaller, int, object]:
+    """The fence of an execution, and its checkpoint."""
+    call = CheckpointDocument.open(document, Problems())
+    session, worker, fence = call.session_token, call.worker_id, call.fence_token
+    checkpoint = call.checkpoint
+    call.finish()
+    return _checked(call, session, worker), fence or 0, checkpoint
 
 
 def parse_release(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:

@@ -17,6 +17,7 @@ from hourbell.api.routes import EngineDep, PathParam, RemoteWorkersDep, Route
 from hourbell.api.worker_calls import (
     ClaimDocument,
     WorkerCaller,
+    parse_checkpoint,
     parse_claim,
     parse_close,
     parse_heartbeat,
@@ -32,7 +33,7 @@ from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFenc
 from hourbell.model.executions import Claimed
 from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.instants import format_instant
-from hourbell.model.jobs import JobSpec
+from hourbell.model.jobs import NO_CHECKPOINT, SentSpec
 from hourbell.security.access import WORK
 
 EXECUTIONS = "/internal/v1/executions"
@@ -108,6 +109,19 @@ async def report_progress(
     return answer({"execution_id": execution_id})
 
 
+async def set_checkpoint(
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
+) -> Response[bytes]:
+    _require_all_tenants(engine)
+    number = parse_execution_id(execution_id)
+    caller, fence, checkpoint = parse_checkpoint(await read_call(request))
+    await _check_worker(remote, caller)
+    text = msgspec.json.encode(checkpoint).decode()
+    if not await remote.set_checkpoint(caller.session, number, fence, text):
+        raise StaleFence(execution_id, fence)
+    return answer({"execution_id": execution_id})
+
+
 async def release_execution(
     engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
@@ -169,8 +183,8 @@ async def _watched(request: AnyRequest) -> AsyncIterator[asyncio.Future[None]]:
 # Responses.
 
 
-def _render(claimed: Claimed, spec: JobSpec) -> dict[str, Any]:
-    left = claimed.deadline_in_seconds
+def _render(claimed: Claimed, spec: SentSpec) -> dict[str, Any]:
+    left, checkpoint = claimed.deadline_in_seconds, spec.checkpoint
     return {
         "execution_id": execution_text(claimed.execution_id),
         "job_id": job_text(claimed.job_id),
@@ -181,6 +195,7 @@ def _render(claimed: Claimed, spec: JobSpec) -> dict[str, Any]:
         "scheduled_for": format_instant(claimed.scheduled_for),
         "timeout_seconds": spec.timeout_seconds,
         "deadline_in_seconds": None if left is None else round(left, 3),
+        "checkpoint": None if checkpoint == NO_CHECKPOINT else checkpoint,
         "action": render_action(spec.action),
     }
 
@@ -257,6 +272,20 @@ ROUTES = (
         summary="Report the progress of an execution",
         description="Shown with the execution while it runs, and discarded afterwards.",
         body="Progress",
+        answers={200: "ExecutionRef"},
+        error_codes=("stale_fence",),
+        **_COMMON,
+    ),
+    Route(
+        path=EXECUTION + "/checkpoint",
+        handler=set_checkpoint,
+        summary="Store a checkpoint of an execution",
+        description=(
+            "Replaces the previous one. Sent with every later claim of the execution, whatever "
+            "ends this run, until the execution has ended. 409: the session no longer holds the "
+            "execution, and nothing was stored."
+        ),
+        body="Checkpoint",
         answers={200: "ExecutionRef"},
         error_codes=("stale_fence",),
         **_COMMON,

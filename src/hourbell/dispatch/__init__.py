@@ -120,6 +120,15 @@ class Dispatch(Protocol):
     ) -> bool:
         """Store the progress of a held execution, as JSON; False: not held under this fence."""
 
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        """Store the checkpoint of a held execution, JSON of up to MAX_CHECKPOINT_BYTES.
+
+        It is sent with the next claim, whatever ends this run (`SentSpec.checkpoint`). False: the
+        execution is not held under this fence, and nothing was stored.
+        """
+
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """Record outcomes; returns the executions whose outcome was refused."""
 

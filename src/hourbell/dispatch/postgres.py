@@ -25,6 +25,7 @@ _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _CLAIMED_BY = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
+_CHECKPOINT = "select hourbell.set_checkpoint($1, $2, $3, $4, $5, hourbell.clock())"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
@@ -147,6 +148,15 @@ class PostgresDispatch:
             _PROGRESS, session.id, session.token, execution_id, fence, progress
         )
         return noted
+
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        async with committing("checkpoint.before_commit", "checkpoint.after_commit"):
+            stored: bool = await self._engine.database.value(
+                _CHECKPOINT, session.id, session.token, execution_id, fence, value
+            )
+        return stored
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         return await settle(self._engine, session.id, session.token, batch)

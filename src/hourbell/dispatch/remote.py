@@ -276,6 +276,12 @@ class RemoteWorkers:
         """Store the progress of an execution; False: it is not held under this fence."""
         return await self._dispatch.note_progress(session, execution_id, fence, progress)
 
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        """Store the checkpoint of an execution; False: it is not held under this fence."""
+        return await self._dispatch.set_checkpoint(session, execution_id, fence, value)
+
     async def end(self, session: Session, ended: Sequence[ReportedOutcome]) -> Set[int]:
         """Settle ended or unstarted executions; returns those whose outcome was refused.
 

@@ -35,6 +35,7 @@ MAX_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
 MAX_INTERRUPTIONS = 20  # in a row; the next one is a failure
 MAX_SNOOZES = 1_000  # of an execution; with the next one it is dead
 MAX_SNOOZE_SECONDS = 366 * 86_400  # of one snooze
+MAX_CHECKPOINT_BYTES = 64 * 1024  # as JSON
 
 
 class ExecutionStatus(StrEnum):

@@ -39,6 +39,7 @@ from hourbell.dispatch import (
 )
 from hourbell.model.errors import SessionLost, StoreUnavailable
 from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
+from hourbell.model.jobs import NO_CHECKPOINT, decode_spec
 from hourbell.model.policies import Priority
 
 QUEUE = "default"
@@ -599,6 +600,29 @@ class DispatchConformance:
         await settle(stage, session, succeeded(claimed))
         assert not await note(session, number, claimed.fence, "3")
         assert (await stage.read(number)).progress is None
+
+    @pytest.mark.parametrize("kind", [RETRY, RELEASED, INTERRUPTED, SNOOZED])
+    async def test_a_checkpoint_comes_with_the_next_claim(self, stage: Stage, kind: int) -> None:
+        number, plain = await stage.enqueue(2)
+        session, other = await opened(stage), await opened(stage)
+        claimed = {one.execution_id: one for one in await stage.dispatch.claim(session, 1, 2)}
+        fence = claimed[number].fence
+        keep = stage.dispatch.set_checkpoint
+        assert await keep(session, number, fence, '{"done": 3}')
+        assert await keep(session, number, fence, '{"done": 4}')
+        assert not await keep(session, number, fence - 1, "1")
+        assert not await keep(other, number, fence, "2")
+        outcomes = [Settlement(one.execution_id, one.fence, kind) for one in claimed.values()]
+        assert list(await stage.dispatch.settle(session, outcomes)) == []
+        assert not await keep(session, number, fence, "3")
+        await stage.dispatch.admit()
+        again = {one.execution_id: one for one in await stage.dispatch.claim(other, 1, 2)}
+        assert decode_spec(again[number].spec).checkpoint == msgspec.Raw(b'{"done": 4}')
+        assert decode_spec(again[plain].spec).checkpoint == NO_CHECKPOINT
+        repeated = {one.execution_id: one for one in await stage.dispatch.claim(other, 1, 2, True)}
+        assert decode_spec(repeated[number].spec) == decode_spec(again[number].spec)
+        assert not await keep(session, number, fence, "4")
+        assert await keep(other, number, again[number].fence, "5")
 
     @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED, INTERRUPTED, SNOOZED])
     async def test_an_outcome_that_was_already_settled_is_known(

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from hourbell.actions import ActionRunners, Run, StillRunning, failed
+from hourbell.actions import ActionRunners, Run, StillRunning, WorkerCalls, failed
 from hourbell.model.executions import Failed, Outcome, Snoozed, Succeeded
 from hourbell.model.jobs import decode_spec
 from hourbell.worker.executions import Executions, LocalExecution, StopReason
@@ -44,10 +44,12 @@ class Runners:
         executions: Executions,
         slots: int,
         may_start: Callable[[float], bool],
+        calls: WorkerCalls,
     ) -> None:
         self._actions = actions
         self._executions = executions
         self._slots = slots
+        self._calls = calls
         self._may_start = may_start  # whether executions may be started at this time
         self._context = contextvars.copy_context()  # of every runner when it starts
         self._tasks: set[Runner] = set()
@@ -188,7 +190,7 @@ class Runners:
         execution.stop_at = stop_at = now + timeout
         if stop_at < self._executions.earliest_stop:
             self._executions.earliest_stop = stop_at
-        return Run(execution.claimed, spec, timeout)
+        return Run(execution.claimed, spec, timeout, self._calls)
 
     def _record_running_thread(
         self, execution: LocalExecution, outcome: Outcome, still: StillRunning

@@ -143,7 +143,7 @@ begin
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
--- cancellation requests and counts of reruns whose execution has ended, timetables without members, lanes that virtual time has passed,
+-- cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes that virtual time has passed,
 -- unique keys of jobs that have ended.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
