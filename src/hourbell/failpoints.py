@@ -55,6 +55,8 @@ NAMES: tuple[str, ...] = (
     "configure.before_commit",
     "create.after_commit",
     "create.before_commit",
+    "declare.after_commit",
+    "declare.before_commit",
     "delete.after_commit",
     "delete.before_commit",
     "end.after_commit",

@@ -61,6 +61,8 @@ MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
+MANIFESTS = "src/hourbell/store/functions/manifests.sql"
+UPSERT = "src/hourbell/engine/operations/upsert.py"
 REPLAY = "src/hourbell/store/functions/replay.sql"
 RERUNS = "src/hourbell/store/functions/reruns.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
@@ -103,6 +105,7 @@ TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 RERUNS_TEST = f"{_LIFE}/test_reruns.py"
+MANIFESTS_TEST = f"{_LIFE}/test_manifests.py"
 CHECKPOINTS_TEST = f"{_LIFE}/test_checkpoints.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
@@ -203,6 +206,61 @@ MUTANTS = [
             f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_kept_by_everything_that_does_not_end_the_execution",
         ),
         "The next run has the checkpoint of the last.",
+    ),
+    # Manifests.
+    Mutant(
+        "older_revision_leads",
+        MANIFESTS,
+        "order by m.app, s.key, m.revision desc nulls last, m.first_seen desc, m.id desc",
+        "order by m.app, s.key, m.first_seen desc, m.id desc",
+        (f"{MANIFESTS_TEST}::test_a_session_that_is_lost_no_longer_declares",),
+        "In a rolling deploy the highest revision leads.",
+    ),
+    Mutant(
+        "retired_while_no_worker_lives",
+        MANIFESTS,
+        "        when not exists (select from live as l where l.app = d.app) then\n",
+        "        when false then\n",
+        (f"{MANIFESTS_TEST}::test_workers_that_all_stop_retire_nothing",),
+        "Workers that are scaled to zero retire nothing.",
+    ),
+    Mutant(
+        "retired_without_a_grace",
+        MANIFESTS,
+        "        when d.unwanted_since <= p_now - p_grace then 'retire'\n",
+        "        when d.unwanted_since <= p_now then 'retire'\n",
+        (
+            f"{MANIFESTS_TEST}::test_removed_ones_are_retired_after_a_grace_when_nobody_declares_them",
+        ),
+        "A deploy that is rolled back soon retires nothing.",
+    ),
+    Mutant(
+        "retired_beside_a_session_that_opens",
+        MANIFESTS,
+        "  perform pg_advisory_xact_lock(hourbell.app_lock(p_app));\n",
+        "",
+        (
+            f"{MANIFESTS_TEST}::test_a_session_that_opens_before_the_retirement_is_decided_prevents_it",
+        ),
+        "What a live worker declares is not retired.",
+    ),
+    Mutant(
+        "older_view_applied_late",
+        UPSERT,
+        "    write = msgspec.structs.replace(write, if_versions=frozenset([seen.version]))\n",
+        "",
+        (
+            f"{MANIFESTS_TEST}::test_what_an_older_view_applies_late_does_not_stay[declare.after_commit]",
+        ),
+        "A process that stood still does not undo what newer code has declared.",
+    ),
+    Mutant(
+        "applied_before_it_is_certain",
+        MANIFESTS,
+        "  set tenant = p_tenant, applied_digest = null, unwanted_since = null",
+        "  set tenant = p_tenant, unwanted_since = null",
+        (f"{MANIFESTS_TEST}::test_a_process_that_dies_after_a_late_change_leaves_it_to_the_next",),
+        "What a dying process has changed is looked at again.",
     ),
     # Slabs.
     Mutant(
@@ -508,8 +566,8 @@ MUTANTS = [
     Mutant(
         "session_opened_by_the_local_clock",
         DISPATCH,
-        "            _OPEN,\n            now,\n",
-        "            _OPEN,\n            __import__('datetime').datetime.now().astimezone(),\n",
+        "        args = (\n            now,\n",
+        "        args = (\n            __import__('datetime').datetime.now().astimezone(),\n",
         (f"{DISPATCH_TEST}::test_heartbeats_keep_a_session_alive[embedded]",),
         "Only the database says what time it is, and here a lease begins by a node's own clock.",
     ),

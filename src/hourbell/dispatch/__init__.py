@@ -33,6 +33,7 @@ from hourbell.engine.life.outcomes import SNOOZED as SNOOZED
 from hourbell.engine.life.outcomes import SUCCEEDED as SUCCEEDED
 from hourbell.engine.life.outcomes import Settlement as Settlement
 from hourbell.model.executions import Claimed
+from hourbell.model.manifests import Manifest
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -65,10 +66,12 @@ class Dispatch(Protocol):
         queues: Sequence[str] | None,
         slots: int,
         tasks: Sequence[str] | None = None,
+        manifest: Manifest | None = None,
     ) -> Session:
         """Begin a session that serves these queues and these tasks, of which `@webhook` is one.
 
-        None: all of them, including those created later. The session gets nothing else.
+        None: all of them, including those created later. The session gets nothing else. What the
+        manifest declares is in effect as long as the session lives.
         """
 
     async def admit(self) -> bool:

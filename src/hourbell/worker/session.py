@@ -96,7 +96,7 @@ class SessionKeeper:
         asked_at = time.monotonic()
         settings = self._settings
         self.current = self._settler.session = await self._dispatch.open(
-            settings.name, settings.queues, settings.slots, settings.tasks
+            settings.name, settings.queues, settings.slots, settings.tasks, settings.manifest
         )
         self._renewed_at = asked_at
         self._executions.changed.set()

@@ -36,6 +36,7 @@ from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succee
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
+from hourbell.model.manifests import Manifest
 from hourbell.observe.logs import configure_logs
 from hourbell.security.sealing import KeyRing
 from hourbell.store.database import Database
@@ -46,6 +47,7 @@ from integration.life.support import (
     every,
     one_time,
     open_engine,
+    recurring,
     scheduling,
     working,
 )
@@ -215,6 +217,10 @@ class NotedWebhooks:
         return Succeeded({"began": began})
 
 
+YEARLY = {key: value for key, value in recurring("0 0 1 1 *", "note").items() if key != "name"}
+DECLARED = Manifest(app="life", schedules={"yearly": YEARLY})
+
+
 async def life(engine: Engine, log: str, points: str) -> None:
     """Everything in one process, and a client of it that does everything there is to do.
 
@@ -222,10 +228,12 @@ async def life(engine: Engine, log: str, points: str) -> None:
     The failpoints are armed when work is going on, unless they are those of a creation, or of what a life before this one may
     have left over.
     """
-    early = points.startswith(("create", "join", "notify", "watch"))
+    early = points.startswith(("create", "declare", "join", "notify", "watch"))
     failpoints.configure(points if early else "")
     queues = ("default", "notifications")
-    everything = working(engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues)
+    everything = working(
+        engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues, manifest=DECLARED
+    )
     async with scheduling(engine), everything:
         async for number, step in _a_life(engine, _cure(log)):
             if number == 4 and not early:

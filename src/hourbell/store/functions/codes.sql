@@ -66,6 +66,10 @@ create or replace function hourbell.outcomes_rerun() returns smallint[]
 language sql immutable parallel safe
 return array[hourbell.outcome_interrupted(), hourbell.outcome_snoozed()];
 
+-- The namespace of names of jobs that were put: unique_keys.space.
+create or replace function hourbell.key_space_name() returns smallint
+language sql immutable parallel safe return 1::smallint;
+
 -- What an execution can be parked for: parked.kind, and `kind` of limits, limit_holds, rate_reservations, rate_buckets,
 -- gate_wakeups and limit_recounts. The gate applies task, target, tenant and queue in this order, so among the last
 -- three a lower number comes later.
