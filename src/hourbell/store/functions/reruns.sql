@@ -46,18 +46,24 @@ end $$;
 
 -- The specs of claimed executions, with what these carry over from their last run.
 create or replace function hourbell.with_reruns(p_ids bigint[], p_specs text[]) returns text[]
-language sql stable set plan = lookups_one_by_one as $$
-  select array_agg(
-    '{' || coalesce('"interruptions":' || r.interruptions || ',"snoozes":' || r.snoozes || ',', '')
-      || coalesce('"checkpoint":' || c.value::text || ',', '') || substr(s.spec, 2)
-    order by s.pos)
-  from unnest(p_ids, p_specs) with ordinality as s(id, spec, pos)
-  left join lateral (
-    select r.snoozes, case when r.attempt = e.attempt then r.interruptions else 0 end as interruptions
-    from hourbell.reruns as r join hourbell.executions as e on e.id = r.id
-    where r.id = s.id offset 0) as r on true
-  left join lateral (select value from hourbell.checkpoints as c where c.id = s.id offset 0) as c on true
-$$;
+language plpgsql stable set plan = lookups_one_by_one as $$
+#variable_conflict use_column
+begin
+  if not exists (select from hourbell.reruns) and not exists (select from hourbell.checkpoints) then
+    return p_specs;
+  end if;
+  return (
+    select array_agg(
+      '{' || coalesce('"interruptions":' || r.interruptions || ',"snoozes":' || r.snoozes || ',', '')
+        || coalesce('"checkpoint":' || c.value::text || ',', '') || substr(s.spec, 2)
+      order by s.pos)
+    from unnest(p_ids, p_specs) with ordinality as s(id, spec, pos)
+    left join lateral (
+      select r.snoozes, case when r.attempt = e.attempt then r.interruptions else 0 end as interruptions
+      from hourbell.reruns as r join hourbell.executions as e on e.id = r.id
+      where r.id = s.id offset 0) as r on true
+    left join lateral (select value from hourbell.checkpoints as c where c.id = s.id offset 0) as c on true);
+end $$;
 
 -- Deletes the counts and checkpoints of executions that have ended; a checkpoint not before its dead letter, because a
 -- replay continues from it. The cursors wrap around, so that a million live ones are not read each time.
