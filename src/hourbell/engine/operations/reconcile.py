@@ -32,7 +32,7 @@ from hourbell.engine.operations.change import delete_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.upsert import put_seen_job, seen_job
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import HourbellError, StoreUnavailable
+from hourbell.model.errors import HourbellError, PreconditionFailed, StoreUnavailable
 from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -85,10 +85,9 @@ async def _apply_document(engine: Engine, row: asyncpg.Record, document: dict[st
     app, key, name = row["app"], row["key"], f"app:{row['app']}/{row['key']}"
     tenant = str(document.get("tenant_id", DEFAULT_TENANT))
     write = Write(actor=_actor(app, row["revision"]))
-    if row["job"] is not None:
-        old = await get_job(engine, row["job"])
-        if row["retired"] or old.tenant_id != tenant:
-            await delete_job(engine, old.job_id, write)
+    if row["retired"] and row["job"] is not None:
+        await delete_job(engine, row["job"], write)  # the process that retired it may have died
+    old = None if row["retired"] or row["job"] is None else await get_job(engine, row["job"])
     # Read before the beginning is noted: what another process applies after that has a new version.
     seen = await seen_job(engine, tenant, name)
     async with committing("declare.before_commit", "declare.after_commit"):
@@ -97,6 +96,12 @@ async def _apply_document(engine: Engine, row: asyncpg.Record, document: dict[st
         )
     if not began:
         return  # another process has applied one: the next round looks again
+    if old is not None and old.tenant_id != tenant:
+        as_seen = msgspec.structs.replace(write, if_versions=frozenset([old.version]))
+        try:
+            await delete_job(engine, old.job_id, as_seen)
+        except PreconditionFailed:
+            return
     put = await put_seen_job(engine, name, document, write, seen)
     if put is None:
         return
