@@ -61,6 +61,10 @@ MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
+MANIFESTS = "src/hourbell/store/functions/manifests.sql"
+UPSERT = "src/hourbell/engine/operations/upsert.py"
+REPLAY = "src/hourbell/store/functions/replay.sql"
+RERUNS = "src/hourbell/store/functions/reruns.sql"
 SESSIONS = "src/hourbell/store/functions/sessions.sql"
 SETTLE = "src/hourbell/store/functions/settle.sql"
 MIGRATION = "src/hourbell/store/migrations/0001_hourbell.sql"
@@ -100,6 +104,9 @@ REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
+RERUNS_TEST = f"{_LIFE}/test_reruns.py"
+MANIFESTS_TEST = f"{_LIFE}/test_manifests.py"
+CHECKPOINTS_TEST = f"{_LIFE}/test_checkpoints.py"
 SLABS_TEST = f"{_LIFE}/test_slabs.py"
 DUE_SLABS_TEST = f"{_LIFE}/test_due_slabs.py"
 ONCE_TEST = f"{_LIFE}/test_written_once.py"
@@ -109,6 +116,153 @@ ENGINE_TEST = "tests/conformance/test_engine.py"
 TIMELINE_TEST = "tests/chaos/test_timeline.py"
 
 MUTANTS = [
+    # Reruns.
+    Mutant(
+        "interruption_uses_an_attempt",
+        SETTLE,
+        "select o.*, o.kind = hourbell.outcome_retry() as failed,",
+        "select o.*, o.kind <> hourbell.outcome_released() as failed,",
+        (
+            f"{RERUNS_TEST}::test_a_run_that_a_stop_interrupts_is_ready_at_once_and_loses_no_attempt",
+        ),
+        "A run that a deploy interrupts loses no attempt.",
+    ),
+    Mutant(
+        "interrupted_without_end",
+        RERUNS,
+        "      when r.attempt = excluded.attempt then r.interruptions + 1\n",
+        "      when r.attempt = excluded.attempt then r.interruptions\n",
+        (f"{RERUNS_TEST}::test_one_interruption_too_many_in_a_row_is_a_failure",),
+        "A handler that never fits between two deploys is seen.",
+    ),
+    Mutant(
+        "counts_of_an_earlier_attempt",
+        RERUNS,
+        "case when r.attempt = e.attempt then r.interruptions else 0 end as interruptions",
+        "r.interruptions",
+        (f"{RERUNS_TEST}::test_one_interruption_too_many_in_a_row_is_a_failure",),
+        "An attempt that has ended begins the row of interruptions again.",
+    ),
+    Mutant(
+        "begun_and_skipped_as_too_late",
+        SETTLE,
+        "          start_by = case when not t.begun then e.start_by end,  -- it has started in time\n",
+        "",
+        (f"{RERUNS_TEST}::test_what_was_begun_has_started_in_time",),
+        "What was begun in time is not skipped because it runs again later.",
+    ),
+    Mutant(
+        "repeated_interruption_unknown",
+        SETTLE,
+        "when (o.kind = hourbell.outcome_released() or o.kind = any (hourbell.outcomes_rerun()))",
+        "when o.kind = hourbell.outcome_released()",
+        (f"{RERUNS_TEST}::test_a_report_that_is_repeated_counts_once",),
+        "A report whose answer was lost can be repeated.",
+    ),
+    Mutant(
+        "replayed_and_snoozed_too_often_already",
+        REPLAY,
+        "  delete from hourbell.reruns where id = any (replayed);\n",
+        "",
+        (f"{RERUNS_TEST}::test_an_execution_that_snoozes_without_end_is_dead",),
+        "A replay begins to count again.",
+    ),
+    # Checkpoints.
+    Mutant(
+        "checkpoint_written_under_no_lock",
+        RERUNS,
+        "  perform from hourbell.leased where session = p_session and fence = p_fence and p_id = any (ids) for key share;\n"
+        "  if not found then return false; end if;\n",
+        "",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
+        ),
+        "A checkpoint that is acknowledged is there for the next run.",
+    ),
+    Mutant(
+        "stale_checkpoint_accepted",
+        RERUNS,
+        "  where session = p_session and fence = p_fence and id = p_id\n",
+        "  where fence = p_fence and id = p_id\n"
+        "  union all select p_id, p_fence, p_value::json, p_now from hourbell.outcomes where id = p_id\n",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_stored_before_its_execution_is_taken_or_refused[succeed]",
+        ),
+        "A run that has ended stores no checkpoint.",
+    ),
+    Mutant(
+        "checkpoint_of_a_dead_letter_deleted",
+        RERUNS,
+        "    where not exists (select from hourbell.dead_letters as d where d.id = i.id offset 0)\n      and (",
+        "    where (",
+        (f"{CHECKPOINTS_TEST}::test_a_replay_goes_on_from_the_checkpoint_however_late_it_comes",),
+        "A replay continues from the checkpoint.",
+    ),
+    Mutant(
+        "checkpoint_not_sent",
+        CLAIM,
+        "    if last_fence > 0 then specs := hourbell.with_reruns(ids, specs); end if;  -- some were claimed before\n",
+        "",
+        (
+            f"{CHECKPOINTS_TEST}::test_a_checkpoint_is_kept_by_everything_that_does_not_end_the_execution",
+        ),
+        "The next run has the checkpoint of the last.",
+    ),
+    # Manifests.
+    Mutant(
+        "older_revision_leads",
+        MANIFESTS,
+        "order by m.app, s.key, m.revision desc nulls last, m.first_seen desc, m.id desc",
+        "order by m.app, s.key, m.first_seen desc, m.id desc",
+        (f"{MANIFESTS_TEST}::test_a_session_that_is_lost_no_longer_declares",),
+        "In a rolling deploy the highest revision leads.",
+    ),
+    Mutant(
+        "retired_while_no_worker_lives",
+        MANIFESTS,
+        "        when not exists (select from live as l where l.app = d.app) then\n",
+        "        when false then\n",
+        (f"{MANIFESTS_TEST}::test_workers_that_all_stop_retire_nothing",),
+        "Workers that are scaled to zero retire nothing.",
+    ),
+    Mutant(
+        "retired_without_a_grace",
+        MANIFESTS,
+        "        when d.unwanted_since <= p_now - p_grace then 'retire'\n",
+        "        when d.unwanted_since <= p_now then 'retire'\n",
+        (
+            f"{MANIFESTS_TEST}::test_removed_ones_are_retired_after_a_grace_when_nobody_declares_them",
+        ),
+        "A deploy that is rolled back soon retires nothing.",
+    ),
+    Mutant(
+        "retired_beside_a_session_that_opens",
+        MANIFESTS,
+        "  perform pg_advisory_xact_lock(hourbell.app_lock(p_app));\n",
+        "",
+        (
+            f"{MANIFESTS_TEST}::test_a_session_that_opens_before_the_retirement_is_decided_prevents_it",
+        ),
+        "What a live worker declares is not retired.",
+    ),
+    Mutant(
+        "older_view_applied_late",
+        UPSERT,
+        "    write = msgspec.structs.replace(write, if_versions=frozenset([seen.version]))\n",
+        "",
+        (
+            f"{MANIFESTS_TEST}::test_what_an_older_view_applies_late_does_not_stay[declare.after_commit]",
+        ),
+        "A process that stood still does not undo what newer code has declared.",
+    ),
+    Mutant(
+        "applied_before_it_is_certain",
+        MANIFESTS,
+        "  set tenant = p_tenant, applied_digest = null, unwanted_since = null",
+        "  set tenant = p_tenant, unwanted_since = null",
+        (f"{MANIFESTS_TEST}::test_a_process_that_dies_after_a_late_change_leaves_it_to_the_next",),
+        "What a dying process has changed is looked at again.",
+    ),
     # Slabs.
     Mutant(
         "taken_out_of_a_due_slab_and_still_in_it",
@@ -469,8 +623,8 @@ MUTANTS = [
     Mutant(
         "session_opened_by_the_local_clock",
         DISPATCH,
-        "            _OPEN,\n            now,\n",
-        "            _OPEN,\n            __import__('datetime').datetime.now().astimezone(),\n",
+        "        args = (\n            now,\n",
+        "        args = (\n            __import__('datetime').datetime.now().astimezone(),\n",
         (f"{DISPATCH_TEST}::test_heartbeats_keep_a_session_alive[embedded]",),
         "Only the database says what time it is, and here a lease begins by a node's own clock.",
     ),

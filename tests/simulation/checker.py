@@ -43,6 +43,8 @@ from verify.promise import micros as _micros
 from verify.stories import Story, Stretch, Version
 
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED = range(5)
+INTERRUPTED, SNOOZED = 7, 8
+_GIVEN_BACK = (RELEASED, INTERRUPTED, SNOOZED)  # without an ended attempt
 _STATUS_OF_KIND = {SUCCEEDED: "SUCCEEDED", DEAD: "DEAD", CANCELLED: "CANCELLED"}
 
 
@@ -64,7 +66,7 @@ def deliveries(history: History) -> Iterator[Delivery]:
     outcomes = {
         (step.execution_id, step.fence): step
         for step in history.steps
-        if isinstance(step, Settle) and step.accepted and step.kind != RELEASED
+        if isinstance(step, Settle) and step.accepted and step.kind not in _GIVEN_BACK
     }
     for step in history.steps:
         if isinstance(step, Claim):
@@ -300,8 +302,8 @@ def sessions_exclude_each_other(case: LivedCase) -> Iterator[Violation]:
                         f"{case.name(step.execution_id)}: an outcome under fence {step.fence} counted",
                     )
                 else:
-                    now.ended_by = "given back" if step.kind == RELEASED else "settled"
-                    if step.kind != RELEASED:
+                    now.ended_by = "given back" if step.kind in _GIVEN_BACK else "settled"
+                    if step.kind not in (RELEASED, INTERRUPTED):
                         lost_in_a_row[step.execution_id] = 0
             case Claim():
                 before = holds.get(step.execution_id)
@@ -382,10 +384,12 @@ def retries_come_when_promised(case: LivedCase) -> Iterator[Violation]:
             documents = case.documents_at(claim.job_id, claim.at)
             if not documents:
                 continue
-            if settle.kind == RETRY:
+            if settle.kind in (RETRY, SNOOZED):
                 waits = settle.delay_seconds
                 assert waits is not None
-                if not any(_promised(document, claim.attempt, waits) for document in documents):
+                if settle.kind == RETRY and not any(
+                    _promised(document, claim.attempt, waits) for document in documents
+                ):
                     yield Violation(
                         "retry",
                         f"{case.name(execution_id)}: {waits} s after attempt {claim.attempt} is not"
@@ -428,8 +432,14 @@ def deadlines_are_kept(case: LivedCase) -> Iterator[Violation]:
         claims = case.claims[row.execution_id]
         if not story.recurring:
             claims = claims[-1:]  # what was promised before its last update is not known here
+        begun = [  # and given back: it has started, whatever follows
+            settle.fence
+            for settle in case.settles[row.execution_id]
+            if settle.kind in (INTERRUPTED, SNOOZED)
+        ]
         for claim in claims:
-            if claim.attempt == 1 and claim.at > start_by + case.promise.stamp_seconds:
+            is_first = claim.attempt == 1 and not any(fence < claim.fence for fence in begun)
+            if is_first and claim.at > start_by + case.promise.stamp_seconds:
                 yield Violation("deadline", f"{case.what(row)} was started after {start_by}")
             if claim.at > finish_by + case.promise.stamp_seconds:
                 yield Violation("deadline", f"{case.what(row)} was tried after {finish_by}")

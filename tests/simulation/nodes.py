@@ -23,7 +23,15 @@ from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.model.errors import NotLeader, SessionLost
-from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Succeeded
+from hourbell.model.executions import (
+    Cancelled,
+    Claimed,
+    Failed,
+    Interrupted,
+    Outcome,
+    Snoozed,
+    Succeeded,
+)
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import SentSpec, TaskAction, decode_spec
 from hourbell.store.database import Database
@@ -463,6 +471,9 @@ class Worker(Node):
         outcome: Outcome | None = Succeeded()
         if random.random() < 0.25:
             outcome = Failed("it did not work", random.choice(["Broken", "Broken", "Refused"]))
+        elif random.random() < 0.1:
+            again: tuple[Outcome, ...] = (Interrupted(), Snoozed(random.expovariate(1 / seconds)))
+            outcome = random.choice(again)
         assert isinstance(spec.action, TaskAction)
         if spec.action.payload["poison"]:
             outcome = None

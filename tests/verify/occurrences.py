@@ -301,6 +301,8 @@ def _disproof(case: Case, story: Story, row: Row, ended: Ended) -> str | None:
         case "DEAD", "deadline":
             # A retry that could begin only when it has passed is not waited for.
             return _not_over(case, story, row, "deadline_seconds", early=bool(ended.attempts))
+        case "DEAD", "snoozed":  # runs are too short to be snoozed a thousand times
+            return _not_over(case, story, row, "deadline_seconds", early=True)
         case "DEAD", "lost":
             return (
                 None

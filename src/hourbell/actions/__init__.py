@@ -17,15 +17,27 @@ from typing import Any, Protocol
 import msgspec
 
 from hourbell.model.executions import Claimed, Failed, Outcome
-from hourbell.model.jobs import JobSpec
+from hourbell.model.jobs import SentSpec
+
+
+class WorkerCalls(Protocol):
+    """What an action can ask of the worker that runs it."""
+
+    async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
+        """Store a checkpoint, as JSON; the next run of the execution has it in its spec.
+
+        It is durable when this returns True. False: the lease is lost, another worker may already
+        run the execution, and nothing was stored.
+        """
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
     """One attempt, as passed to an action."""
 
     claimed: Claimed
-    spec: JobSpec
+    spec: SentSpec
     timeout_seconds: float  # it is cancelled after this
+    worker: WorkerCalls
 
 
 class StillRunning(asyncio.CancelledError):

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import get_args
 
 from hourbell.api.worker_calls import (
+    CheckpointDocument,
     ClaimDocument,
     HeartbeatDocument,
     OutcomeDocument,
@@ -105,6 +106,7 @@ def _requests() -> dict[str, Schema]:
         "Outcome": request_object(OutcomeDocument),
         "Outcomes": request_object(OutcomesDocument),
         "Progress": request_object(ProgressDocument),
+        "Checkpoint": request_object(CheckpointDocument),
         "Release": request_object(ReleaseDocument),
         "Close": request_object(SessionDocument),
     }
@@ -488,6 +490,9 @@ def _worker_answers() -> dict[str, Schema]:
         "deadline_in_seconds": or_null(
             _number("Seconds from the claim; stop the work after this.")
         ),
+        "checkpoint": {
+            "description": "Stored by an earlier run of the execution; null: there is none."
+        },
         "action": _shown_action(WebhookDocument.headers.schema),
     }
     return {

@@ -12,6 +12,7 @@ from hourbell.dispatch.remote import ClaimRequest, ReportedOutcome
 from hourbell.documents.fields import REQUIRED, Document, Field, Object
 from hourbell.documents.kinds import (
     Array,
+    Boolean,
     ExecutionId,
     Integer,
     Json,
@@ -24,7 +25,17 @@ from hourbell.documents.kinds import (
     one_of,
 )
 from hourbell.documents.problems import Problems
-from hourbell.model.executions import MAX_RESULT_BYTES, Failed, Succeeded
+from hourbell.model.executions import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_INTERRUPTIONS,
+    MAX_RESULT_BYTES,
+    MAX_SNOOZE_SECONDS,
+    Failed,
+    Interrupted,
+    Released,
+    Snoozed,
+    Succeeded,
+)
 from hourbell.model.ids import MAX_ID
 from hourbell.model.policies import MAX_RETRY_DELAY_SECONDS
 
@@ -127,7 +138,9 @@ class WorkerCall(SessionDocument):
     )
 
 
-class ReleaseDocument(WorkerCall):
+class FencedCall(WorkerCall):
+    """A call about one execution."""
+
     fence_token = Field(
         Integer(0, MAX_ID),
         required="is required: the one that came with the execution",
@@ -135,7 +148,16 @@ class ReleaseDocument(WorkerCall):
     )
 
 
-class ProgressDocument(ReleaseDocument):
+class ReleaseDocument(FencedCall):
+    interrupted = Field(
+        Boolean(),
+        default=False,
+        description="Whether it was started, and stopped because the worker stops. After"
+        f" {MAX_INTERRUPTIONS} times in a row this counts as a failure.",
+    )
+
+
+class ProgressDocument(FencedCall):
     progress = Field(
         Json(MAX_PROGRESS_BYTES),
         required=REQUIRED,
@@ -143,11 +165,22 @@ class ProgressDocument(ReleaseDocument):
     )
 
 
+class CheckpointDocument(FencedCall):
+    checkpoint = Field(
+        Json(MAX_CHECKPOINT_BYTES),
+        required=REQUIRED,
+        description=f"Any JSON value but null, of up to {MAX_CHECKPOINT_BYTES} bytes.",
+    )
+
+
 class EndedDocument(Document):
     """The outcome of an execution."""
 
-    fence_token = ReleaseDocument.fence_token
-    status = Field(one_of("SUCCEEDED", "FAILED"), required="is required: SUCCEEDED or FAILED")
+    fence_token = FencedCall.fence_token
+    status = Field(
+        one_of("SUCCEEDED", "FAILED", "SNOOZED"),
+        required="is required: SUCCEEDED, FAILED or SNOOZED",
+    )
     duration_ms = Field(
         Integer(0, MAX_DURATION_MS), required=REQUIRED, description="Duration of the attempt."
     )
@@ -164,6 +197,10 @@ class EndedDocument(Document):
     retry_after_seconds = Field(
         Integer(0, MAX_RETRY_DELAY_SECONDS),
         description="On failure: the delay that the target requested.",
+    )
+    snooze_seconds = Field(
+        Integer(0, MAX_SNOOZE_SECONDS),
+        description="With SNOOZED: when to run again, from now.",
     )
 
 
@@ -248,12 +285,22 @@ def parse_progress(document: object) -> tuple[WorkerCaller, int, object]:
     return _checked(call, session, worker), fence or 0, progress
 
 
-def parse_release(document: object) -> tuple[WorkerCaller, int]:
-    """The fence of an execution that was not started."""
+def parse_checkpoint(document: object) -> tuple[WorkerCaller, int, object]:
+    """The fence of an execution, and its checkpoint."""
+    call = CheckpointDocument.open(document, Problems())
+    session, worker, fence = call.session_token, call.worker_id, call.fence_token
+    checkpoint = call.checkpoint
+    call.finish()
+    return _checked(call, session, worker), fence or 0, checkpoint
+
+
+def parse_release(document: object, execution_id: int) -> tuple[WorkerCaller, ReportedOutcome]:
+    """The release of an execution that was not started, or was interrupted."""
     call = ReleaseDocument.open(document, Problems())
     session, worker, fence = call.session_token, call.worker_id, call.fence_token
+    outcome = Interrupted() if call.interrupted else Released()
     call.finish()
-    return _checked(call, session, worker), fence or 0
+    return _checked(call, session, worker), ReportedOutcome(execution_id, fence or 0, outcome)
 
 
 def parse_close(document: object) -> Session:
@@ -274,14 +321,23 @@ def _checked(document: Document, session: Session | None, worker: str | None) ->
 def _read_ended(document: EndedDocument, execution_id: int) -> ReportedOutcome:
     """The outcome in a document; invalid if a problem was recorded."""
     fence, status, took_ms = document.fence_token, document.status, document.duration_ms
-    outcome: Succeeded | Failed
-    if status == "FAILED":
+    outcome: Succeeded | Failed | Snoozed
+    if status in ("FAILED", "SNOOZED"):
         document.forbid("result", "is stored for a success only; use error")
-        after, kind = document.retry_after_seconds, document.error_kind
-        outcome = Failed(document.error or "The worker gave no reason.", kind, after)
-    else:
+    if status != "FAILED":
         for name in ("error", "error_kind", "retry_after_seconds"):
             document.forbid(name, "is allowed only with the status FAILED")
-        outcome = Succeeded(document.result)
+    if status == "SNOOZED":
+        delay = document.snooze_seconds
+        if delay is None:
+            document.wrong("snooze_seconds", "required", "is required with the status SNOOZED")
+        outcome = Snoozed(delay or 0)
+    else:
+        document.forbid("snooze_seconds", "is allowed only with the status SNOOZED")
+        if status == "FAILED":
+            after, kind = document.retry_after_seconds, document.error_kind
+            outcome = Failed(document.error or "The worker gave no reason.", kind, after)
+        else:
+            outcome = Succeeded(document.result)
     document.finish()
     return ReportedOutcome(execution_id, fence or 0, outcome, took_ms or 0)

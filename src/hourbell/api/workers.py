@@ -17,6 +17,7 @@ from hourbell.api.routes import EngineDep, PathParam, RemoteWorkersDep, Route
 from hourbell.api.worker_calls import (
     ClaimDocument,
     WorkerCaller,
+    parse_checkpoint,
     parse_claim,
     parse_close,
     parse_heartbeat,
@@ -25,14 +26,14 @@ from hourbell.api.worker_calls import (
     parse_progress,
     parse_release,
 )
-from hourbell.dispatch.remote import RemoteWorkers, ReportedOutcome
+from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.documents.actions import render_action
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StaleFence
-from hourbell.model.executions import Claimed, Released
+from hourbell.model.executions import Claimed
 from hourbell.model.ids import execution_text, job_text, parse_execution_id
 from hourbell.model.instants import format_instant
-from hourbell.model.jobs import JobSpec
+from hourbell.model.jobs import NO_CHECKPOINT, SentSpec
 from hourbell.security.access import WORK
 
 EXECUTIONS = "/internal/v1/executions"
@@ -108,15 +109,28 @@ async def report_progress(
     return answer({"execution_id": execution_id})
 
 
+async def set_checkpoint(
+    engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
+) -> Response[bytes]:
+    _require_all_tenants(engine)
+    number = parse_execution_id(execution_id)
+    caller, fence, checkpoint = parse_checkpoint(await read_call(request))
+    await _check_worker(remote, caller)
+    text = msgspec.json.encode(checkpoint).decode()
+    if not await remote.set_checkpoint(caller.session, number, fence, text):
+        raise StaleFence(execution_id, fence)
+    return answer({"execution_id": execution_id})
+
+
 async def release_execution(
     engine: EngineDep, remote: RemoteWorkersDep, request: AnyRequest, execution_id: PathParam
 ) -> Response[bytes]:
     _require_all_tenants(engine)
     number = parse_execution_id(execution_id)
-    caller, fence = parse_release(await read_call(request))
+    caller, released = parse_release(await read_call(request), number)
     await _check_worker(remote, caller)
-    if await remote.end(caller.session, [ReportedOutcome(number, fence, Released())]):
-        raise StaleFence(execution_id, fence)
+    if await remote.end(caller.session, [released]):
+        raise StaleFence(execution_id, released.fence)
     return answer({"execution_id": execution_id})
 
 
@@ -169,8 +183,8 @@ async def _watched(request: AnyRequest) -> AsyncIterator[asyncio.Future[None]]:
 # Responses.
 
 
-def _render(claimed: Claimed, spec: JobSpec) -> dict[str, Any]:
-    left = claimed.deadline_in_seconds
+def _render(claimed: Claimed, spec: SentSpec) -> dict[str, Any]:
+    left, checkpoint = claimed.deadline_in_seconds, spec.checkpoint
     return {
         "execution_id": execution_text(claimed.execution_id),
         "job_id": job_text(claimed.job_id),
@@ -181,6 +195,7 @@ def _render(claimed: Claimed, spec: JobSpec) -> dict[str, Any]:
         "scheduled_for": format_instant(claimed.scheduled_for),
         "timeout_seconds": spec.timeout_seconds,
         "deadline_in_seconds": None if left is None else round(left, 3),
+        "checkpoint": None if checkpoint == NO_CHECKPOINT else checkpoint,
         "action": render_action(spec.action),
     }
 
@@ -241,7 +256,8 @@ ROUTES = (
         handler=complete_execution,
         summary="Report the outcome of an execution",
         description=(
-            "After FAILED, the retry policy of the job decides what follows. 409: the session no "
+            "After FAILED, the retry policy of the job decides what follows. SNOOZED runs again "
+            "after `snooze_seconds`, and no attempt is counted. 409: the session no "
             "longer holds the execution, and nothing was changed. Repeating the call after a lost "
             "response returns the same response."
         ),
@@ -261,10 +277,27 @@ ROUTES = (
         **_COMMON,
     ),
     Route(
+        path=EXECUTION + "/checkpoint",
+        handler=set_checkpoint,
+        summary="Store a checkpoint of an execution",
+        description=(
+            "Replaces the previous one. Sent with every later claim of the execution, whatever "
+            "ends this run, until the execution has ended. 409: the session no longer holds the "
+            "execution, and nothing was stored."
+        ),
+        body="Checkpoint",
+        answers={200: "ExecutionRef"},
+        error_codes=("stale_fence",),
+        **_COMMON,
+    ),
+    Route(
         path=EXECUTION + "/release",
         handler=release_execution,
         summary="Release an execution",
-        description="It was not started; another worker can claim it, and no attempt is counted.",
+        description=(
+            "It was not started, or was stopped because the worker stops (`interrupted`); another "
+            "worker can claim it, and no attempt is counted."
+        ),
         body="Release",
         answers={200: "ExecutionRef"},
         error_codes=("stale_fence",),

@@ -26,11 +26,14 @@ import msgspec
 
 from hourbell.engine.life.outcomes import CANCELLED as CANCELLED
 from hourbell.engine.life.outcomes import DEAD as DEAD
+from hourbell.engine.life.outcomes import INTERRUPTED as INTERRUPTED
 from hourbell.engine.life.outcomes import RELEASED as RELEASED
 from hourbell.engine.life.outcomes import RETRY as RETRY
+from hourbell.engine.life.outcomes import SNOOZED as SNOOZED
 from hourbell.engine.life.outcomes import SUCCEEDED as SUCCEEDED
 from hourbell.engine.life.outcomes import Settlement as Settlement
 from hourbell.model.executions import Claimed
+from hourbell.model.manifests import Manifest
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -63,10 +66,12 @@ class Dispatch(Protocol):
         queues: Sequence[str] | None,
         slots: int,
         tasks: Sequence[str] | None = None,
+        manifest: Manifest | None = None,
     ) -> Session:
         """Begin a session that serves these queues and these tasks, of which `@webhook` is one.
 
-        None: all of them, including those created later. The session gets nothing else.
+        None: all of them, including those created later. The session gets nothing else. What the
+        manifest declares is in effect as long as the session lives.
         """
 
     async def admit(self) -> bool:
@@ -117,6 +122,15 @@ class Dispatch(Protocol):
         self, session: Session, execution_id: int, fence: int, progress: str
     ) -> bool:
         """Store the progress of a held execution, as JSON; False: not held under this fence."""
+
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        """Store the checkpoint of a held execution, JSON of up to MAX_CHECKPOINT_BYTES.
+
+        It is sent with the next claim, whatever ends this run (`SentSpec.checkpoint`). False: the
+        execution is not held under this fence, and nothing was stored.
+        """
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         """Record outcomes; returns the executions whose outcome was refused."""

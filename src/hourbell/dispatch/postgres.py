@@ -6,17 +6,22 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 import asyncpg
+import structlog
 from msgspec.structs import replace
 
 from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
+from hourbell.engine.operations.reconcile import reconcile
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
+from hourbell.model.manifests import Manifest
 from hourbell.store.database import committing
+from hourbell.store.queries import queries
 
 _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5, $6)"
+_OPEN_DECLARING = queries("manifests")["open_session"]
 _CLAIM = (
     "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, hourbell.clock(), $9,"
     " null, null, null, null, null, null, null, null, null, null)"
@@ -25,11 +30,14 @@ _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _CLAIMED_BY = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
+_CHECKPOINT = "select hourbell.set_checkpoint($1, $2, $3, $4, $5, hourbell.clock())"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _MAX_CACHED_NAMES = 100_000
+
+log = structlog.get_logger()
 
 
 class PostgresDispatch:
@@ -45,11 +53,11 @@ class PostgresDispatch:
         queues: Sequence[str] | None,
         slots: int,
         tasks: Sequence[str] | None = None,
+        manifest: Manifest | None = None,
     ) -> Session:
         engine = self._engine
         now = await engine.clock.now()
-        row = await engine.database.row(
-            _OPEN,
+        args = (
             now,
             engine.times.lease,
             worker,
@@ -57,6 +65,15 @@ class PostgresDispatch:
             None if tasks is None else await engine.tasks(tasks, now),
             slots,
         )
+        if manifest is None:
+            row = await engine.database.row(_OPEN, *args)
+            return Session(row["id"], row["token"])
+        declared = (manifest.app, manifest.digest, manifest.revision, manifest.body)
+        row = await engine.database.row(_OPEN_DECLARING, *args, *declared)
+        try:
+            await reconcile(engine, manifest.app)
+        except Exception as error:  # the worker works, and the leader reconciles too
+            log.error("schedules not reconciled", app=manifest.app, exc_info=error)
         return Session(row["id"], row["token"])
 
     async def admit(self) -> bool:
@@ -147,6 +164,15 @@ class PostgresDispatch:
             _PROGRESS, session.id, session.token, execution_id, fence, progress
         )
         return noted
+
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        async with committing("checkpoint.before_commit", "checkpoint.after_commit"):
+            stored: bool = await self._engine.database.value(
+                _CHECKPOINT, session.id, session.token, execution_id, fence, value
+            )
+        return stored
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         return await settle(self._engine, session.id, session.token, batch)

@@ -36,8 +36,10 @@ import msgspec
 import structlog
 
 from hourbell.dispatch import (
+    INTERRUPTED,
     RELEASED,
     RETRY,
+    SNOOZED,
     Dispatch,
     HeartbeatResult,
     Session,
@@ -47,7 +49,14 @@ from hourbell.dispatch import (
 from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_all
 from hourbell.engine.life.outcomes import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
-from hourbell.model.executions import Claimed, Failed, Released, Succeeded
+from hourbell.model.executions import (
+    Claimed,
+    Failed,
+    Interrupted,
+    Released,
+    Snoozed,
+    Succeeded,
+)
 from hourbell.model.jobs import DEFAULT_QUEUE, SentSpec, decode_spec
 
 MAX_PER_CLAIM = 1_000
@@ -56,6 +65,10 @@ POLL_SECONDS = 0.5  # how long a ready execution may wait if no notification rea
 GATE_SECONDS = 0.02  # between the starts of two passes of the gate
 # One in this many claims begins with the least urgent, so that LOW is not starved.
 LOWEST_FIRST_EVERY = 20
+
+# Outcomes that lead to the same whatever the job says; for the others its claim is read.
+_UNJUDGED = (Succeeded, Released)
+_KINDS = {Failed: RETRY, Interrupted: INTERRUPTED, Snoozed: SNOOZED}
 
 log = structlog.get_logger()
 
@@ -84,7 +97,7 @@ class ReportedOutcome(msgspec.Struct, frozen=True):
 
     execution_id: int
     fence: int
-    outcome: Succeeded | Failed | Released
+    outcome: Succeeded | Failed | Released | Interrupted | Snoozed
     took_ms: int = 0
 
 
@@ -263,6 +276,12 @@ class RemoteWorkers:
         """Store the progress of an execution; False: it is not held under this fence."""
         return await self._dispatch.note_progress(session, execution_id, fence, progress)
 
+    async def set_checkpoint(
+        self, session: Session, execution_id: int, fence: int, value: str
+    ) -> bool:
+        """Store the checkpoint of an execution; False: it is not held under this fence."""
+        return await self._dispatch.set_checkpoint(session, execution_id, fence, value)
+
     async def end(self, session: Session, ended: Sequence[ReportedOutcome]) -> Set[int]:
         """Settle ended or unstarted executions; returns those whose outcome was refused.
 
@@ -281,17 +300,17 @@ class RemoteWorkers:
         await self._dispatch.close(session)
 
     async def _settle(self, session: Session, batch: Sequence[ReportedOutcome]) -> Set[int]:
-        failed = [one.execution_id for one in batch if isinstance(one.outcome, Failed)]
-        claims = await self._dispatch.claimed_by(session, failed) if failed else []
+        judged = [one.execution_id for one in batch if not isinstance(one.outcome, _UNJUDGED)]
+        claims = await self._dispatch.claimed_by(session, judged) if judged else []
         claimed_by_id = {one.execution_id: one for one in claims}
         decided: list[Settlement] = []
         refused: list[Settlement] = []
         for one in batch:
             number, fence, outcome = one.execution_id, one.fence, one.outcome
-            if not isinstance(outcome, Failed):
+            if isinstance(outcome, _UNJUDGED):
                 decided.append(settlement_without_policy(number, fence, outcome, None, one.took_ms))
             elif (claimed := claimed_by_id.get(number)) is None or claimed.fence != fence:
-                refused.append(Settlement(number, fence, RETRY))
+                refused.append(Settlement(number, fence, _KINDS[type(outcome)]))
             else:
                 left = claimed.deadline_in_seconds
                 spec = _spec(claimed)

@@ -3,7 +3,7 @@
     (planned) ─▶ SCHEDULED ─▶ QUEUED ─▶ RUNNING ─▶ SUCCEEDED
                                 ▲          │  └─▶ AWAITING ─▶ SUCCEEDED, or FAILED as below
                                 ├──────────┤
-                                │ released ▼
+                                │ returned ▼
                                 │        FAILED ─▶ DEAD
                                 │          │
                              RETRYING ◀────┘
@@ -32,6 +32,10 @@ TIMEOUT = "timeout"  # the failure kind of an attempt stopped by its timeout
 
 MAX_ERROR_CHARACTERS = 4_000  # of the message of a failure
 MAX_RESULT_BYTES = 16 * 1024  # of the result of a success, as JSON
+MAX_INTERRUPTIONS = 20  # in a row; the next one is a failure
+MAX_SNOOZES = 1_000  # of an execution; with the next one it is dead
+MAX_SNOOZE_SECONDS = 366 * 86_400  # of one snooze
+MAX_CHECKPOINT_BYTES = 64 * 1024  # as JSON
 
 
 class ExecutionStatus(StrEnum):
@@ -71,6 +75,7 @@ class Reason(StrEnum):
     DEADLINE = "deadline"  # deadline_seconds passed, over all attempts
     RETRIES_EXHAUSTED = "retries_exhausted"
     NON_RETRYABLE = "non_retryable"  # the policy does not retry this kind of failure
+    SNOOZED = "snoozed"  # snoozed too often, or beyond its deadline
     LOST = "lost"  # at-most-once, and the lease was lost: it may or may not have run
     CRASHED = "crashed"  # it crashed its worker too often
     CANCELLED = "cancelled"  # a user cancelled it, or a later run did (`replace`)
@@ -97,6 +102,7 @@ REASONS: dict[ExecutionStatus, frozenset[Reason]] = {
         {
             Reason.RETRIES_EXHAUSTED,
             Reason.NON_RETRYABLE,
+            Reason.SNOOZED,
             Reason.DEADLINE,
             Reason.LOST,
             Reason.CRASHED,
@@ -111,8 +117,8 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
     _S.QUEUED: frozenset({_S.RUNNING, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
-    # To QUEUED: released before it started, without using up an attempt; to SCHEDULED and RETRYING
-    # if it was released with a delay. Also to QUEUED and DEAD without FAILED when the lease was
+    # To QUEUED: released before it started, or interrupted, without using up an attempt; to
+    # SCHEDULED and RETRYING if it was released with a delay, or snoozed. Also to QUEUED and DEAD without FAILED when the lease was
     # lost: that attempt has no outcome of its own.
     _S.RUNNING: frozenset(
         {
@@ -163,6 +169,7 @@ class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
     error: str  # for people
     kind: str  # for `non_retryable`: an exception's name, `http_503`, `timeout`
     retry_after_seconds: float | None = None  # the delay that the target requested
+    retry_in_seconds: float | None = None  # the delay that the handler decided, whatever the policy
     final: bool = False  # a retry would fail in the same way
     gone: bool = False  # the target is gone; pauses the job if the failure is final
 
@@ -178,6 +185,16 @@ class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released")
     waits_for: str | None = None  # why, as in `explain`: `circuit_open`, `no_secret_keys`
 
 
+class Interrupted(msgspec.Struct, frozen=True, tag_field="outcome", tag="interrupted"):
+    """Stopped because its worker stops; the attempt does not count, MAX_INTERRUPTIONS in a row."""
+
+
+class Snoozed(msgspec.Struct, frozen=True, tag_field="outcome", tag="snoozed"):
+    """Asked to run again later; the attempt does not count, up to MAX_SNOOZES times."""
+
+    delay_seconds: float
+
+
 class Accepted(msgspec.Struct, frozen=True, tag_field="outcome", tag="accepted"):
     """The target works asynchronously and will report the outcome with its completion token."""
 
@@ -185,7 +202,7 @@ class Accepted(msgspec.Struct, frozen=True, tag_field="outcome", tag="accepted")
     within_seconds: float  # the attempt fails with a timeout after this
 
 
-Outcome = Succeeded | Failed | Cancelled | Released | Accepted
+Outcome = Succeeded | Failed | Cancelled | Released | Interrupted | Snoozed | Accepted
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

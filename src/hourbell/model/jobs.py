@@ -176,10 +176,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delivery: Delivery = Delivery.AT_LEAST_ONCE
 
 
+NO_CHECKPOINT = msgspec.Raw()
+
+
 class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     """A JobSpec as sent with a claim."""
 
     attempts_before: int = 0  # attempts before a replay; they do not count as retries
+    interruptions: int = 0  # how often in a row its run was interrupted
+    snoozes: int = 0  # how often it was snoozed
+    checkpoint: msgspec.Raw = NO_CHECKPOINT  # of an earlier run, as JSON
 
 
 class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):

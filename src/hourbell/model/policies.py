@@ -106,7 +106,10 @@ def decide(
         return Dead(Reason.NON_RETRYABLE)
     if attempt > policy.max_retries:
         return Dead(Reason.RETRIES_EXHAUSTED)
-    delay = retry_delay_seconds(policy, attempt, seed, failure.retry_after_seconds)
+    if failure.retry_in_seconds is not None:
+        delay = min(max(failure.retry_in_seconds, 0.0), MAX_RETRY_DELAY_SECONDS)
+    else:
+        delay = retry_delay_seconds(policy, attempt, seed, failure.retry_after_seconds)
     if remaining_seconds is not None and delay >= remaining_seconds:
         return Dead(Reason.DEADLINE)
     return Retry(delay)

@@ -28,8 +28,10 @@ import pytest
 from hourbell.dispatch import (
     CANCELLED,
     DEAD,
+    INTERRUPTED,
     RELEASED,
     RETRY,
+    SNOOZED,
     SUCCEEDED,
     Dispatch,
     Session,
@@ -37,6 +39,7 @@ from hourbell.dispatch import (
 )
 from hourbell.model.errors import SessionLost, StoreUnavailable
 from hourbell.model.executions import Claimed, Execution, ExecutionStatus, Reason
+from hourbell.model.jobs import NO_CHECKPOINT, decode_spec
 from hourbell.model.policies import Priority
 
 QUEUE = "default"
@@ -338,11 +341,12 @@ class DispatchConformance:
         await settle(stage, session, outcome)
         assert await status(stage, claimed.execution_id) is ExecutionStatus.CANCELLED
 
-    async def test_what_is_released_burns_no_attempt(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("kind", [RELEASED, INTERRUPTED, SNOOZED])
+    async def test_what_is_given_back_burns_no_attempt(self, stage: Stage, kind: int) -> None:
         await stage.enqueue()
         session = await opened(stage)
         [claimed] = await stage.dispatch.claim(session, 1, 1)
-        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, RELEASED))
+        await settle(stage, session, Settlement(claimed.execution_id, claimed.fence, kind))
         await stage.dispatch.admit()
         [again] = await stage.dispatch.claim(session, 2, 1)
         assert again.execution_id == claimed.execution_id
@@ -376,15 +380,15 @@ class DispatchConformance:
         assert await status(stage, claimed.execution_id) is ExecutionStatus.SUCCEEDED
 
     async def test_a_batch_of_all_kinds_is_settled_each_by_its_kind(self, stage: Stage) -> None:
-        await stage.enqueue(5)
+        await stage.enqueue(7)
         session = await opened(stage)
-        claimed = await stage.dispatch.claim(session, 1, 5)
+        claimed = await stage.dispatch.claim(session, 1, 7)
         batch = [
             Settlement(one.execution_id, one.fence, kind, delay_seconds=60, reason=reason)
             for one, kind, reason in zip(
                 claimed,
-                (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED),
-                (None, "error", "non_retryable", "cancelled", None),
+                (SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, INTERRUPTED, SNOOZED),
+                (None, "error", "non_retryable", "cancelled", None, None, "snoozed"),
                 strict=True,
             )
         ]
@@ -394,6 +398,8 @@ class DispatchConformance:
             ExecutionStatus.RETRYING,
             ExecutionStatus.DEAD,
             ExecutionStatus.CANCELLED,
+            ExecutionStatus.SCHEDULED,
+            ExecutionStatus.SCHEDULED,
             ExecutionStatus.SCHEDULED,
         ]
 
@@ -595,7 +601,30 @@ class DispatchConformance:
         assert not await note(session, number, claimed.fence, "3")
         assert (await stage.read(number)).progress is None
 
-    @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED])
+    @pytest.mark.parametrize("kind", [RETRY, RELEASED, INTERRUPTED, SNOOZED])
+    async def test_a_checkpoint_comes_with_the_next_claim(self, stage: Stage, kind: int) -> None:
+        number, plain = await stage.enqueue(2)
+        session, other = await opened(stage), await opened(stage)
+        claimed = {one.execution_id: one for one in await stage.dispatch.claim(session, 1, 2)}
+        fence = claimed[number].fence
+        keep = stage.dispatch.set_checkpoint
+        assert await keep(session, number, fence, '{"done": 3}')
+        assert await keep(session, number, fence, '{"done": 4}')
+        assert not await keep(session, number, fence - 1, "1")
+        assert not await keep(other, number, fence, "2")
+        outcomes = [Settlement(one.execution_id, one.fence, kind) for one in claimed.values()]
+        assert list(await stage.dispatch.settle(session, outcomes)) == []
+        assert not await keep(session, number, fence, "3")
+        await stage.dispatch.admit()
+        again = {one.execution_id: one for one in await stage.dispatch.claim(other, 1, 2)}
+        assert decode_spec(again[number].spec).checkpoint == msgspec.Raw(b'{"done": 4}')
+        assert decode_spec(again[plain].spec).checkpoint == NO_CHECKPOINT
+        repeated = {one.execution_id: one for one in await stage.dispatch.claim(other, 1, 2, True)}
+        assert decode_spec(repeated[number].spec) == decode_spec(again[number].spec)
+        assert not await keep(session, number, fence, "4")
+        assert await keep(other, number, again[number].fence, "5")
+
+    @pytest.mark.parametrize("kind", [SUCCEEDED, RETRY, DEAD, RELEASED, INTERRUPTED, SNOOZED])
     async def test_an_outcome_that_was_already_settled_is_known(
         self, stage: Stage, kind: int
     ) -> None:
@@ -616,7 +645,7 @@ class DispatchConformance:
         other_kind = SUCCEEDED if kind != SUCCEEDED else RETRY
         otherwise = msgspec.structs.replace(outcomes[0], kind=other_kind)
         assert list(await known(session, [otherwise])) == []
-        if kind != RELEASED:
+        if kind in (SUCCEEDED, RETRY, DEAD):  # which session gave it back is not stored
             assert list(await known(other, outcomes)) == []
         guessed = msgspec.structs.replace(session, token=other.token)
         assert list(await known(guessed, outcomes)) == []

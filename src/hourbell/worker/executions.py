@@ -21,7 +21,15 @@ import structlog
 
 from hourbell.dispatch import Settlement
 from hourbell.engine.life.outcomes import settlement
-from hourbell.model.executions import TIMEOUT, Cancelled, Claimed, Failed, Outcome, Released
+from hourbell.model.executions import (
+    TIMEOUT,
+    Cancelled,
+    Claimed,
+    Failed,
+    Interrupted,
+    Outcome,
+    Released,
+)
 from hourbell.model.jobs import SentSpec
 from hourbell.worker.settler import Settler
 
@@ -55,9 +63,8 @@ class LocalExecution(msgspec.Struct, eq=False):
         if self.stop_reason is StopReason.TIMEOUT:
             return Failed("The attempt exceeded its timeout.", TIMEOUT)
         if self.stop_reason is StopReason.SHUTDOWN:
-            if self.started_at is None:  # it waited for its start under a rate limit
-                return Released()
-            return Failed("The worker was shut down before the execution ended.", "shutdown")
+            # Not started: it waited for its start under a rate limit.
+            return Released() if self.started_at is None else Interrupted()
         return Cancelled()
 
 

@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from hourbell.actions import ActionRunners, Run, StillRunning, failed
-from hourbell.model.executions import Failed, Outcome, Succeeded
+from hourbell.actions import ActionRunners, Run, StillRunning, WorkerCalls, failed
+from hourbell.model.executions import Failed, Outcome, Snoozed, Succeeded
 from hourbell.model.jobs import decode_spec
-from hourbell.worker.executions import Executions, LocalExecution
+from hourbell.worker.executions import Executions, LocalExecution, StopReason
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
@@ -44,10 +44,12 @@ class Runners:
         executions: Executions,
         slots: int,
         may_start: Callable[[float], bool],
+        calls: WorkerCalls,
     ) -> None:
         self._actions = actions
         self._executions = executions
         self._slots = slots
+        self._calls = calls
         self._may_start = may_start  # whether executions may be started at this time
         self._context = contextvars.copy_context()  # of every runner when it starts
         self._tasks: set[Runner] = set()
@@ -168,9 +170,11 @@ class Runners:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            outcome = failed(error)
+            # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
+            is_shutdown = execution.stop_reason is StopReason.SHUTDOWN
+            outcome = execution.stopped() if is_shutdown else failed(error)
         else:
-            if execution.stop_reason is not None and not isinstance(outcome, Succeeded):
+            if execution.stop_reason is not None and not isinstance(outcome, Succeeded | Snoozed):
                 outcome = execution.stopped()
         now = time.monotonic()
         self._executions.finish(execution, outcome, now)
@@ -186,7 +190,7 @@ class Runners:
         execution.stop_at = stop_at = now + timeout
         if stop_at < self._executions.earliest_stop:
             self._executions.earliest_stop = stop_at
-        return Run(execution.claimed, spec, timeout)
+        return Run(execution.claimed, spec, timeout, self._calls)
 
     def _record_running_thread(
         self, execution: LocalExecution, outcome: Outcome, still: StillRunning

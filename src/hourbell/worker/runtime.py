@@ -41,7 +41,13 @@ class Worker:
         self._session = SessionKeeper(
             dispatch, settings, self._executions, self._watchdog, self._settler, self._stopping
         )
-        self._runners = Runners(actions, self._executions, settings.slots, self._session.may_start)
+        self._runners = Runners(
+            actions,
+            self._executions,
+            settings.slots,
+            self._session.may_start,
+            self._session,
+        )
         self._claimer = Claimer(
             dispatch,
             settings,

@@ -18,6 +18,7 @@ import structlog
 from hourbell.dispatch import Dispatch, Session
 from hourbell.engine.leader.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
+from hourbell.model.executions import Claimed
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.settings import WorkerSettings
 from hourbell.worker.settler import Settler, log_error
@@ -71,6 +72,14 @@ class SessionKeeper:
             renewed()
             await asyncio.sleep(self._settings.lease_seconds / 3)
 
+    async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
+        """Store a checkpoint of an execution; False if the session does not hold it."""
+        if (session := self.current) is None:
+            return False
+        return await self._dispatch.set_checkpoint(
+            session, claimed.execution_id, claimed.fence, value
+        )
+
     def lose(self, session: Session) -> None:
         """Stop everything: other workers may have been given the executions."""
         if self.current is not session:
@@ -87,7 +96,7 @@ class SessionKeeper:
         asked_at = time.monotonic()
         settings = self._settings
         self.current = self._settler.session = await self._dispatch.open(
-            settings.name, settings.queues, settings.slots, settings.tasks
+            settings.name, settings.queues, settings.slots, settings.tasks, settings.manifest
         )
         self._renewed_at = asked_at
         self._executions.changed.set()

@@ -47,7 +47,7 @@ async def inside() -> AsyncIterator[Listener]:
 
 async def sent(webhooks: WebhookRunner, url: str, claimed: Claimed = CLAIMED) -> Outcome:
     action = WebhookAction(url=url)
-    return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0))
+    return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0, None))
 
 
 @pytest.mark.parametrize(

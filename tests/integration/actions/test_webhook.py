@@ -113,7 +113,9 @@ async def send(target: Target) -> AsyncIterator[Sends]:
 
     async def run(**fields: Any) -> Outcome:
         action = WebhookAction(**{"url": target.url, **fields})
-        return await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+        return await webhooks.run(
+            action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0, None)
+        )
 
     yield run
     await webhooks.close()
@@ -260,7 +262,7 @@ async def test_ids_are_the_same_over_attempts_and_a_span_is_not(
     again = msgspec.structs.replace(CLAIMED, attempt=3, fence=42)
     webhooks = opened()
     action = WebhookAction(url=target.url)
-    await webhooks.run(action, Run(again, JobSpec(name="n", action=action), 10.0))
+    await webhooks.run(action, Run(again, JobSpec(name="n", action=action), 10.0, None))
     await webhooks.close()
     parents = [request.headers["traceparent"] for request, _ in target.requests]
     shape = re.compile(r"00-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-01")
@@ -287,7 +289,9 @@ async def test_every_request_has_a_token_of_its_own(target: Target, send: Sends)
 async def sent_with(target: Target, action: WebhookAction, **values: Secret) -> Outcome:
     webhooks = opened(**values)
     try:
-        return await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+        return await webhooks.run(
+            action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0, None)
+        )
     finally:
         await webhooks.close()
 
@@ -514,7 +518,9 @@ async def test_what_is_not_http_is_not_quoted(answer: str, problem: str) -> None
         server.answer = answer.format(f"{value} " * 20).encode()
         action = WebhookAction(url=server.url, headers={"X-Key": "static"}, body="{{secret:odd}}")
         webhooks = opened(odd=Secret(value))
-        outcome = await webhooks.run(action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0))
+        outcome = await webhooks.run(
+            action, Run(CLAIMED, JobSpec(name="n", action=action), 10.0, None)
+        )
         await webhooks.close()
     assert outcome == Failed(f"The response is not valid HTTP: {problem}", "bad_answer")
 
@@ -618,7 +624,9 @@ async def test_a_first_attempt_is_put_off_by_a_broken_endpoint_for_30_seconds_at
     async def called(late_seconds: float, attempt: int) -> Outcome:
         due = datetime.fromtimestamp(NOW - late_seconds, UTC)
         claimed = msgspec.structs.replace(CLAIMED, scheduled_epoch=due.timestamp(), attempt=attempt)
-        return await webhooks.run(action, Run(claimed, JobSpec(name="n", action=action), 10.0))
+        return await webhooks.run(
+            action, Run(claimed, JobSpec(name="n", action=action), 10.0, None)
+        )
 
     target.answer = {"status": 500}
     for _ in range(FAILURES):
@@ -666,7 +674,7 @@ async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_oth
         action = WebhookAction(url=server.url)
 
         async def stopped(timeout_seconds: float) -> None:
-            run = Run(CLAIMED, JobSpec(name="n", action=action), timeout_seconds)
+            run = Run(CLAIMED, JobSpec(name="n", action=action), timeout_seconds, None)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await webhooks.run(action, run)
@@ -675,7 +683,7 @@ async def test_a_call_that_was_stopped_by_its_timeout_counts_and_one_stopped_oth
             await stopped(10.0)
         for _ in range(FAILURES):
             await stopped(0.01)
-        run = Run(CLAIMED, JobSpec(name="n", action=action), 0.01)
+        run = Run(CLAIMED, JobSpec(name="n", action=action), 0.01, None)
         assert isinstance(await webhooks.run(action, run), Released)
         await webhooks.close()
 
@@ -706,7 +714,7 @@ async def test_a_worker_that_cannot_open_secrets_gives_back_what_it_has_not_sent
     resolver = GuardedResolver(Egress.parse(",".join(LOOPBACK)))
     webhooks = WebhookRunner.open(2, resolver, Closed(why), lambda: NOW)
     action = WebhookAction(url=target.url)
-    run = Run(CLAIMED, JobSpec(name="n", action=action), 10.0)
+    run = Run(CLAIMED, JobSpec(name="n", action=action), 10.0, None)
     with capture_logs() as logs:
         for _ in range(3):
             assert await webhooks.run(action, run) == Released(1.0, waits_for)

@@ -104,6 +104,23 @@ async def test_what_the_target_asked_for_is_waited_for(api: Client, engine: Engi
     assert 490 < wait.total_seconds() <= 500
 
 
+async def test_what_is_snoozed_runs_again_later_and_no_attempt_is_burnt(
+    api: Client, engine: Engine
+):
+    await enqueue(engine)
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
+    configure("settle.after_commit=drop*1")
+    lost = await worker.complete(execution, "SNOOZED", snooze_seconds=3600)
+    assert lost.is_problem(503, "store_unavailable")
+    assert (await worker.complete(execution, "SNOOZED", snooze_seconds=3600)).status == 200
+    assert await engine.database.value("select snoozes from hourbell.reruns") == 1
+    shown = await worker.status(execution)
+    assert (shown["status"], shown["attempt"]) == ("SCHEDULED", 0)
+    path = f"/api/v1/executions/{execution['execution_id']}/explain"
+    assert (await api.get(path)).body["code"] == "snoozed"
+
+
 async def test_a_failure_of_what_was_cancelled_is_not_retried(api: Client, engine: Engine):
     await enqueue(engine)
     worker = RemoteWorker(api)
@@ -305,6 +322,10 @@ async def test_two_outcomes_of_one_execution_at_once_are_not_both_taken(
         ({"status": "FAILED", "error_kind": ""}, "error_kind"),
         ({"status": "FAILED", "error_kind": "a\nb"}, "error_kind"),
         ({"status": "FAILED", "retry_after_seconds": -1}, "retry_after_seconds"),
+        ({"status": "SNOOZED"}, "snooze_seconds"),
+        ({"status": "SNOOZED", "snooze_seconds": -1}, "snooze_seconds"),
+        ({"status": "SNOOZED", "snooze_seconds": 1, "result": 1}, "result"),
+        ({"snooze_seconds": 1}, "snooze_seconds"),
         ({"result": "x" * 17_000}, "result"),
         ({"result": {"a": "\x00"}}, "result.a"),
         ({"colour": "red"}, "colour"),

@@ -2,6 +2,7 @@
 
 from hourbell.engine.core import Engine
 from hourbell.failpoints import configure
+from hourbell.model.executions import MAX_INTERRUPTIONS
 from integration.api.client import Client
 from integration.api.workers import NOBODY, RemoteWorker, enqueue
 from integration.life.support import check_sound
@@ -20,6 +21,34 @@ async def test_what_is_released_goes_to_the_next_and_no_attempt_is_burnt(
     [again] = await RemoteWorker(api).claim()
     assert (again["execution_id"], again["attempt"]) == (execution["execution_id"], 1)
     assert again["fence_token"] > execution["fence_token"]
+
+
+async def test_what_was_interrupted_goes_to_the_next_and_no_attempt_is_burnt(
+    api: Client, engine: Engine
+):
+    await enqueue(engine)
+    worker = RemoteWorker(api)
+    for _ in range(MAX_INTERRUPTIONS):
+        [execution] = await worker.claim()
+        assert execution["attempt"] == 1
+        assert (await worker.tell(execution, "release", interrupted=True)).status == 200
+    [execution] = await worker.claim()
+    assert (await worker.tell(execution, "release", interrupted=True)).status == 200
+    shown = await worker.status(execution)
+    assert (shown["status"], shown["attempt"]) == ("RETRYING", 1)
+    assert shown["attempts"][0]["kind"] == "interrupted"
+
+
+async def test_an_interruption_whose_answer_was_lost_can_be_repeated(api: Client, engine: Engine):
+    await enqueue(engine)
+    worker = RemoteWorker(api)
+    [execution] = await worker.claim()
+    configure("settle.after_commit=drop*1")
+    lost = await worker.tell(execution, "release", interrupted=True)
+    assert lost.is_problem(503, "store_unavailable")
+    assert (await worker.tell(execution, "release", interrupted=True)).status == 200
+    assert await engine.database.value("select interruptions from hourbell.reruns") == 1
+    await check_sound(engine)
 
 
 async def test_a_release_whose_answer_was_lost_can_be_repeated(api: Client, engine: Engine):

@@ -215,7 +215,7 @@ class Known:
 
 def run_of(action: WebhookAction, engine_now: Any) -> Run:
     claimed = Claimed(1, 1, "default", 1, 1, engine_now.timestamp(), None, "")
-    return Run(claimed, JobSpec(name="n", action=action), 10.0)
+    return Run(claimed, JobSpec(name="n", action=action), 10.0, None)
 
 
 async def test_words_of_a_target_in_a_notification_are_not_filled_in(engine: Engine):

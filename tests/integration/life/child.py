@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 from msgspec.structs import replace
 
 from hourbell import failpoints
@@ -35,6 +36,7 @@ from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succee
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
+from hourbell.model.manifests import Manifest
 from hourbell.observe.logs import configure_logs
 from hourbell.security.sealing import KeyRing
 from hourbell.store.database import Database
@@ -45,6 +47,7 @@ from integration.life.support import (
     every,
     one_time,
     open_engine,
+    recurring,
     scheduling,
     working,
 )
@@ -174,13 +177,23 @@ def _cure(log: str) -> Path:
 
 
 LATER, TOKEN = "https://later.example/", "the token of what is accepted"
+COUNTED, COUNT = "https://counted.example/", 5
+
+
+async def counting(engine: Engine, log: str, hangs_at: str) -> None:
+    """Works for ever: what is counted goes on from its checkpoint, and hangs at this number."""
+    async with working(engine, {}, NotedWebhooks(log, int(hangs_at))) as running:
+        assert running.session is not None
+        say("session", running.session.id)
+        await asyncio.Event().wait()
 
 
 class NotedWebhooks:
     """Sends nothing; starts go to a file, as those of handlers do. One target accepts what it gets, to complete it later."""
 
-    def __init__(self, log: str) -> None:
+    def __init__(self, log: str, hangs_at: int = 0) -> None:
         self._file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._hangs_at = hangs_at
 
     async def run(self, action: WebhookAction, run: Run) -> Outcome:
         claimed = run.claimed
@@ -188,7 +201,24 @@ class NotedWebhooks:
         os.write(self._file, line.encode())
         if action.url == LATER:
             return Accepted(hashlib.sha256(TOKEN.encode()).digest(), run.timeout_seconds)
+        if action.url == COUNTED:
+            return await self._count(run)
         return Succeeded()
+
+    async def _count(self, run: Run) -> Outcome:
+        """Counts from the last checkpoint on; the result says where it began."""
+        checkpoint = bytes(run.spec.checkpoint)
+        began = msgspec.json.decode(checkpoint)["counted"] if checkpoint else 0
+        for number in range(began + 1, COUNT + 1):
+            assert await run.worker.set_checkpoint(run.claimed, f'{{"counted": {number}}}')
+            say("counted", number)
+            if number == self._hangs_at:
+                await asyncio.Event().wait()
+        return Succeeded({"began": began})
+
+
+YEARLY = {key: value for key, value in recurring("0 0 1 1 *", "note").items() if key != "name"}
+DECLARED = Manifest(app="life", schedules={"yearly": YEARLY})
 
 
 async def life(engine: Engine, log: str, points: str) -> None:
@@ -198,10 +228,12 @@ async def life(engine: Engine, log: str, points: str) -> None:
     The failpoints are armed when work is going on, unless they are those of a creation, or of what a life before this one may
     have left over.
     """
-    early = points.startswith(("create", "join", "notify", "watch"))
+    early = points.startswith(("create", "declare", "join", "notify", "watch"))
     failpoints.configure(points if early else "")
     queues = ("default", "notifications")
-    everything = working(engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues)
+    everything = working(
+        engine, handlers(log), NotedWebhooks(log), slots=5, queues=queues, manifest=DECLARED
+    )
     async with scheduling(engine), everything:
         async for number, step in _a_life(engine, _cure(log)):
             if number == 4 and not early:
@@ -237,6 +269,8 @@ async def _a_life(engine: Engine, cure: Path) -> AsyncIterator[tuple[int, str]]:
     webhook = {"type": "WEBHOOK", "url": LATER}
     accepted = await made("accepted", one_time(action=webhook))
     yield next(steps), f"create {accepted.job_id}"
+    counted = await made("counted", one_time(action={"type": "WEBHOOK", "url": COUNTED}))
+    yield next(steps), f"create {counted.job_id}"
     once_only = {"max_retries": 0}
     replayed = await made("replayed", one_time("mortal", retry_policy=once_only))
     purged = await made("purged", one_time("doomed", retry_policy=once_only))
@@ -289,7 +323,9 @@ async def _a_life(engine: Engine, cure: Path) -> AsyncIterator[tuple[int, str]]:
         yield next(steps), f"delete {job.job_id}"
 
 
-ROLES = {role.__name__: role for role in (claimer, greedy, creator, scheduler, worker, life)}
+ROLES = {
+    role.__name__: role for role in (claimer, greedy, creator, scheduler, worker, counting, life)
+}
 
 
 async def main(role: str, dsn: str, *arguments: str) -> None:

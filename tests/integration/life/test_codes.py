@@ -26,6 +26,8 @@ FAMILIES = {
         "released": outcomes.RELEASED,
         "accepted": outcomes.AWAITING,
         "gone": outcomes.GONE,
+        "interrupted": outcomes.INTERRUPTED,
+        "snoozed": outcomes.SNOOZED,
     },
     "blocker": {
         "queue": limits.BLOCKER_QUEUE,

@@ -386,7 +386,7 @@ def hang(payload, context):
 async def main():
     runner = TaskRunner({"hang": hang})
     claimed = Claimed(1, 1, "default", 1, 1, datetime.now(UTC).timestamp(), None, b"")
-    running = asyncio.create_task(runner.run(TaskAction(name="hang"), Run(claimed, None, 1.0)))
+    running = asyncio.create_task(runner.run(TaskAction(name="hang"), Run(claimed, None, 1.0, None)))
     await asyncio.to_thread(hangs.wait)
     running.cancel()
     await asyncio.wait([running])
@@ -423,7 +423,7 @@ async def test_a_thread_is_used_again_and_ends_when_the_runner_of_tasks_is_close
     for claimed in await hand.claim_all():
         spec = decode_spec(claimed.spec)
         assert isinstance(spec.action, TaskAction)
-        await tasks.run(spec.action, Run(claimed, spec, 1.0))
+        await tasks.run(spec.action, Run(claimed, spec, 1.0, None))
     (thread,) = threads
     assert thread.is_alive()
     tasks.close()

@@ -47,8 +47,9 @@ from integration.life.test_targets import accepted
 
 LATER = START + timedelta(hours=1)
 
-# Anybody may run these: the gate has a lock of its own, and a join is one statement that can be repeated.
-NOT_OF_THE_LEADER = {"admit", "complete_joins"}
+# Anybody may run these: the gate has a lock of its own, and a join is one statement that can be repeated. What apps declare
+# is applied by any process; what is retired by the leader alone has its check in test_manifests.py.
+NOT_OF_THE_LEADER = {"admit", "complete_joins", "reconcile"}
 
 Call = Callable[[Engine, Term, datetime], Awaitable[object]]
 

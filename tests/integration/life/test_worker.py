@@ -458,21 +458,6 @@ async def test_a_drain_gives_back_what_waits_for_its_turn_under_a_rate(engine: E
     assert await places(engine) == {"due": 1}
 
 
-async def test_a_drain_that_takes_too_long_stops_what_runs_and_it_is_tried_again(
-    engine: Engine,
-) -> None:
-    work = Work()
-    await fill(engine, 1, one_time("work"))
-    await admit_all(engine)
-    async with working(engine, {"work": work.run}, drain_seconds=0.1):
-        await work.has_started()
-    assert len(work.cancelled) == 1
-    row = await engine.database.row("select attempt, history from hourbell.live")
-    assert row["attempt"] == 1
-    assert "shut down" in row["history"]
-    assert await places(engine) == {"due": 1}
-
-
 async def test_a_drain_never_gives_back_what_was_started_and_may_run_once_only(
     engine: Engine,
 ) -> None:

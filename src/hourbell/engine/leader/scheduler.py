@@ -6,6 +6,7 @@
     reap      expired sessions and deadlines
     targets   accepted executions not completed in time; jobs whose target is gone
     notify    notices, and monitors that are due
+    declare   schedules that apps declare in their code
     retain    housekeeping, once a minute
 
 Standbys run the same loops and find that they do not lead. A step that was refused because its
@@ -32,6 +33,7 @@ from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
+from hourbell.engine.operations.reconcile import reconcile
 
 log = structlog.get_logger()
 
@@ -41,6 +43,7 @@ ADMIT_IDLE_SECONDS = 0.05
 REAP_SECONDS = 0.5
 TARGETS_SECONDS = 0.5
 NOTIFY_SECONDS = 0.25
+DECLARE_SECONDS = 5.0
 HOUSEKEEPING_SECONDS = 60.0
 
 Step = Callable[[Term, datetime], Awaitable[bool]]
@@ -61,6 +64,7 @@ class Scheduler:
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
             Loop("targets", self._while_leading(self._check_targets), TARGETS_SECONDS),
             Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
+            Loop("declare", self._while_leading(self._reconcile), DECLARE_SECONDS),
             Loop("retain", self._while_leading(self._run_housekeeping), HOUSEKEEPING_SECONDS),
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -150,6 +154,10 @@ class Scheduler:
     async def _notify(self, term: Term, now: datetime) -> bool:
         more = await watch(self._engine, term, now)
         return await send_notices(self._engine, term, now) or more
+
+    async def _reconcile(self, term: Term, now: datetime) -> bool:
+        await reconcile(self._engine, None, term)
+        return False
 
     async def _run_housekeeping(self, term: Term, now: datetime) -> bool:
         return await run_housekeeping(self._engine, term, now)

@@ -6,21 +6,26 @@ import msgspec
 
 from hourbell.model.executions import (
     MAX_ERROR_CHARACTERS,
+    MAX_INTERRUPTIONS,
     MAX_RESULT_BYTES,
+    MAX_SNOOZE_SECONDS,
+    MAX_SNOOZES,
     Accepted,
     Cancelled,
     Claimed,
     Failed,
+    Interrupted,
     Outcome,
     Reason,
     Released,
+    Snoozed,
     Succeeded,
 )
 from hourbell.model.jobs import SentSpec
 from hourbell.model.policies import Delivery, Retry, decide, is_final
 
 # Kinds of Settlement, as in store/functions/codes.sql.
-SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE = range(7)
+SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE, INTERRUPTED, SNOOZED = range(9)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,8 +38,9 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     kind: int
     begun_ms: int | None = 0  # from the claim to the start of the action; None: it ends now
     took_ms: int = 0  # from its start to its end
-    delay_seconds: float | None = None  # RETRY, RELEASED: delay; AWAITING: maximum wait
-    reason: str | None = None  # DEAD, GONE: why; RETRY: the kind of failure
+    delay_seconds: float | None = None  # RETRY, RELEASED, SNOOZED: delay; AWAITING: maximum wait
+    # DEAD, GONE: why; RETRY: the kind of failure; RELEASED, SNOOZED: what it waits for
+    reason: str | None = None
     error: str | None = None
     result: str | None = None  # JSON; AWAITING: the digest of the token, in hexadecimal
     failure: str | None = None  # DEAD, GONE: the kind of failure of the last attempt
@@ -58,6 +64,10 @@ def settlement(
         return Settlement(claimed.execution_id, claimed.fence, SUCCEEDED, begun_ms, took_ms)
     if isinstance(outcome, Failed):
         return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
+    if isinstance(outcome, Interrupted):
+        return _interruption(claimed, spec, begun_ms, took_ms, remaining_seconds)
+    if isinstance(outcome, Snoozed):
+        return _snooze(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     return settlement_without_policy(
         claimed.execution_id, claimed.fence, outcome, begun_ms, took_ms
     )
@@ -125,6 +135,47 @@ def _result(value: object) -> tuple[str | None, str | None]:
             f"{MAX_RESULT_BYTES}.",
         )
     return encoded.decode(), None
+
+
+def _interruption(
+    claimed: Claimed,
+    spec: SentSpec | None,
+    begun_ms: int | None,
+    took_ms: int,
+    remaining_seconds: float | None,
+) -> Settlement:
+    if (
+        spec is None or spec.delivery is Delivery.AT_MOST_ONCE
+    ):  # it was begun, and must not be again
+        why = "The worker was stopped before the execution ended."
+    elif spec.interruptions < MAX_INTERRUPTIONS:
+        return Settlement(claimed.execution_id, claimed.fence, INTERRUPTED, begun_ms, took_ms)
+    else:
+        why = (
+            f"Its worker was stopped before it ended, {MAX_INTERRUPTIONS + 1} times in a row: it"
+            " takes longer than workers run. Drain for longer, or divide the work by checkpoints."
+        )
+    failure = Failed(why, "interrupted")
+    return _failure(claimed, spec, failure, begun_ms, took_ms, remaining_seconds)
+
+
+def _snooze(
+    claimed: Claimed,
+    spec: SentSpec | None,
+    outcome: Snoozed,
+    begun_ms: int | None,
+    took_ms: int,
+    remaining_seconds: float | None,
+) -> Settlement:
+    number, fence, snoozed = claimed.execution_id, claimed.fence, Reason.SNOOZED.value
+    delay = min(max(outcome.delay_seconds, 0.0), MAX_SNOOZE_SECONDS)
+    if spec is None or spec.snoozes >= MAX_SNOOZES:
+        why = f"It was snoozed {MAX_SNOOZES} times, and asked for more."
+    elif remaining_seconds is not None and delay >= remaining_seconds:
+        why = f"It asked to run again in {delay:g} s, which is after its deadline."
+    else:
+        return Settlement(number, fence, SNOOZED, begun_ms, took_ms, delay, snoozed)
+    return Settlement(number, fence, DEAD, begun_ms, took_ms, None, snoozed, why, failure=snoozed)
 
 
 def _failure(

@@ -37,7 +37,7 @@ from hourbell.engine.operations.change import (
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.engine.views.jobs import get_job
-from hourbell.model.errors import Conflict, JobNotActive
+from hourbell.model.errors import Conflict, JobNotActive, PreconditionFailed
 from hourbell.model.jobs import Job
 from hourbell.store.queries import queries
 
@@ -51,6 +51,41 @@ async def put_job(engine: Engine, name: str, document: object, write: Write) -> 
     request = create_request(engine, _named(name, document), write, name)
     async with _name_lock(engine, request.tenant, name):
         return await _put(engine, name, request)
+
+
+async def put_seen_job(
+    engine: Engine, name: str, document: object, write: Write, seen: Seen | None
+) -> Created | None:
+    """The same, but only if the job with this name is the one that was seen, or there is none.
+
+    None: it is not; nothing was changed.
+    """
+    if seen is None:
+        request = create_request(engine, _named(name, document), write, name)
+        outcome = await try_create(engine, request)
+        return outcome if isinstance(outcome, Created) else None
+    write = msgspec.structs.replace(write, if_versions=frozenset([seen.version]))
+    request = create_request(engine, _named(name, document), write, name)
+    try:
+        return await _replace(engine, seen.job_id, request)
+    except (PreconditionFailed, JobNotActive):
+        return None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A job as it was read."""
+
+    job_id: int
+    version: int
+
+
+async def seen_job(engine: Engine, tenant: str, name: str) -> Seen | None:
+    """The active job with a name that was put; None: there is none."""
+    holder = await engine.database.value(_Q["holder"], tenant, NAME, name)
+    if holder is None:
+        return None
+    job = await get_job(engine, holder)
+    return Seen(job.job_id, job.version)
 
 
 @asynccontextmanager

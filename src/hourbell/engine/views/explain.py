@@ -31,6 +31,7 @@ from hourbell.model.executions import (
     NO_SECRET_KEYS,
     Execution,
     ExecutionStatus,
+    Reason,
 )
 from hourbell.model.ids import execution_text
 from hourbell.model.instants import format_instant
@@ -50,6 +51,7 @@ _POSTPONED = {
     " this uses no attempt.",
     NO_SECRET_KEYS: "A worker had no key to decrypt its secrets and released it; this uses no"
     " attempt. Set HOURBELL_SECRET_KEYS on every API and worker process, with the same keys.",
+    Reason.SNOOZED: "Its handler asked to run again later; this uses no attempt.",
 }
 
 

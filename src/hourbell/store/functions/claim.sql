@@ -221,6 +221,7 @@ begin
     left join hourbell.executions as e on e.id = r.id
     left join hourbell.jobs as j on j.id = e.job) as f;
   if ids is not null then
+    if last_fence > 0 then specs := hourbell.with_reruns(ids, specs); end if;  -- some were claimed before
     fences := hourbell.lease(p_session, p_claim, ids, versions, limited, noting,
       greatest(least_fence, last_fence + 1), at, solo);
   end if;

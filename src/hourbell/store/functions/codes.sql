@@ -40,8 +40,12 @@ create or replace function hourbell.outcome_accepted() returns smallint  -- the 
 language sql immutable parallel safe return 5::smallint;
 create or replace function hourbell.outcome_gone() returns smallint  -- dead, and its job is to be paused
 language sql immutable parallel safe return 6::smallint;
+create or replace function hourbell.outcome_interrupted() returns smallint  -- given back, because its worker was stopped
+language sql immutable parallel safe return 7::smallint;
+create or replace function hourbell.outcome_snoozed() returns smallint  -- given back, because its handler asked for it
+language sql immutable parallel safe return 8::smallint;
 -- Sets of outcomes: ended (the execution ends), dead (it ends as a dead letter), unfinished (it does not end),
--- returned (it goes back to the gate).
+-- returned (it goes back to the gate), rerun (it was begun, and goes back without an ended attempt).
 create or replace function hourbell.outcomes_ended() returns smallint[]
 language sql immutable parallel safe
 return array[
@@ -51,10 +55,20 @@ language sql immutable parallel safe
 return array[hourbell.outcome_dead(), hourbell.outcome_gone()];
 create or replace function hourbell.outcomes_unfinished() returns smallint[]
 language sql immutable parallel safe
-return array[hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_accepted()];
+return array[
+  hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_accepted(), hourbell.outcome_interrupted(),
+  hourbell.outcome_snoozed()];
 create or replace function hourbell.outcomes_returned() returns smallint[]
 language sql immutable parallel safe
-return array[hourbell.outcome_retry(), hourbell.outcome_released()];
+return array[
+  hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_interrupted(), hourbell.outcome_snoozed()];
+create or replace function hourbell.outcomes_rerun() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.outcome_interrupted(), hourbell.outcome_snoozed()];
+
+-- The namespace of names of jobs that were put: unique_keys.space.
+create or replace function hourbell.key_space_name() returns smallint
+language sql immutable parallel safe return 1::smallint;
 
 -- What an execution can be parked for: parked.kind, and `kind` of limits, limit_holds, rate_reservations, rate_buckets,
 -- gate_wakeups and limit_recounts. The gate applies task, target, tenant and queue in this order, so among the last

@@ -21,7 +21,7 @@ return case
   when p_session is not null then 'RUNNING'
   when not p_in_paused and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
-  when not p_in_paused and e.waits_for is not null
+  when not p_in_paused and e.waits_for <> 'snoozed'
     then 'QUEUED'  -- given back by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 

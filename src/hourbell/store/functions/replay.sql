@@ -90,6 +90,7 @@ begin
     where d.at is not null)
   select array_agg(id) into replayed from made;
   if replayed is null then return '{}'; end if;
+  delete from hourbell.reruns where id = any (replayed);
   perform hourbell.leave_slabs(replayed);
   perform hourbell.requeue(replayed);
   return replayed;

@@ -143,8 +143,8 @@ begin
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
--- cancellation requests whose execution has ended, timetables without members, lanes that virtual time has passed,
--- unique keys of jobs that have ended.
+-- cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes that virtual time has passed,
+-- unique keys of jobs that have ended, manifests.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
 ) returns int
@@ -210,6 +210,8 @@ begin
       where p.kind = (l.space >> 56) and p.key = l.space - ((l.space >> 56) << 56) offset 0)
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
+  total := total + hourbell.delete_reruns(p_limit);
+  total := total + hourbell.delete_manifests(p_now, interval '90 days', p_limit);
   -- The cursor wraps around, so that a million live keys are not scanned each time.
   holders := array(
     select job from hourbell.unique_keys where job > (select last_value from hourbell.unique_keys_cursor)

@@ -187,6 +187,7 @@ begin
     order by asked.pos) as l
   cross join lateral (select * from hourbell.executions as e where e.id = l.id offset 0) as e
   left join lateral (select spec from hourbell.jobs as j where j.id = e.job offset 0) as j on true;
+  specs := hourbell.with_reruns(ids, specs);
 end $$;
 
 -- Stores the progress of an execution, as long as it is held under this fence; false: it is not.

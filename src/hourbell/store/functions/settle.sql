@@ -9,7 +9,7 @@
 -- ended. A plain success has nothing more. The others are named by their position in p_others, counted from 1, and
 -- described by p_kinds … p_results:
 -- p_kinds: hourbell.outcome_… in codes.sql.
--- p_delays: the seconds until a retry, or until a released execution may start; for one that its target has accepted,
+-- p_delays: the seconds until a retry, or until a returned execution may start; for one that its target has accepted,
 --   the seconds that the target has to report how it ended.
 -- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was given back waits for.
 -- p_failures: the kind of failure of one that is dead.
@@ -63,7 +63,7 @@ begin
       where x.kind = any (hourbell.outcomes_returned())),
     members as materialized (select * from hourbell.members(slabs)),
     taken as materialized (
-      select o.*, o.kind = hourbell.outcome_retry() as failed,
+      select o.*, o.kind = hourbell.outcome_retry() as failed, o.kind <> hourbell.outcome_released() as begun,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
       from members as h join reported as o on o.id = h.id and o.fence = h.fence
@@ -72,11 +72,12 @@ begin
       update hourbell.executions as e
       set fence = t.fence,
           attempt = e.attempt + t.failed::int,
-          crashes = case when t.failed then 0 else e.crashes end,
+          crashes = case when t.failed or t.kind = hourbell.outcome_snoozed() then 0 else e.crashes end,
+          start_by = case when not t.begun then e.start_by end,  -- it has started in time
           run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
           waits_for = case when not t.failed then t.reason end,
           first_started_at = case
-            when t.failed then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
+            when t.begun then coalesce(e.first_started_at, t.started_at) else e.first_started_at end,
           history = case
             when t.failed then hourbell.add_attempt(
               e.history, p_session, e.attempt + 1, t.started_at, t.finished_at, t.fence, t.reason, t.error, null)
@@ -87,6 +88,13 @@ begin
     select array_agg(id), array_agg(id) filter (where notes) into requeued, noting from again;
     perform hourbell.requeue(requeued);
     if noting is not null then perform hourbell.note_failures(noting); end if;
+    if kinds && hourbell.outcomes_rerun() then
+      perform hourbell.count_reruns(
+        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
+              where kind = hourbell.outcome_interrupted() and p_ids[at] = any (requeued)),
+        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
+              where kind = hourbell.outcome_snoozed() and p_ids[at] = any (requeued)));
+    end if;
   end if;
   if hourbell.outcome_accepted() = any (kinds) then
     accepted := hourbell.move_to_awaiting(
@@ -262,9 +270,9 @@ begin
 end $$;
 
 -- Of refused outcomes, those that this session has already reported under the same fence: the answer was lost. The
--- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure. Entries written by the
--- reaper are not reported outcomes. Which session gave an execution back is not stored: it is enough that no attempt
--- ended under the fence.
+-- session may be over by now. Kinds as in `settle`; a retry and a death are the same, a failure, and one interruption or
+-- snooze too many has become one. Entries written by the reaper are not reported outcomes. Which session gave an
+-- execution back is not stored: it is enough that no attempt ended under the fence.
 create or replace function hourbell.already_settled(
   p_session bigint, p_token uuid, p_ids bigint[], p_fences bigint[], p_kinds smallint[]
 ) returns bigint[]
@@ -283,11 +291,13 @@ begin
       select count(*) > 0 as ended, coalesce(bool_or((h ->> 'session')::bigint = p_session), false) as failed
       from jsonb_array_elements(coalesce(e.history, '[]')) as h
       where (h ->> 'fence')::bigint = o.fence) as h
-    where case o.kind
-      when hourbell.outcome_succeeded() then
+    where case
+      when o.kind = hourbell.outcome_succeeded() then
         l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_succeeded()
-      when hourbell.outcome_released() then (e.fence = o.fence and not h.ended)
-        or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())
+      when (o.kind = hourbell.outcome_released() or o.kind = any (hourbell.outcomes_rerun()))
+        and ((e.fence = o.fence and not h.ended)
+          or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())) then true
+      when o.kind = hourbell.outcome_released() then false
       else h.failed or (l.fence = o.fence and l.session = p_session and (l.status = hourbell.fate_cancelled()
         or (l.status = hourbell.fate_dead() and l.reason not in ('lost', 'crashed')))) end);
 end $$;
