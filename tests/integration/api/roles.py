@@ -23,7 +23,13 @@ anybody  POST    /api/v1/executions/{execution_id}/complete
 aopv-    GET     /api/v1/jobs
 aop--    POST    /api/v1/jobs
 aop--    POST    /api/v1/jobs/batch
+aopv-    GET     /api/v1/jobs/by-name/{name}
 aop--    PUT     /api/v1/jobs/by-name/{name}
+aop--    DELETE  /api/v1/jobs/by-name/{name}
+aopv-    GET     /api/v1/jobs/by-unique-key
+aop--    DELETE  /api/v1/jobs/by-unique-key
+ao---    POST    /api/v1/jobs/pause
+ao---    POST    /api/v1/jobs/resume
 aopv-    GET     /api/v1/jobs/{job_id}
 aop--    PATCH   /api/v1/jobs/{job_id}
 aop--    DELETE  /api/v1/jobs/{job_id}

@@ -103,6 +103,8 @@ KINDS = {
 # By name: a tenant's own, whatever others call theirs. What makes something is in a test of its own.
 NAMED = {
     ("delete", "/api/v1/secrets/{name}"): "name",
+    ("get", "/api/v1/jobs/by-name/{name}"): "name",
+    ("delete", "/api/v1/jobs/by-name/{name}"): "name",
     ("put", "/api/v1/tenants/{name}"): "tenant",
     ("get", "/api/v1/tenants/{name}"): "tenant",
 }

@@ -1,0 +1,11 @@
+-- Why and until when jobs are paused, if their owner said so. A row may outlive the pause of its job: the leader looks
+-- at each row at `look_at`, and deletes it then.
+create table hourbell.pauses (
+  job     bigint primary key,
+  at      timestamptz not null,
+  actor   text not null,
+  reason  text,
+  until   timestamptz,          -- the leader resumes the job then; null: it does not
+  look_at timestamptz not null  -- `until`, or when to check whether the job is still paused
+);
+create index pauses_by_look_at on hourbell.pauses (look_at);
