@@ -17,7 +17,12 @@ import msgspec
 from hourbell.documents.problems import Problems, shown_key, suggestion, text_problem
 from hourbell.model.errors import FieldCode, UnknownId
 from hourbell.model.ids import execution_text, job_text, parse_execution_id, parse_job_id
-from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
+from hourbell.model.instants import (
+    InvalidInstant,
+    format_instant,
+    parse_instant,
+    parse_instant_or_wall,
+)
 
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double
@@ -262,6 +267,25 @@ class Instant(Kind[datetime]):
 
     def render(self, value: datetime) -> object:
         return format_instant(value)
+
+
+class InstantOrWall(Instant):
+    """An instant, or a date and time without an offset: naive, a wall time of some zone."""
+
+    def read(self, value: object, path: str, problems: Problems) -> datetime | None:
+        if not isinstance(value, str):
+            problems.add_wrong_type(path, "a string", value)
+            return None
+        try:
+            return parse_instant_or_wall(value)
+        except InvalidInstant as error:
+            problems.add(path, "bad_format" if error.in_range else "out_of_range", str(error))
+            return None
+
+    @property
+    def schema(self) -> Schema:
+        wall = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?$"
+        return {"type": "string", "anyOf": [{"format": "date-time"}, {"pattern": wall}]}
 
 
 class Array(Kind[tuple[T, ...]]):

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Choice, Instant, Integer, String
+from hourbell.documents.kinds import Choice, Instant, InstantOrWall, Integer, String
 from hourbell.documents.problems import Problems
-from hourbell.model.instants import LATEST
+from hourbell.model.instants import EARLIEST, LATEST
 from hourbell.model.jobs import JobType
 from hourbell.model.schedules import (
     MAX_DELAY_SECONDS,
@@ -24,7 +24,7 @@ from hourbell.model.schedules import (
 from hourbell.timing.cron import canonical, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
-from hourbell.timing.rules import compile_rule
+from hourbell.timing.rules import compile_rule, instant_of
 from hourbell.timing.zones import load_zone
 
 OLDEST_AT = timedelta(days=365)
@@ -89,9 +89,12 @@ class IntervalSchedule(Document):
 
 class InstantSchedule(Document):
     at = Field(
-        Instant(),
+        InstantOrWall(),
         required="is required, or delay_seconds instead",
-        description="An instant in the past means now.",
+        description=(
+            "An instant, or without an offset a wall time of `timezone`, which is then required. A "
+            "time in the past means now."
+        ),
     )
     timezone = CronSchedule.timezone
 
@@ -147,6 +150,8 @@ def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once
     delayed = document.given("delay_seconds")
     at = document.at if document.given("at") or not delayed else None
     delay = document.delay_seconds if delayed else None
+    if at is not None and at.tzinfo is None:
+        at = _read_wall(document, at, timezone)
     if delayed and document.given("at"):
         message = "cannot be combined with at; give one of the two"
         document.wrong("delay_seconds", "conflict", message)
@@ -155,6 +160,25 @@ def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once
     if delay is not None:
         at = now.astimezone(UTC) + timedelta(seconds=delay)
     return Once(at, timezone) if at is not None else None
+
+
+def _read_wall(document: ScheduleDocument, wall: datetime, timezone: str) -> datetime | None:
+    """The instant of a wall time in the zone of the document."""
+    if not document.given("timezone"):
+        message = "needs an offset: end it with Z or, for example, +05:30; or give a timezone"
+        document.wrong("at", "bad_format", message)
+        return None
+    if document.problems.touch(document.path("timezone")):
+        return None
+    try:
+        at = instant_of(wall, timezone)
+    except OverflowError:
+        at = None
+    if at is None or not EARLIEST <= at < LATEST:
+        message = f"does not exist in {timezone}: its clocks skip more than three hours there"
+        document.wrong("at", "never_runs", message)
+        return None
+    return at
 
 
 def _read_window(document: ScheduleDocument) -> Window:

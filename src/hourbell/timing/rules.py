@@ -98,6 +98,24 @@ def between(
     return found
 
 
+def instant_of(wall: datetime, zone: str) -> datetime | None:
+    """The instant at which a fixed-time rule for this wall time (naive) runs; raises UnknownZone.
+
+    None: it lies in a gap that is too long to run after it.
+    """
+    rule = CronRule(
+        parse_cron(f"{wall:%-S %-M %-H %-d %-m} *"), load_zone(zone), "run_after", "once"
+    )
+    whole = wall.replace(microsecond=0, fold=0)
+    # No zone is two days from UTC.
+    found = rule.next_occurrence(_utc(whole) - timedelta(days=2))
+    if found is None or found.wall != whole:
+        return None
+    if found.kind == "after_gap":
+        return found.at
+    return found.at + timedelta(microseconds=wall.microsecond)
+
+
 class IntervalRule:
     """An interval as a Rule."""
 

@@ -95,6 +95,7 @@ async def end_pauses(engine: Engine, now: datetime) -> bool:
     unchanged = [job for job in jobs if job.version == versions[job.job_id]]
     write = Write(actor=PAUSE_OVER)
     page = await _change_page(engine, unchanged, now, write, RESUME, decide_resume)
+    await _join(page.joining)
     if page.failed:
         stuck = [row for row in over if row["job"] in page.failed]
         log.warning("paused jobs not resumed", jobs=len(stuck))
@@ -158,6 +159,7 @@ async def _change_selected(
     async for attempt in writing:
         require_future(pause, now)
         changed = left = 0
+        joining: dict[int, Change] = {}
         until = time.monotonic() + _MAX_SECONDS
         while time.monotonic() < until:
             jobs = await selected.next_page()
@@ -167,6 +169,8 @@ async def _change_selected(
             page = await _change_page(engine, jobs, now, alone, operation, decide)
             changed += page.changed
             left += len(page.failed)
+            joining = page.joining | joining
+        await _join(joining)
         answer = BulkChanged(changed, left, selected.token)
         async with attempt.statement():
             await store_answer(engine, write, tenant, answer, now)
@@ -177,6 +181,14 @@ async def _change_selected(
 class _ChangedPage(msgspec.Struct, frozen=True):
     changed: int
     failed: set[int]  # the ids of jobs that could not be changed
+    # By timetable, the first change whose job has to join it: its join is enough for all others. If
+    # this process dies before, the leader joins.
+    joining: dict[int, Change]
+
+
+async def _join(joining: dict[int, Change]) -> None:
+    for change in joining.values():
+        await change.join()
 
 
 async def _change_page(
@@ -200,9 +212,11 @@ async def _change_page(
     outcomes = await _commit(engine, changes, now, write, operation)
     done = [each for each, outcome in outcomes.items() if outcome == "changed"]
     failed |= {each for each, outcome in outcomes.items() if outcome in ("underway", "locked")}
-    # One join is enough for all jobs of a timetable.
-    for change in {changes[each].timetable_id: changes[each] for each in done}.values():
-        await change.join()
+    joining: dict[int, Change] = {}
+    for each in done:
+        timetable_id = changes[each].timetable_id
+        if timetable_id is not None:
+            joining.setdefault(timetable_id, changes[each])
     changed = len(done)
     for job_id in [each for each, outcome in outcomes.items() if outcome == "moved"]:
         try:  # it was changed since it was read
@@ -210,7 +224,7 @@ async def _change_page(
             changed += 1
         except (Conflict, InvalidInput, NotFound):
             failed.add(job_id)
-    return _ChangedPage(changed, failed)
+    return _ChangedPage(changed, failed, joining)
 
 
 async def _commit(
