@@ -10,6 +10,7 @@ from hourbell.model.instants import EARLIEST, LATEST
 from hourbell.model.jobs import JobType
 from hourbell.model.schedules import (
     MAX_DELAY_SECONDS,
+    MAX_JITTER_SECONDS,
     MAX_RUNS,
     UTC_ZONE,
     Cron,
@@ -21,10 +22,10 @@ from hourbell.model.schedules import (
     Timetable,
     Window,
 )
-from hourbell.timing.cron import canonical, resolve_hash
+from hourbell.timing.cron import canonical, jitter_of, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
-from hourbell.timing.rules import compile_rule, instant_of
+from hourbell.timing.rules import compile_rule, delayed, instant_of
 from hourbell.timing.zones import load_zone
 
 OLDEST_AT = timedelta(days=365)
@@ -70,6 +71,14 @@ class CronSchedule(Document):
     timezone = Field(_Zone(), default=UTC_ZONE, description="An IANA name.")
     dst_gap = Field(Choice(_DST_GAPS), default="run_after")
     dst_overlap = Field(Choice(_DST_OVERLAPS), default="once")
+    jitter_seconds = Field(
+        Integer(0, MAX_JITTER_SECONDS),
+        default=0,
+        description=(
+            "Each job runs up to so much later than its schedule says, always by the same time, "
+            "which depends on its id. Not for CRITICAL jobs."
+        ),
+    )
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -82,6 +91,7 @@ class IntervalSchedule(Document):
         description="Elapsed time since starts_at, or since creation.",
     )
     timezone = CronSchedule.timezone
+    jitter_seconds = CronSchedule.jitter_seconds
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -145,7 +155,7 @@ def read_timing(
 def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once | None:
     for key in ("cron", "every_seconds"):
         document.forbid(key, "requires type RECURRING; a ONE_TIME job has at or delay_seconds")
-    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap"):
+    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap", "jitter_seconds"):
         document.forbid(key, RUNS_ONCE)
     delayed = document.given("delay_seconds")
     at = document.at if document.given("at") or not delayed else None
@@ -198,14 +208,14 @@ def _read_recurring(
     by_interval = document.given("every_seconds")
     cron = document.cron if document.given("cron") or not by_interval else None
     seconds = document.every_seconds if by_interval else None
-    gap, overlap = document.dst_gap, document.dst_overlap
+    gap, overlap, jitter = document.dst_gap, document.dst_overlap, document.jitter_seconds
     if by_interval:
         document.forbid("cron", "cannot be combined with every_seconds; give one of the two")
         for key in ("dst_gap", "dst_overlap"):
             document.forbid(key, "does not apply to every_seconds, which counts elapsed time")
         anchor = _anchor(window, now)
-        return Every(seconds, anchor, timezone) if seconds is not None else None
-    return Cron(cron, timezone, gap, overlap) if cron is not None else None
+        return Every(seconds, anchor, timezone, jitter) if seconds is not None else None
+    return Cron(cron, timezone, gap, overlap, jitter) if cron is not None else None
 
 
 def _anchor(window: Window, now: datetime) -> int:
@@ -242,10 +252,11 @@ def _check_first_run(
 
 def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:
     """The timetable of a job with this schedule and id; raises InvalidRule."""
+    jitter = jitter_of(job_id, schedule.jitter_seconds)
     if isinstance(schedule, Every):
-        anchor = _EPOCH + schedule.anchor * _SECOND
+        anchor = _EPOCH + (schedule.anchor + jitter) * _SECOND
         return Timetable(interval_rule(schedule.every_seconds, anchor), UTC_ZONE)
-    rule = canonical(resolve_hash(schedule.cron, job_id))
+    rule = delayed(canonical(resolve_hash(schedule.cron, job_id)), jitter)
     return Timetable(rule, schedule.timezone, schedule.dst_gap, schedule.dst_overlap)
 
 

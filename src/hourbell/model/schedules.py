@@ -12,6 +12,7 @@ import msgspec
 UTC_ZONE = "UTC"
 MAX_DELAY_SECONDS = 3650 * 86_400
 MAX_RUNS = 1_000_000_000
+MAX_JITTER_SECONDS = 86_400
 
 
 # What to do with a fixed wall time that a DST change skips: run once at the first instant after the
@@ -37,6 +38,7 @@ class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
     timezone: str = UTC_ZONE
     dst_gap: DstGap = "run_after"
     dst_overlap: DstOverlap = "once"
+    jitter_seconds: int = 0  # each job runs up to so much later, always by the same time
 
 
 class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="every"):
@@ -45,6 +47,7 @@ class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     every_seconds: int
     anchor: int  # seconds since 1970; stored, so that unrelated updates do not shift the runs
     timezone: str = UTC_ZONE  # only for showing
+    jitter_seconds: int = 0
 
 
 Schedule = Once | Cron | Every
@@ -61,7 +64,7 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 class Timetable(msgspec.Struct, frozen=True):
     """What jobs with the same schedule share: one row in the store, evaluated once for all."""
 
-    rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`
+    rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`; perhaps delayed
     zone: str
     dst_gap: DstGap = "run_after"
     dst_overlap: DstOverlap = "once"

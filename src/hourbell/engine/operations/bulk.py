@@ -4,20 +4,26 @@ The jobs are changed page by page. A page is one statement, which changes each o
 as a change of that job alone would (`change.py`), and commits. So no transaction is long, and a
 request that dies midway has changed whole pages: the same request, sent again, does the rest,
 because jobs that are already paused, or resumed, are no longer selected.
+
+Jobs that are resumed together have many timetables, and the leader joins them, as it does for a
+process that died after a change.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 import structlog
 
 from hourbell.documents.pauses import JobSelection
+from hourbell.documents.schedules import timetable_of
 from hourbell.engine.codes import PAUSE_OVER
 from hourbell.engine.core import Engine
+from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.operations.change import (
     PAUSE,
     RESUME,
@@ -31,11 +37,14 @@ from hourbell.engine.operations.change import (
     require_future,
 )
 from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
-from hourbell.engine.views.jobs import JobFilter, get_job, list_jobs
+from hourbell.engine.views.jobs import JobFilter, find_jobs, list_jobs
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
 from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, Pause
+from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+from hourbell.timing.rules import compile_rule
 
 log = structlog.get_logger()
 
@@ -91,11 +100,10 @@ async def end_pauses(engine: Engine, now: datetime) -> bool:
             seen = [row["job"] for row in some], [row["look_at"] for row in some]
             await engine.database.fetch(_Q[statement], *seen, *at)
     versions = {row["job"]: row["version"] for row in over}
-    jobs = [job for job in [await _found(engine, each) for each in versions] if job is not None]
+    jobs = await find_jobs(engine, list(versions), now)
     unchanged = [job for job in jobs if job.version == versions[job.job_id]]
     write = Write(actor=PAUSE_OVER)
     page = await _change_page(engine, unchanged, now, write, RESUME, decide_resume)
-    await _join(page.joining)
     if page.failed:
         stuck = [row for row in over if row["job"] in page.failed]
         log.warning("paused jobs not resumed", jobs=len(stuck))
@@ -159,7 +167,6 @@ async def _change_selected(
     async for attempt in writing:
         require_future(pause, now)
         changed = left = 0
-        joining: dict[int, Change] = {}
         until = time.monotonic() + _MAX_SECONDS
         while time.monotonic() < until:
             jobs = await selected.next_page()
@@ -169,8 +176,6 @@ async def _change_selected(
             page = await _change_page(engine, jobs, now, alone, operation, decide)
             changed += page.changed
             left += len(page.failed)
-            joining = page.joining | joining
-        await _join(joining)
         answer = BulkChanged(changed, left, selected.token)
         async with attempt.statement():
             await store_answer(engine, write, tenant, answer, now)
@@ -181,14 +186,6 @@ async def _change_selected(
 class _ChangedPage(msgspec.Struct, frozen=True):
     changed: int
     failed: set[int]  # the ids of jobs that could not be changed
-    # By timetable, the first change whose job has to join it: its join is enough for all others. If
-    # this process dies before, the leader joins.
-    joining: dict[int, Change]
-
-
-async def _join(joining: dict[int, Change]) -> None:
-    for change in joining.values():
-        await change.join()
 
 
 async def _change_page(
@@ -201,9 +198,10 @@ async def _change_page(
 ) -> _ChangedPage:
     changes: dict[int, Change] = {}
     failed = set()
+    known = await _timetables_of(engine, jobs, now) if operation is RESUME else {}
     for job in jobs:
         try:
-            change = await decide_change(engine, job, now, write, operation, decide)
+            change = await decide_change(engine, job, now, write, operation, decide, known)
         except (Conflict, InvalidInput):
             failed.add(job.job_id)
             continue
@@ -212,11 +210,6 @@ async def _change_page(
     outcomes = await _commit(engine, changes, now, write, operation)
     done = [each for each, outcome in outcomes.items() if outcome == "changed"]
     failed |= {each for each, outcome in outcomes.items() if outcome in ("underway", "locked")}
-    joining: dict[int, Change] = {}
-    for each in done:
-        timetable_id = changes[each].timetable_id
-        if timetable_id is not None:
-            joining.setdefault(timetable_id, changes[each])
     changed = len(done)
     for job_id in [each for each, outcome in outcomes.items() if outcome == "moved"]:
         try:  # it was changed since it was read
@@ -224,7 +217,21 @@ async def _change_page(
             changed += 1
         except (Conflict, InvalidInput, NotFound):
             failed.add(job_id)
-    return _ChangedPage(changed, failed, joining)
+    return _ChangedPage(changed, failed)
+
+
+async def _timetables_of(
+    engine: Engine, jobs: Sequence[Job], now: datetime
+) -> dict[Timetable, int]:
+    """The timetables of these jobs, looked up together; without those that cannot be computed."""
+    found = set()
+    for job in jobs:
+        if not isinstance(job.schedule, Once):
+            with suppress(TimingError):
+                timetable = timetable_of(job.schedule, job.job_id)
+                compile_rule(*msgspec.structs.astuple(timetable))
+                found.add(timetable)
+    return await ensure_timetables(engine, found, now) if found else {}
 
 
 async def _commit(
@@ -241,10 +248,3 @@ async def _commit(
         outcomes |= zip(waiting, found, strict=False)
         waiting = waiting[len(found) :]
     return outcomes
-
-
-async def _found(engine: Engine, job_id: int) -> Job | None:
-    try:
-        return await get_job(engine, job_id)
-    except NotFound:
-        return None

@@ -15,7 +15,7 @@ the new action and policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -214,9 +214,18 @@ async def change_job(
 
 
 async def decide_change(
-    engine: Engine, seen: Job, now: datetime, write: Write, operation: Operation, decide: Decision
+    engine: Engine,
+    seen: Job,
+    now: datetime,
+    write: Write,
+    operation: Operation,
+    decide: Decision,
+    known: Mapping[Timetable, int] | None = None,
 ) -> Change:
-    """The change of a job in the state that was read, with all that it names looked up."""
+    """The change of a job in the state that was read, with all that it names looked up.
+
+    `known`: timetables that need not be looked up.
+    """
     if write.if_versions is not None and seen.version not in write.if_versions:
         raise PreconditionFailed(job_text(seen.job_id), seen.version)
     desired = decide(seen, now)
@@ -234,7 +243,7 @@ async def decide_change(
         None  # a paused or deleted job needs no timetable, and its zone may be unknown here
     )
     if desired.status is JobStatus.SCHEDULED:
-        timetable_ref = await _timetable_ref(engine, seen.job_id, new, now)
+        timetable_ref = await _timetable_ref(engine, seen.job_id, new, now, known or {})
     row = None
     if timetable_ref is not None or new != definition_of(seen):
         row = await _recurring_row(engine, new, timetable_ref, now)
@@ -311,11 +320,6 @@ class Change:
         )
         return msgspec.json.encode(row).decode()
 
-    @property
-    def timetable_id(self) -> int | None:
-        """The timetable to join after the commit; None: none."""
-        return None if self._timetable_ref is None else self._timetable_ref.timetable_id
-
     async def join(self) -> None:
         """After the commit: join the timetable. If this process dies before, the leader joins."""
         if self._timetable_ref is not None:
@@ -352,11 +356,15 @@ class _TimetableRef(msgspec.Struct, frozen=True):
     timetable_id: int
 
 
-async def _timetable_ref(engine: Engine, job_id: int, job: NewJob, now: datetime) -> _TimetableRef:
+async def _timetable_ref(
+    engine: Engine, job_id: int, job: NewJob, now: datetime, known: Mapping[Timetable, int]
+) -> _TimetableRef:
     assert not isinstance(job.schedule, Once)
     try:
         timetable = timetable_of(job.schedule, job_id)
-        numbers = await ensure_timetables(engine, [timetable], now)
+        numbers = known
+        if timetable not in known:
+            numbers = await ensure_timetables(engine, [timetable], now)
     except TimingError as error:
         raise unusable_schedule(job_id, error) from error
     return _TimetableRef(timetable, numbers[timetable])

@@ -52,19 +52,19 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_job(engine: Engine, job_id: int) -> Job:
     """A job, whether it waits, runs or has ended."""
-    job = await _find_job(engine, job_id)
-    if job is None or not engine.may_see(job.tenant_id):
+    jobs = await find_jobs(engine, [job_id], await engine.clock.now())
+    if not jobs or not engine.may_see(jobs[0].tenant_id):
         raise NotFound("job", job_text(job_id))
-    return job
+    return jobs[0]
 
 
-async def _find_job(engine: Engine, job_id: int) -> Job | None:
-    now = await engine.clock.now()
-    row = await engine.database.row_or_none(_J["recurring"], job_id)
-    if row is not None:
-        return recurring_job(row, now)
-    row = await engine.database.row_or_none(_J["one_time"], job_id)
-    return None if row is None else _one_time(row)
+async def find_jobs(engine: Engine, job_ids: Sequence[int], now: datetime) -> list[Job]:
+    """Those of these jobs that exist."""
+    rows = await engine.database.fetch(_J["recurring"], job_ids)
+    found = [recurring_job(row, now) for row in rows]
+    if len(found) == len(job_ids):
+        return found
+    return found + [_one_time(row) for row in await engine.database.fetch(_J["one_time"], job_ids)]
 
 
 async def list_jobs(
@@ -130,7 +130,7 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
     if job.window.starts_at is not None:
         after = max(after, job.window.starts_at - timedelta(microseconds=1))
     if job.window.max_runs is not None:
-        row = await engine.database.row(_J["recurring"], job_id)
+        row = await engine.database.row(_J["recurring"], [job_id])
         count = min(count, job.window.max_runs - row["runs"])
     try:
         timetable = timetable_of(job.schedule, job_id)
