@@ -25,6 +25,7 @@ from hourbell.documents.actions import (
     TaskDocument,
     WebhookDocument,
 )
+from hourbell.documents.calendars import CalendarDocument
 from hourbell.documents.completions import CompletionDocument
 from hourbell.documents.dead_letters import DeadLetterFilterDocument, PurgeDocument, ReplayDocument
 from hourbell.documents.fields import (
@@ -103,6 +104,7 @@ def _requests() -> dict[str, Schema]:
         "NewMonitor": request_object(MonitorDocument),
         "Completion": request_object(CompletionDocument),
         "NewKey": request_object(KeyDocument),
+        "NewCalendar": request_object(CalendarDocument),
         "NewSecret": request_object(SecretDocument),
         "Claim": request_object(ClaimDocument),
         "Heartbeat": request_object(HeartbeatDocument),
@@ -181,6 +183,16 @@ def _responses() -> dict[str, Schema]:
             }
         ),
         "SecretPage": _page("Secret"),
+        "Calendar": response_object_of(
+            {
+                "name": _text(),
+                "tenant_id": _text(),
+                "dates": CalendarDocument.dates.response_schema,
+                "created_at": _instant(),
+                "updated_at": _instant(),
+            }
+        ),
+        "CalendarPage": _page("Calendar"),
         **_worker_answers(),
         "Problem": _problem(),
         "Readiness": response_object_of(

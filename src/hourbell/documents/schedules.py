@@ -4,12 +4,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Choice, Instant, InstantOrWall, Integer, String
+from hourbell.documents.kinds import Array, Choice, Instant, InstantOrWall, Integer, Label, String
 from hourbell.documents.problems import Problems
 from hourbell.model.instants import EARLIEST, LATEST
 from hourbell.model.jobs import JobType
 from hourbell.model.schedules import (
     MAX_DELAY_SECONDS,
+    MAX_EXCLUDED,
     MAX_JITTER_SECONDS,
     MAX_RUNS,
     UTC_ZONE,
@@ -79,6 +80,11 @@ class CronSchedule(Document):
             "which depends on its id. Not for CRITICAL jobs."
         ),
     )
+    exclude = Field(
+        Array(Label(), 0, MAX_EXCLUDED, distinct=True),
+        default=(),
+        description="Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED.",
+    )
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -92,6 +98,7 @@ class IntervalSchedule(Document):
     )
     timezone = CronSchedule.timezone
     jitter_seconds = CronSchedule.jitter_seconds
+    exclude = CronSchedule.exclude
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -155,7 +162,7 @@ def read_timing(
 def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once | None:
     for key in ("cron", "every_seconds"):
         document.forbid(key, "requires type RECURRING; a ONE_TIME job has at or delay_seconds")
-    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap", "jitter_seconds"):
+    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap", "jitter_seconds", "exclude"):
         document.forbid(key, RUNS_ONCE)
     delayed = document.given("delay_seconds")
     at = document.at if document.given("at") or not delayed else None
@@ -208,14 +215,15 @@ def _read_recurring(
     by_interval = document.given("every_seconds")
     cron = document.cron if document.given("cron") or not by_interval else None
     seconds = document.every_seconds if by_interval else None
-    gap, overlap, jitter = document.dst_gap, document.dst_overlap, document.jitter_seconds
+    gap, overlap = document.dst_gap, document.dst_overlap
+    jitter, exclude = document.jitter_seconds, document.exclude
     if by_interval:
         document.forbid("cron", "cannot be combined with every_seconds; give one of the two")
         for key in ("dst_gap", "dst_overlap"):
             document.forbid(key, "does not apply to every_seconds, which counts elapsed time")
         anchor = _anchor(window, now)
-        return Every(seconds, anchor, timezone, jitter) if seconds is not None else None
-    return Cron(cron, timezone, gap, overlap, jitter) if cron is not None else None
+        return Every(seconds, anchor, timezone, jitter, exclude) if seconds is not None else None
+    return Cron(cron, timezone, gap, overlap, jitter, exclude) if cron is not None else None
 
 
 def _anchor(window: Window, now: datetime) -> int:

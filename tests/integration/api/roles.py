@@ -64,6 +64,11 @@ ao---    GET     /api/v1/secrets
 ao---    PUT     /api/v1/secrets/{name}
 ao---    DELETE  /api/v1/secrets/{name}
 
+aopv-    GET     /api/v1/calendars
+aopv-    GET     /api/v1/calendars/{name}
+ao---    PUT     /api/v1/calendars/{name}
+ao---    DELETE  /api/v1/calendars/{name}
+
 a----    GET     /api/v1/keys
 a----    POST    /api/v1/keys
 a----    DELETE  /api/v1/keys/{key_id}

@@ -31,7 +31,7 @@ from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.life.named_secrets import require_secrets_of
+from hourbell.engine.life.named_secrets import require_calendars_of, require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,
@@ -234,6 +234,8 @@ async def decide_change(
     new = desired.job
     if new.action != seen.action or new.notifications != seen.notifications:
         await require_secrets_of(engine, new)
+    if new.schedule != seen.schedule:
+        await require_calendars_of(engine, new)
     if isinstance(new.schedule, Once):
         definition = (
             await _one_time_row(engine, seen, new, now) if new != definition_of(seen) else None
