@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "guard": set[str](),  # for receivers, who may have nothing else of ours
     "__main__": {"cli"},
     "cli": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "settings", "observe", "compose"},
 }

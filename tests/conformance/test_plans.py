@@ -464,12 +464,12 @@ def _(s: Scene) -> Case:
 
 @case("a recurring job")
 def _(s: Scene) -> Case:
-    return Case(J["recurring"], [s.live_job], rows=5, buffers=20)
+    return Case(J["recurring"], [[s.live_job]], rows=5, buffers=20)
 
 
 @case("a live one-time job")
 def _(s: Scene) -> Case:
-    return Case(J["one_time"], [s.one_time], rows=5, buffers=60)
+    return Case(J["one_time"], [[s.one_time]], rows=5, buffers=60)
 
 
 @case("running a one-time job that is ready")
@@ -492,7 +492,7 @@ def _(s: Scene) -> Case:
 
 @case("a one-time job that has ended")
 def _(s: Scene) -> Case:
-    return Case(J["one_time"], [s.one_time_ended], rows=5, buffers=60)
+    return Case(J["one_time"], [[s.one_time_ended]], rows=5, buffers=60)
 
 
 @case("a live execution")

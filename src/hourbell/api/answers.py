@@ -16,6 +16,7 @@ from hourbell.documents.render import (
 from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import AuditEntry
+from hourbell.engine.operations.bulk import BulkChanged
 from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
 from hourbell.engine.views.explain import Explanation
@@ -116,6 +117,11 @@ def render_replayed(replayed: Replayed) -> dict[str, Any]:
 def render_purged(purged: Purged) -> dict[str, Any]:
     """The result of a purge."""
     return {"purged": purged.purged, "next_page_token": purged.next_token}
+
+
+def render_bulk(done: str, bulk: BulkChanged) -> dict[str, Any]:
+    """The result of a bulk change; `done` names what was done."""
+    return {done: bulk.changed, "left": bulk.left, "next_page_token": bulk.next_token}
 
 
 def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:

@@ -11,7 +11,17 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
 
-from hourbell.api import cell, dead_letters, executions, jobs, keys, monitors, secrets, workers
+from hourbell.api import (
+    calendars,
+    cell,
+    dead_letters,
+    executions,
+    jobs,
+    keys,
+    monitors,
+    secrets,
+    workers,
+)
 from hourbell.api.auth import Authenticator
 from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
@@ -30,6 +40,7 @@ ROUTES = (
     *executions.ROUTES,
     *dead_letters.ROUTES,
     *monitors.ROUTES,
+    *calendars.ROUTES,
     *cell.ROUTES,
     *keys.ROUTES,
     *secrets.ROUTES,

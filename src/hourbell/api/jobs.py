@@ -10,6 +10,7 @@ from hourbell.api.answers import (
     JSON,
     answer,
     render_audit,
+    render_bulk,
     render_explanation,
     render_next_runs,
     render_page,
@@ -20,8 +21,12 @@ from hourbell.api.queries import (
     DeletionQuery,
     JobExecutionsQuery,
     JobsQuery,
+    NamedDeletionQuery,
     NextRunsQuery,
     PageQuery,
+    TenantQuery,
+    UniqueKeyDeletionQuery,
+    UniqueKeyQuery,
 )
 from hourbell.api.requests import (
     MAX_BATCH_BYTES,
@@ -35,24 +40,31 @@ from hourbell.api.requests import (
     read_deletion,
     read_job_execution_filter,
     read_job_filter,
+    read_keyed_deletion,
+    read_named_deletion,
     read_new_job,
     read_optional_write,
     read_page_request,
+    read_tenant,
+    read_unique_key,
     read_write,
     refuse_query,
 )
 from hourbell.api.routes import EngineDep, PathParam, Route
+from hourbell.documents.pauses import parse_bulk_pause, parse_bulk_resume, parse_pause
 from hourbell.documents.render import render_execution, render_job
 from hourbell.documents.runs import parse_backfill
 from hourbell.engine.life import create
-from hourbell.engine.operations import audit, change, runs, upsert
-from hourbell.engine.views import executions, explain, jobs
+from hourbell.engine.operations import audit, bulk, change, runs, upsert
+from hourbell.engine.views import executions, explain, job_keys, jobs
 from hourbell.model.ids import job_text, parse_job_id
-from hourbell.model.jobs import Job
-from hourbell.security.access import PRODUCE, READ
+from hourbell.model.jobs import Job, Pause
+from hourbell.security.access import OPERATE, PRODUCE, READ
 
 JOBS = "/api/v1/jobs"
 JOB = "/api/v1/jobs/{job_id}"
+BY_NAME = JOBS + "/by-name/{name}"
+BY_UNIQUE_KEY = JOBS + "/by-unique-key"
 
 
 async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -70,6 +82,32 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     return _created(await upsert.put_job(engine, name, document, write))
+
+
+async def get_job_by_name(
+    engine: EngineDep, request: AnyRequest, name: PathParam
+) -> Response[bytes]:
+    tenant = read_tenant(request)
+    return _job(await job_keys.get_job_by_key(engine, job_keys.name_key(engine, name, tenant)))
+
+
+async def delete_job_by_name(
+    engine: EngineDep, request: AnyRequest, name: PathParam
+) -> Response[bytes]:
+    write, cancel, tenant = await read_named_deletion(request)
+    key = job_keys.name_key(engine, name, tenant)
+    return _job(await change.delete_job_by_key(engine, key, conditional(request, write), cancel))
+
+
+async def get_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    text, tenant = read_unique_key(request)
+    return _job(await job_keys.get_job_by_key(engine, job_keys.unique_key(engine, text, tenant)))
+
+
+async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    write, cancel, text, tenant = await read_keyed_deletion(request)
+    key = job_keys.unique_key(engine, text, tenant)
+    return _job(await change.delete_job_by_key(engine, key, conditional(request, write), cancel))
 
 
 def _created(created: create.Created) -> Response[bytes]:
@@ -103,8 +141,24 @@ async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) 
 
 
 async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
-    write = conditional(request, await read_bare_write(request))
-    return _job(await change.pause_job(engine, parse_job_id(job_id), write))
+    document, write = await read_optional_write(request)
+    pause = Pause() if document is None else parse_pause(document)
+    write = conditional(request, write)
+    return _job(await change.pause_job(engine, parse_job_id(job_id), write, pause))
+
+
+async def pause_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    selection, pause = parse_bulk_pause(document)
+    paused = await bulk.pause_jobs(engine, selection, pause, write)
+    return answer(render_bulk("paused", paused))
+
+
+async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    document, write = await read_write(request, JSON)
+    selection, reason = parse_bulk_resume(document)
+    resumed = await bulk.resume_jobs(engine, selection, reason, write)
+    return answer(render_bulk("resumed", resumed))
 
 
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -195,7 +249,7 @@ ROUTES = (
     ),
     Route(
         method="PUT",
-        path=JOBS + "/by-name/{name}",
+        path=BY_NAME,
         handler=put_job,
         access=PRODUCE,
         summary="Create or replace a job by name",
@@ -208,6 +262,85 @@ ROUTES = (
         media_types=(JSON,),
         answers={201: "Job", 200: "Job"},
         conflicts=True,
+    ),
+    Route(
+        method="POST",
+        path=JOBS + "/pause",
+        handler=pause_jobs,
+        access=OPERATE,
+        summary="Pause many jobs",
+        description=(
+            "Pauses the scheduled jobs that match the filter, newest first, at most `limit` of "
+            "them; without a filter, all jobs that the caller may see. Continue with "
+            "next_page_token. Jobs that are created later are not paused."
+        ),
+        body="BulkPause",
+        media_types=(JSON,),
+        answers={200: "BulkPaused"},
+    ),
+    Route(
+        method="POST",
+        path=JOBS + "/resume",
+        handler=resume_jobs,
+        access=OPERATE,
+        summary="Resume many jobs",
+        description=(
+            "Resumes the paused jobs that match the filter, newest first, at most `limit` of "
+            "them; with `reason`, only those that were paused with it. Continue with "
+            "next_page_token."
+        ),
+        body="BulkResume",
+        media_types=(JSON,),
+        answers={200: "BulkResumed"},
+    ),
+    Route(
+        method="GET",
+        path=BY_NAME,
+        handler=get_job_by_name,
+        access=READ,
+        summary="Read a job by name",
+        description=(
+            "The job that was put under this name and has not ended. Jobs created by POST are not "
+            "found here, even if they have the same name."
+        ),
+        query=TenantQuery,
+        answers={200: "Job"},
+    ),
+    Route(
+        method="DELETE",
+        path=BY_NAME,
+        handler=delete_job_by_name,
+        access=PRODUCE,
+        summary="Delete a job by name",
+        description="Deletes the job that GET returns for this name; then the name is free.",
+        query=NamedDeletionQuery,
+        answers={200: "Job"},
+        conditional=True,
+        conflicts=True,
+    ),
+    Route(
+        method="GET",
+        path=BY_UNIQUE_KEY,
+        handler=get_job_by_unique_key,
+        access=READ,
+        summary="Read a job by its unique key",
+        description="The job of the tenant that has this unique_key and has not ended.",
+        query=UniqueKeyQuery,
+        answers={200: "Job"},
+        refers_to_others=True,
+    ),
+    Route(
+        method="DELETE",
+        path=BY_UNIQUE_KEY,
+        handler=delete_job_by_unique_key,
+        access=PRODUCE,
+        summary="Delete a job by its unique key",
+        description="Deletes the job that GET returns for this key; then the key is free.",
+        query=UniqueKeyDeletionQuery,
+        answers={200: "Job"},
+        conditional=True,
+        conflicts=True,
+        refers_to_others=True,
     ),
     Route(
         method="GET",
@@ -271,7 +404,13 @@ ROUTES = (
         handler=pause_job,
         access=PRODUCE,
         summary="Pause a job",
-        description="No further run starts until the job is resumed.",
+        description=(
+            "No further run starts until the job is resumed, by a request or at `until`. A job that "
+            "is already paused gets the given reason and end."
+        ),
+        body="Pause",
+        body_required=False,
+        media_types=(JSON,),
         answers={200: "Job"},
         conditional=True,
         conflicts=True,

@@ -87,7 +87,8 @@ def _parameters(route: Route) -> Iterable[dict[str, Any]]:
     for name in _IN_PATH.findall(route.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     for name, field in route.query.FIELDS.items():
-        yield {"name": name, "in": "query", "schema": field.schema}
+        required = {"required": True} if field.required else {}
+        yield {"name": name, "in": "query", "schema": field.schema} | required
     if route.needs_key:
         yield {
             "name": KEY_HEADER,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourbell.documents.dead_letters import DeadLetterFilterDocument
-from hourbell.documents.fields import Document, Field
+from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import (
     Choice,
     Instant,
@@ -11,52 +11,22 @@ from hourbell.documents.kinds import (
     JobId,
     Kind,
     Label,
+    Line,
+    NameAndValue,
     Schema,
+    Short,
     String,
     choice_of,
 )
-from hourbell.documents.problems import Problems, text_problem
+from hourbell.documents.problems import Problems
 from hourbell.engine.views.forecast import DEFAULT_HOURS, MAX_HOURS
 from hourbell.engine.views.pages import MAX_PAGE_SIZE
 from hourbell.model.executions import ExecutionStatus, Reason
-from hourbell.model.jobs import MAX_NAME, JobStatus, JobType
+from hourbell.model.jobs import MAX_NAME, MAX_UNIQUE_KEY, JobStatus, JobType
 
 DEFAULT_PAGE_SIZE = 50
 MAX_NEXT_RUNS = 100
 DEFAULT_NEXT_RUNS = 10
-MAX_LABEL = 200  # characters of a label in a query
-
-
-class _Short(String):
-    """Any text of limited length."""
-
-    def __init__(self, max_length: int) -> None:
-        self.max_length = max_length
-
-    def read(self, value: object, path: str, problems: Problems) -> str | None:
-        text = super().read(value, path, problems)
-        if text is None:
-            return None
-        reason = text_problem(text)
-        if reason:
-            problems.add(path, "bad_format", reason)
-        elif len(text) > self.max_length:
-            problems.add(path, "too_long", f"must be at most {self.max_length} characters")
-        return text
-
-    @property
-    def schema(self) -> Schema:
-        return {"type": "string", "maxLength": self.max_length}
-
-
-class _NameAndValue(_Short):
-    """A label and its value."""
-
-    def read(self, value: object, path: str, problems: Problems) -> str | None:
-        label = super().read(value, path, problems)
-        if label is not None and ":" not in label:
-            problems.add(path, "bad_format", "must be name:value, such as team:billing")
-        return label
 
 
 class Statuses(Kind[frozenset[ExecutionStatus]]):
@@ -107,10 +77,8 @@ class JobsQuery(TenantPageQuery):
     status = Field(choice_of(JobStatus), description="If omitted: every status except CANCELLED.")
     queue = Field(Label())
     type = Field(choice_of(JobType))
-    name_prefix = Field(_Short(MAX_NAME))
-    label = Field(
-        _NameAndValue(MAX_LABEL), description="A label as name:value, such as team:billing."
-    )
+    name_prefix = Field(Short(MAX_NAME))
+    label = Field(NameAndValue(), description="A label as name:value, such as team:billing.")
 
 
 class _AnyExecutions(PageQuery):
@@ -155,3 +123,15 @@ class ForecastQuery(TenantQuery):
 
 class DeletionQuery(Document):
     cancel = Field(Choice({"finish": False, "cancel": True}), default=False, name="running")
+
+
+class NamedDeletionQuery(DeletionQuery, TenantQuery):
+    """The deletion of a job by its name."""
+
+
+class UniqueKeyQuery(TenantQuery):
+    unique_key = Field(Line(MAX_UNIQUE_KEY), required=REQUIRED)
+
+
+class UniqueKeyDeletionQuery(DeletionQuery, UniqueKeyQuery):
+    """The deletion of a job by its unique key."""

@@ -31,11 +31,14 @@ from hourbell.api.queries import (
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
+    NamedDeletionQuery,
     NextRunsQuery,
     PageQuery,
     Statuses,
     TenantPageQuery,
     TenantQuery,
+    UniqueKeyDeletionQuery,
+    UniqueKeyQuery,
 )
 from hourbell.documents.common_case import read_simple_job
 from hourbell.documents.dead_letters import DeadLetterFilter, read_dead_letter_filter
@@ -204,6 +207,40 @@ async def read_deletion(request: AnyRequest) -> tuple[Write, bool]:
     cancel = query.cancel
     _finish(query)
     return await _bare_write(request, key), cancel
+
+
+async def read_named_deletion(request: AnyRequest) -> tuple[Write, bool, str | None]:
+    """A deletion by the name of a job: the write, whether to cancel, and the tenant."""
+    query = _query(request, NamedDeletionQuery)
+    cancel, tenant = query.cancel, query.tenant_id
+    _finish(query)
+    return await _bare_write(request, _key(request)), cancel, tenant
+
+
+async def read_keyed_deletion(request: AnyRequest) -> tuple[Write, bool, str, str | None]:
+    """A deletion by a unique key: the write, whether to cancel, the key and the tenant."""
+    query = _query(request, UniqueKeyDeletionQuery)
+    cancel, key, tenant = query.cancel, query.unique_key, query.tenant_id
+    _finish(query)
+    assert key is not None  # it is required
+    return await _bare_write(request, _key(request)), cancel, key, tenant
+
+
+def read_unique_key(request: AnyRequest) -> tuple[str, str | None]:
+    """A unique key, and the tenant that it belongs to."""
+    query = _query(request, UniqueKeyQuery)
+    key, tenant = query.unique_key, query.tenant_id
+    _finish(query)
+    assert key is not None  # it is required
+    return key, tenant
+
+
+def read_tenant(request: AnyRequest) -> str | None:
+    """The tenant that a read is about."""
+    query = _query(request, TenantQuery)
+    tenant = query.tenant_id
+    _finish(query)
+    return tenant
 
 
 async def read_tenant_write(request: AnyRequest) -> tuple[Write, str | None]:

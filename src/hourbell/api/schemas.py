@@ -26,6 +26,7 @@ from hourbell.documents.actions import (
     TaskDocument,
     WebhookDocument,
 )
+from hourbell.documents.calendars import CalendarDocument
 from hourbell.documents.completions import CompletionDocument
 from hourbell.documents.dead_letters import DeadLetterFilterDocument, PurgeDocument, ReplayDocument
 from hourbell.documents.fields import (
@@ -39,6 +40,7 @@ from hourbell.documents.jobs import RECURRING_FIELDS, JobDocument, RecurringJobD
 from hourbell.documents.keys import KeyDocument
 from hourbell.documents.kinds import ID, ExecutionId, JobId, Schema
 from hourbell.documents.monitors import MonitorDocument
+from hourbell.documents.pauses import BulkPauseDocument, BulkResumeDocument, PauseDocument
 from hourbell.documents.policies import FORMULA_FIELDS, LIST_FIELDS, RetryPolicyDocument
 from hourbell.documents.runs import BackfillDocument, RunDocument
 from hourbell.documents.schedules import (
@@ -92,6 +94,9 @@ def _requests() -> dict[str, Schema]:
         "RetryPolicy": request_object(RetryPolicyDocument),
         "Run": request_object(RunDocument),
         "Backfill": request_object(BackfillDocument),
+        "Pause": request_object(PauseDocument),
+        "BulkPause": request_object(BulkPauseDocument),
+        "BulkResume": request_object(BulkResumeDocument),
         "Replay": request_object(ReplayDocument),
         "Purge": request_object(PurgeDocument),
         "TenantSettings": request_object(TenantSettingsDocument),
@@ -100,6 +105,7 @@ def _requests() -> dict[str, Schema]:
         "NewMonitor": request_object(MonitorDocument),
         "Completion": request_object(CompletionDocument),
         "NewKey": request_object(KeyDocument),
+        "NewCalendar": request_object(CalendarDocument),
         "NewSecret": request_object(SecretDocument),
         "Claim": request_object(ClaimDocument),
         "Heartbeat": request_object(HeartbeatDocument),
@@ -149,6 +155,8 @@ def _responses() -> dict[str, Schema]:
                 "next_page_token": _next_token(),
             }
         ),
+        "BulkPaused": _bulk_changed("paused"),
+        "BulkResumed": _bulk_changed("resumed"),
         "Purged": response_object_of({"purged": _whole(0), "next_page_token": _next_token()}),
         "Tenant": _named(
             "tenant_id", TenantSettingsDocument, "jobs", "running", "parked", "not_planned"
@@ -177,6 +185,16 @@ def _responses() -> dict[str, Schema]:
             }
         ),
         "SecretPage": _page("Secret"),
+        "Calendar": response_object_of(
+            {
+                "name": _text(),
+                "tenant_id": _text(),
+                "dates": CalendarDocument.dates.response_schema,
+                "created_at": _instant(),
+                "updated_at": _instant(),
+            }
+        ),
+        "CalendarPage": _page("Calendar"),
         **_worker_answers(),
         "Problem": _problem(),
         "Readiness": response_object_of(
@@ -263,6 +281,22 @@ def _job() -> Schema:
     after = {"created_at": _instant(), "updated_at": _instant(), "warnings": _warnings()}
     return response_object_of(
         {**before, **definition["properties"], **after}, optional=RECURRING_FIELDS
+    )
+
+
+def _bulk_changed(done: str) -> Schema:
+    return response_object_of(
+        {
+            done: _whole(0),
+            "left": _whole(
+                0,
+                description=(
+                    "Selected, but left as they are: one-time jobs that are queued or running, "
+                    "and jobs that other requests were changing."
+                ),
+            ),
+            "next_page_token": _next_token(),
+        }
     )
 
 

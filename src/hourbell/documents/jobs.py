@@ -260,9 +260,13 @@ def read_job(
     labels = document.labels or {}
     notifications = [read_notification(one) for one in document.notifications]
     document.finish()
-    if timing and isinstance(timing[0], Once):
+    schedule_read = timing[0] if timing else None
+    if isinstance(schedule_read, Once):
         deadlines = {"start_deadline_seconds": start_deadline, "deadline_seconds": deadline}
-        _check_deadlines(document, timing[0].at, deadlines, now if fresh else None)
+        _check_deadlines(document, schedule_read.at, deadlines, now if fresh else None)
+    elif schedule_read and schedule_read.jitter_seconds and priority is Priority.CRITICAL:
+        message = "does not apply to a CRITICAL job, which starts on time; set it to 0"
+        document.problems.add("schedule.jitter_seconds", "conflict", message)
     document.problems.raise_if_any()
     # No problem was recorded, so all required fields were given.
     assert name is not None

@@ -17,11 +17,17 @@ import msgspec
 from hourbell.documents.problems import Problems, shown_key, suggestion, text_problem
 from hourbell.model.errors import FieldCode, UnknownId
 from hourbell.model.ids import execution_text, job_text, parse_execution_id, parse_job_id
-from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
+from hourbell.model.instants import (
+    InvalidInstant,
+    format_instant,
+    parse_instant,
+    parse_instant_or_wall,
+)
 
 MAX_DEPTH = 32  # of arrays and objects inside a body or payload
 MAX_INTEGER_BITS = 1024  # of a number inside a body or payload: the range of a double
 
+_MAX_NAME_AND_VALUE = 200  # characters of a label with its value
 LABEL = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 LABEL_IS = "1 to 64 letters, digits or . _ : -"
 ID = "[0-9a-hjkmnp-tv-z]{13}"  # after the prefix
@@ -168,6 +174,41 @@ class Line(String):
         return {"type": "string", "minLength": 1, "maxLength": self.max_length}
 
 
+class Short(String):
+    """Any text of limited length."""
+
+    def __init__(self, max_length: int) -> None:
+        self.max_length = max_length
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        text = super().read(value, path, problems)
+        if text is None:
+            return None
+        reason = text_problem(text)
+        if reason:
+            problems.add(path, "bad_format", reason)
+        elif len(text) > self.max_length:
+            problems.add(path, "too_long", f"must be at most {self.max_length} characters")
+        return text
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": self.max_length}
+
+
+class NameAndValue(Short):
+    """A label and its value."""
+
+    def __init__(self) -> None:
+        super().__init__(_MAX_NAME_AND_VALUE)
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        label = super().read(value, path, problems)
+        if label is not None and ":" not in label:
+            problems.add(path, "bad_format", "must be name:value, such as team:billing")
+        return label
+
+
 class Choice(Kind[T]):
     """One of several words, each of which stands for a value."""
 
@@ -226,6 +267,25 @@ class Instant(Kind[datetime]):
 
     def render(self, value: datetime) -> object:
         return format_instant(value)
+
+
+class InstantOrWall(Instant):
+    """An instant, or a date and time without an offset: naive, a wall time of some zone."""
+
+    def read(self, value: object, path: str, problems: Problems) -> datetime | None:
+        if not isinstance(value, str):
+            problems.add_wrong_type(path, "a string", value)
+            return None
+        try:
+            return parse_instant_or_wall(value)
+        except InvalidInstant as error:
+            problems.add(path, "bad_format" if error.in_range else "out_of_range", str(error))
+            return None
+
+    @property
+    def schema(self) -> Schema:
+        wall = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?$"
+        return {"type": "string", "anyOf": [{"format": "date-time"}, {"pattern": wall}]}
 
 
 class Array(Kind[tuple[T, ...]]):

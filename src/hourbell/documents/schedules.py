@@ -4,12 +4,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourbell.documents.fields import Document, Field
-from hourbell.documents.kinds import Choice, Instant, Integer, String
+from hourbell.documents.kinds import Array, Choice, Instant, InstantOrWall, Integer, Label, String
 from hourbell.documents.problems import Problems
-from hourbell.model.instants import LATEST
+from hourbell.model.instants import EARLIEST, LATEST
 from hourbell.model.jobs import JobType
 from hourbell.model.schedules import (
     MAX_DELAY_SECONDS,
+    MAX_EXCLUDED,
+    MAX_JITTER_SECONDS,
     MAX_RUNS,
     UTC_ZONE,
     Cron,
@@ -21,10 +23,10 @@ from hourbell.model.schedules import (
     Timetable,
     Window,
 )
-from hourbell.timing.cron import canonical, resolve_hash
+from hourbell.timing.cron import canonical, jitter_of, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
-from hourbell.timing.rules import compile_rule
+from hourbell.timing.rules import compile_rule, delayed, instant_of
 from hourbell.timing.zones import load_zone
 
 OLDEST_AT = timedelta(days=365)
@@ -70,6 +72,19 @@ class CronSchedule(Document):
     timezone = Field(_Zone(), default=UTC_ZONE, description="An IANA name.")
     dst_gap = Field(Choice(_DST_GAPS), default="run_after")
     dst_overlap = Field(Choice(_DST_OVERLAPS), default="once")
+    jitter_seconds = Field(
+        Integer(0, MAX_JITTER_SECONDS),
+        default=0,
+        description=(
+            "Each job runs up to so much later than its schedule says, always by the same time, "
+            "which depends on its id. Not for CRITICAL jobs."
+        ),
+    )
+    exclude = Field(
+        Array(Label(), 0, MAX_EXCLUDED, distinct=True),
+        default=(),
+        description="Calendars of the tenant. Runs on their dates, in the time zone, are SKIPPED.",
+    )
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -82,6 +97,8 @@ class IntervalSchedule(Document):
         description="Elapsed time since starts_at, or since creation.",
     )
     timezone = CronSchedule.timezone
+    jitter_seconds = CronSchedule.jitter_seconds
+    exclude = CronSchedule.exclude
     starts_at = WindowDocument.starts_at
     ends_at = WindowDocument.ends_at
     max_runs = WindowDocument.max_runs
@@ -89,9 +106,12 @@ class IntervalSchedule(Document):
 
 class InstantSchedule(Document):
     at = Field(
-        Instant(),
+        InstantOrWall(),
         required="is required, or delay_seconds instead",
-        description="An instant in the past means now.",
+        description=(
+            "An instant, or without an offset a wall time of `timezone`, which is then required. A "
+            "time in the past means now."
+        ),
     )
     timezone = CronSchedule.timezone
 
@@ -142,11 +162,13 @@ def read_timing(
 def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once | None:
     for key in ("cron", "every_seconds"):
         document.forbid(key, "requires type RECURRING; a ONE_TIME job has at or delay_seconds")
-    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap"):
+    for key in (*WindowDocument.FIELDS, "dst_gap", "dst_overlap", "jitter_seconds", "exclude"):
         document.forbid(key, RUNS_ONCE)
     delayed = document.given("delay_seconds")
     at = document.at if document.given("at") or not delayed else None
     delay = document.delay_seconds if delayed else None
+    if at is not None and at.tzinfo is None:
+        at = _read_wall(document, at, timezone)
     if delayed and document.given("at"):
         message = "cannot be combined with at; give one of the two"
         document.wrong("delay_seconds", "conflict", message)
@@ -155,6 +177,25 @@ def _read_once(document: ScheduleDocument, timezone: str, now: datetime) -> Once
     if delay is not None:
         at = now.astimezone(UTC) + timedelta(seconds=delay)
     return Once(at, timezone) if at is not None else None
+
+
+def _read_wall(document: ScheduleDocument, wall: datetime, timezone: str) -> datetime | None:
+    """The instant of a wall time in the zone of the document."""
+    if not document.given("timezone"):
+        message = "needs an offset: end it with Z or, for example, +05:30; or give a timezone"
+        document.wrong("at", "bad_format", message)
+        return None
+    if document.problems.touch(document.path("timezone")):
+        return None
+    try:
+        at = instant_of(wall, timezone)
+    except OverflowError:
+        at = None
+    if at is None or not EARLIEST <= at < LATEST:
+        message = f"does not exist in {timezone}: its clocks skip more than three hours there"
+        document.wrong("at", "never_runs", message)
+        return None
+    return at
 
 
 def _read_window(document: ScheduleDocument) -> Window:
@@ -175,13 +216,14 @@ def _read_recurring(
     cron = document.cron if document.given("cron") or not by_interval else None
     seconds = document.every_seconds if by_interval else None
     gap, overlap = document.dst_gap, document.dst_overlap
+    jitter, exclude = document.jitter_seconds, document.exclude
     if by_interval:
         document.forbid("cron", "cannot be combined with every_seconds; give one of the two")
         for key in ("dst_gap", "dst_overlap"):
             document.forbid(key, "does not apply to every_seconds, which counts elapsed time")
         anchor = _anchor(window, now)
-        return Every(seconds, anchor, timezone) if seconds is not None else None
-    return Cron(cron, timezone, gap, overlap) if cron is not None else None
+        return Every(seconds, anchor, timezone, jitter, exclude) if seconds is not None else None
+    return Cron(cron, timezone, gap, overlap, jitter, exclude) if cron is not None else None
 
 
 def _anchor(window: Window, now: datetime) -> int:
@@ -218,10 +260,11 @@ def _check_first_run(
 
 def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:
     """The timetable of a job with this schedule and id; raises InvalidRule."""
+    jitter = jitter_of(job_id, schedule.jitter_seconds)
     if isinstance(schedule, Every):
-        anchor = _EPOCH + schedule.anchor * _SECOND
+        anchor = _EPOCH + (schedule.anchor + jitter) * _SECOND
         return Timetable(interval_rule(schedule.every_seconds, anchor), UTC_ZONE)
-    rule = canonical(resolve_hash(schedule.cron, job_id))
+    rule = delayed(canonical(resolve_hash(schedule.cron, job_id)), jitter)
     return Timetable(rule, schedule.timezone, schedule.dst_gap, schedule.dst_overlap)
 
 

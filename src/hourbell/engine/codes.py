@@ -22,6 +22,7 @@ SCHEDULED, PAUSED, COMPLETED, CANCELLED = range(4)  # of jobs.status
 AWAITING_SESSION = 0  # of leased.session: the target has accepted the execution
 
 TARGET_GONE = "target answered 410"  # the actor of a pause, in the audit
+PAUSE_OVER = "end of the pause"  # the actor of a resume, in the audit
 
 ORIGINS = (Origin.SCHEDULE, Origin.RUN_NOW, Origin.BACKFILL, Origin.NOTIFICATION)
 ORIGIN_SCHEDULE, ORIGIN_RUN_NOW, ORIGIN_BACKFILL = range(3)

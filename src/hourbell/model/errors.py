@@ -49,6 +49,7 @@ FieldCode = Literal[
     "not_a_choice",  # not one of the listed values
     "conflict",  # contradicts another field
     "unknown_zone",  # no such IANA time zone
+    "unknown_calendar",  # the tenant has no calendar of this name
     "unknown_secret",  # the tenant has no secret of this name
     "unknown_template",  # `{{` that does not begin `{{secret:name}}`
     "invalid_cron",  # a rule that cannot be read or never matches

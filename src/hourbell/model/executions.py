@@ -70,6 +70,7 @@ class Reason(StrEnum):
     OVERLAP = "overlap"  # an earlier run was live (`forbid`) or already waiting (`queue_one`)
     REPLACED = "replaced"  # a later run became due before it had started (`replace`)
     START_DEADLINE = "start_deadline"  # it could not start within start_deadline_seconds
+    CALENDAR = "calendar"  # its date is in a calendar that the schedule excludes
     MISFIRE = "misfire"  # late by more than the grace, and the policy does not make it up
     MAX_RUNS = "max_runs"  # the job had already started max_runs runs
     DEADLINE = "deadline"  # deadline_seconds passed, over all attempts
@@ -94,6 +95,7 @@ REASONS: dict[ExecutionStatus, frozenset[Reason]] = {
             Reason.OVERLAP,
             Reason.REPLACED,
             Reason.START_DEADLINE,
+            Reason.CALENDAR,
             Reason.MISFIRE,
             Reason.MAX_RUNS,
         }

@@ -1,6 +1,7 @@
 """RFC 3339 text on the outside, aware datetimes in UTC on the inside.
 
-A date without an offset is rejected: it would mean another moment on another machine. The range
+A date without an offset is rejected: it would mean another moment on another machine. Only where a
+time zone is given beside it, it is accepted as a wall time of that zone. The range
 ends a day before the end of year 9999, so that an instant can always be shown in any zone.
 """
 
@@ -45,6 +46,20 @@ def parse_instant(text: str) -> datetime:
     if not EARLIEST <= instant < LATEST:
         raise InvalidInstant(_RANGE, in_range=False)
     return instant
+
+
+def parse_instant_or_wall(text: str) -> datetime:
+    """An instant as above, or a wall time, which is naive, if the text has no offset."""
+    match = _RFC_3339.fullmatch(text)
+    if match is None or match[1] is not None:
+        return parse_instant(text)
+    try:
+        wall = datetime.fromisoformat(text.upper())
+    except ValueError:
+        raise InvalidInstant("is not an existing date and time") from None
+    if not EARLIEST.year <= wall.year <= LATEST.year:
+        raise InvalidInstant(_RANGE, in_range=False)
+    return wall
 
 
 def format_instant(instant: datetime, zone: tzinfo = UTC) -> str:

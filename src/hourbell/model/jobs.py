@@ -52,6 +52,7 @@ MAX_UNIQUE_KEY = 200
 MAX_LABELS = 16
 MAX_LABEL_VALUE = 64
 MAX_NOTIFICATIONS = 5
+MAX_PAUSE_REASON = 500
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 
@@ -228,6 +229,13 @@ class Job(NewJob, frozen=True, kw_only=True):
     next_run_at: datetime | None  # None when paused or ended
     created_at: datetime
     updated_at: datetime
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """Why a job is paused, and until when, as its owner says."""
+
+    reason: str | None = None
+    until: datetime | None = None  # it is resumed then; None: only by its owner
 
 
 class JobChanges(msgspec.Struct, frozen=True):

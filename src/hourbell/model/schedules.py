@@ -12,6 +12,8 @@ import msgspec
 UTC_ZONE = "UTC"
 MAX_DELAY_SECONDS = 3650 * 86_400
 MAX_RUNS = 1_000_000_000
+MAX_JITTER_SECONDS = 86_400
+MAX_EXCLUDED = 10  # calendars of a schedule
 
 
 # What to do with a fixed wall time that a DST change skips: run once at the first instant after the
@@ -37,6 +39,8 @@ class Cron(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
     timezone: str = UTC_ZONE
     dst_gap: DstGap = "run_after"
     dst_overlap: DstOverlap = "once"
+    jitter_seconds: int = 0  # each job runs up to so much later, always by the same time
+    exclude: tuple[str, ...] = ()  # calendars whose dates, in the time zone, are skipped
 
 
 class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="every"):
@@ -44,7 +48,9 @@ class Every(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
 
     every_seconds: int
     anchor: int  # seconds since 1970; stored, so that unrelated updates do not shift the runs
-    timezone: str = UTC_ZONE  # only for showing
+    timezone: str = UTC_ZONE  # for showing, and for the dates of calendars
+    jitter_seconds: int = 0
+    exclude: tuple[str, ...] = ()
 
 
 Schedule = Once | Cron | Every
@@ -61,7 +67,7 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 class Timetable(msgspec.Struct, frozen=True):
     """What jobs with the same schedule share: one row in the store, evaluated once for all."""
 
-    rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`
+    rule: str  # concrete: macros expanded, H resolved, or `@every <N>+<offset>`; perhaps delayed
     zone: str
     dst_gap: DstGap = "run_after"
     dst_overlap: DstOverlap = "once"

@@ -1,7 +1,7 @@
 """Authorization: API keys and their roles.
 
     admin      everything, including keys and limits
-    operator   what a producer may do, plus dead letters, secrets and monitors
+    operator   what a producer may do, plus dead letters, secrets, monitors and bulk pauses
     producer   read, and create, change, run and delete jobs
     viewer     read
     worker     claim executions and settle them, and nothing else

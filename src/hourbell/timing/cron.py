@@ -204,14 +204,19 @@ def _resolve_item(field: Field, item: str, job_id: int) -> str:
     step = int(match[3]) if match[3] is not None else count
     if not 1 <= step <= count:
         raise InvalidRule(field.name, f"{item} needs a step from 1 to {count}")
-    start = first + _hash(job_id, field) % step
+    start = first + _hash(job_id, field.name) % step
     if start + step > last:
         return str(start)
     return f"{start}-{last}/{step}"
 
 
-def _hash(job_id: int, field: Field) -> int:
-    digest = hashlib.blake2b(job_id.to_bytes(8, "big") + field.name.encode(), digest_size=8)
+def jitter_of(job_id: int, max_seconds: int) -> int:
+    """How many seconds later than its rule a job runs: 0 to max_seconds, always the same."""
+    return _hash(job_id, "jitter") % (max_seconds + 1)
+
+
+def _hash(job_id: int, name: str) -> int:
+    digest = hashlib.blake2b(job_id.to_bytes(8, "big") + name.encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big")
 
 

@@ -23,6 +23,7 @@ the length of an overlap, at most a day; the closest in the data are a week apar
 checks that.
 """
 
+import re
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -43,6 +44,8 @@ _CYCLE_YEARS = 400
 _SECOND = timedelta(seconds=1)
 _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)  # before it some zones are in the year 0
 
+
+_DELAYED = re.compile(r"\+([0-9]{1,6})s (.+)")
 
 Kind = Literal["plain", "after_gap", "only_first_copy", "first_copy", "second_copy"]
 
@@ -77,13 +80,23 @@ def compile_rule(
     accepted rule must not stop a planner. Its `next` is None, and job creation checks for that.
 
     An interval follows elapsed time: its zone must exist, but has no effect.
+
+    `+17s 0 2 * * *` is the rule `0 2 * * *`, 17 seconds later; only timetables have such rules.
     """
+    delayed = _DELAYED.fullmatch(rule)
+    if delayed is not None:
+        return DelayedRule(compile_rule(delayed[2], zone, dst_gap, dst_overlap), int(delayed[1]))
     if dst_gap not in get_args(DstGap) or dst_overlap not in get_args(DstOverlap):
         raise ValueError(f"no such DST policy: {dst_gap!r}, {dst_overlap!r}")
     zone_info = load_zone(zone)
     if is_interval(rule):
         return IntervalRule(parse_interval(rule))
     return CronRule(parse_cron(rule), zone_info, dst_gap, dst_overlap)
+
+
+def delayed(rule: str, seconds: int) -> str:
+    """A rule, a number of seconds later."""
+    return f"+{seconds}s {rule}" if seconds else rule
 
 
 def between(
@@ -98,6 +111,24 @@ def between(
     return found
 
 
+def instant_of(wall: datetime, zone: str) -> datetime | None:
+    """The instant at which a fixed-time rule for this wall time (naive) runs; raises UnknownZone.
+
+    None: it lies in a gap that is too long to run after it.
+    """
+    rule = CronRule(
+        parse_cron(f"{wall:%-S %-M %-H %-d %-m} *"), load_zone(zone), "run_after", "once"
+    )
+    whole = wall.replace(microsecond=0, fold=0)
+    # No zone is two days from UTC.
+    found = rule.next_occurrence(_utc(whole) - timedelta(days=2))
+    if found is None or found.wall != whole:
+        return None
+    if found.kind == "after_gap":
+        return found.at
+    return found.at + timedelta(microseconds=wall.microsecond)
+
+
 class IntervalRule:
     """An interval as a Rule."""
 
@@ -110,6 +141,25 @@ class IntervalRule:
     def next_occurrence(self, after: datetime) -> Occurrence | None:
         at = self.next(after)
         return None if at is None else Occurrence(at, at.replace(tzinfo=None), "plain")
+
+
+class DelayedRule:
+    """Another rule, a number of seconds later."""
+
+    def __init__(self, rule: Rule, seconds: int) -> None:
+        self._rule = rule
+        self._delay = timedelta(seconds=seconds)
+
+    def next(self, after: datetime) -> datetime | None:
+        occurrence = self.next_occurrence(after)
+        return None if occurrence is None else occurrence.at
+
+    def next_occurrence(self, after: datetime) -> Occurrence | None:
+        try:
+            found = self._rule.next_occurrence(max(after, _EARLIEST + self._delay) - self._delay)
+            return None if found is None else found._replace(at=found.at + self._delay)
+        except OverflowError:
+            return None  # beyond the year 9999
 
 
 class CronRule:

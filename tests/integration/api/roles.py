@@ -23,7 +23,13 @@ anybody  POST    /api/v1/executions/{execution_id}/complete
 aopv-    GET     /api/v1/jobs
 aop--    POST    /api/v1/jobs
 aop--    POST    /api/v1/jobs/batch
+aopv-    GET     /api/v1/jobs/by-name/{name}
 aop--    PUT     /api/v1/jobs/by-name/{name}
+aop--    DELETE  /api/v1/jobs/by-name/{name}
+aopv-    GET     /api/v1/jobs/by-unique-key
+aop--    DELETE  /api/v1/jobs/by-unique-key
+ao---    POST    /api/v1/jobs/pause
+ao---    POST    /api/v1/jobs/resume
 aopv-    GET     /api/v1/jobs/{job_id}
 aop--    PATCH   /api/v1/jobs/{job_id}
 aop--    DELETE  /api/v1/jobs/{job_id}
@@ -57,6 +63,11 @@ ao---    DELETE  /api/v1/monitors/{monitor_id}
 ao---    GET     /api/v1/secrets
 ao---    PUT     /api/v1/secrets/{name}
 ao---    DELETE  /api/v1/secrets/{name}
+
+aopv-    GET     /api/v1/calendars
+aopv-    GET     /api/v1/calendars/{name}
+ao---    PUT     /api/v1/calendars/{name}
+ao---    DELETE  /api/v1/calendars/{name}
 
 a----    GET     /api/v1/keys
 a----    POST    /api/v1/keys

@@ -103,10 +103,18 @@ KINDS = {
 # By name: a tenant's own, whatever others call theirs. What makes something is in a test of its own.
 NAMED = {
     ("delete", "/api/v1/secrets/{name}"): "name",
+    ("get", "/api/v1/calendars/{name}"): "name",
+    ("delete", "/api/v1/calendars/{name}"): "name",
+    ("get", "/api/v1/jobs/by-name/{name}"): "name",
+    ("delete", "/api/v1/jobs/by-name/{name}"): "name",
     ("put", "/api/v1/tenants/{name}"): "tenant",
     ("get", "/api/v1/tenants/{name}"): "tenant",
 }
-MAKING = {("put", "/api/v1/secrets/{name}"), ("put", "/api/v1/jobs/by-name/{name}")}
+MAKING = {
+    ("put", "/api/v1/calendars/{name}"),
+    ("put", "/api/v1/secrets/{name}"),
+    ("put", "/api/v1/jobs/by-name/{name}"),
+}
 SHARED = {("get", "/api/v1/queues/{name}"), ("put", "/api/v1/queues/{name}")}  # by all tenants
 
 BODIES: dict[str, Any] = {

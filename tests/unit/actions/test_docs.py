@@ -15,7 +15,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "webhooks.md"
 
 @pytest.fixture
 def is_genuine() -> Any:
-    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    [example] = [each for each in examples if "def is_genuine" in each]
     assert len(example.strip().splitlines()) <= 10
     names: dict[str, Any] = {}
     exec(example, names)

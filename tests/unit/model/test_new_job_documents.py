@@ -601,7 +601,7 @@ def test_a_mistyped_word_is_answered_with_the_right_one(path: str, value: Any, h
 
 
 @pytest.mark.parametrize(
-    "key", ["jitter_seconds", "retry_seconds", "interval_seconds", "max_jitter_seconds"]
+    "key", ["spread_seconds", "retry_seconds", "interval_seconds", "max_spread_seconds"]
 )
 def test_a_unit_in_common_is_no_likeness(key: str):
     document = CONTRACT | {"schedule": CONTRACT["schedule"] | {key: 5}}

@@ -59,6 +59,8 @@ def test_a_recurring_job_is_shown_with_everything_spelled_out():
             "timezone": "Asia/Kolkata",
             "dst_gap": "run_after",
             "dst_overlap": "once",
+            "jitter_seconds": 0,
+            "exclude": [],
             "starts_at": "2026-04-07T00:00:00Z",
             "ends_at": None,
             "max_runs": None,

@@ -5,6 +5,7 @@
     admit     the gate: every 10 ms while there is work, every 50 ms otherwise
     reap      expired sessions and deadlines
     targets   accepted executions not completed in time; jobs whose target is gone
+    resume    jobs whose pause is over
     notify    notices, and monitors that are due
     declare   schedules that apps declare in their code
     retain    housekeeping, once a minute
@@ -31,6 +32,7 @@ from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
+from hourbell.engine.operations.bulk import end_pauses
 from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.reconcile import reconcile
@@ -42,6 +44,7 @@ ADMIT_BUSY_SECONDS = 0.01
 ADMIT_IDLE_SECONDS = 0.05
 REAP_SECONDS = 0.5
 TARGETS_SECONDS = 0.5
+RESUME_SECONDS = 1.0
 NOTIFY_SECONDS = 0.25
 DECLARE_SECONDS = 5.0
 HOUSEKEEPING_SECONDS = 60.0
@@ -63,6 +66,7 @@ class Scheduler:
             Loop("plan", self._while_leading(self._plan_step), PLAN_SECONDS),
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
             Loop("targets", self._while_leading(self._check_targets), TARGETS_SECONDS),
+            Loop("resume", self._while_leading(self._end_pauses), RESUME_SECONDS),
             Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
             Loop("declare", self._while_leading(self._reconcile), DECLARE_SECONDS),
             Loop("retain", self._while_leading(self._run_housekeeping), HOUSEKEEPING_SECONDS),
@@ -150,6 +154,9 @@ class Scheduler:
     async def _check_targets(self, term: Term, now: datetime) -> bool:
         more = await end_overdue(self._engine, term, now)
         return await pause_abandoned(self._engine, term) or more
+
+    async def _end_pauses(self, term: Term, now: datetime) -> bool:
+        return await end_pauses(self._engine, now)
 
     async def _notify(self, term: Term, now: datetime) -> bool:
         more = await watch(self._engine, term, now)

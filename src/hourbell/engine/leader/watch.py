@@ -8,7 +8,8 @@ down every few seconds.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from datetime import date, datetime, time, timedelta
 
 import asyncpg
 import msgspec
@@ -18,10 +19,13 @@ from hourbell.documents.schedules import first_run
 from hourbell.engine.codes import JOB_STATUSES, MISSED, RECOVERED
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
+from hourbell.engine.views.jobs import excluded_dates
+from hourbell.model.errors import StoreUnavailable
 from hourbell.model.jobs import JobStatus, NewJob, decode_job
 from hourbell.model.schedules import Once
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
+from hourbell.timing.zones import shown_in
 
 log = structlog.get_logger()
 
@@ -44,6 +48,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True):
     job: NewJob
     status: JobStatus
     updated_at: datetime  # of the job: when it was completed, if it is
+    excluded: Collection[date] = ()  # dates that its schedule skips
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -60,7 +65,7 @@ def judge(seen: Watched, now: datetime) -> Judgement:
     """Whether a monitor is down, which event to send, and when to check again."""
     if seen.success_at is not None:
         since = max(seen.since, seen.success_at)
-        expected = next_expected(seen.job, seen.job_id, since)
+        expected = _expected(seen, next_expected(seen.job, seen.job_id, since))
         event = 0 if seen.down_since is None else RECOVERED
         return Judgement(since, expected, _check_at(seen, expected), None, event)
     if seen.down_since is not None:
@@ -69,7 +74,7 @@ def judge(seen: Watched, now: datetime) -> Judgement:
         again = now + timedelta(seconds=_RECOVERY_SECONDS)
         check_at = again if seen.status is JobStatus.SCHEDULED else None
         return Judgement(seen.since, expected, check_at, seen.down_since)
-    expected = seen.expected_at or next_expected(seen.job, seen.job_id, seen.since)
+    expected = _expected(seen, seen.expected_at or next_expected(seen.job, seen.job_id, seen.since))
     check_at = _check_at(seen, expected)
     if check_at is None or check_at > now:
         return Judgement(seen.since, expected, check_at, None)
@@ -81,6 +86,16 @@ def next_expected(job: NewJob, job_id: int, after: datetime) -> datetime | None:
     """The first occurrence of a job after a moment, or None if there is none."""
     assert not isinstance(job.schedule, Once)
     return first_run(job.schedule, job.window, job_id, after)
+
+
+def _expected(seen: Watched, expected: datetime | None) -> datetime | None:
+    """The occurrence, or the first one after it that no calendar excludes."""
+    zone = shown_in(seen.job.schedule.timezone)
+    while expected is not None and expected.astimezone(zone).date() in seen.excluded:
+        day = expected.astimezone(zone).date() + timedelta(days=1)
+        midnight = datetime.combine(day, time(), zone) - timedelta(microseconds=1)
+        expected = next_expected(seen.job, seen.job_id, midnight)
+    return expected
 
 
 def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:
@@ -97,7 +112,7 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
     rows = await engine.database.fetch(_Q["watched"], now, _MAX_MONITORS)
     if not rows:
         return False
-    judged = [_judged(row, now) for row in rows]
+    judged = [await _judged(engine, row, now) for row in rows]
     async with committing("watch.before_commit", "watch.after_commit"):
         with translate_epoch_errors():
             await engine.database.value(
@@ -117,9 +132,14 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
     return overdue or len(rows) == _MAX_MONITORS
 
 
-def _judged(row: asyncpg.Record, now: datetime) -> Judgement:
+async def _judged(engine: Engine, row: asyncpg.Record, now: datetime) -> Judgement:
     try:
-        return judge(_watched(row), now)
+        seen = _watched(row)
+        first = seen.since.date() - timedelta(days=1)
+        excluded = await excluded_dates(engine, seen.job, first)
+        return judge(msgspec.structs.replace(seen, excluded=excluded.keys()), now)
+    except StoreUnavailable:
+        raise
     except Exception:
         # For example, its zone was removed. It must not block the judgement of the others.
         log.exception("monitor cannot be judged", monitor=row["id"])

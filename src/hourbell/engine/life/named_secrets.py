@@ -1,4 +1,4 @@
-"""Check that the secrets which jobs and monitors name exist, before storing them.
+"""Check that the secrets and calendars which jobs and monitors name exist, before storing them.
 
 Jobs that name none cost nothing; those of a group or a batch are looked up together, each name
 once.
@@ -6,34 +6,39 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from hourbell.engine.core import Engine
-from hourbell.model.errors import FieldError, InvalidInput
+from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.jobs import NewJob
+from hourbell.model.schedules import Once
 from hourbell.security.secrets import MAX_SECRETS_PER_REQUEST, required_secrets
 from hourbell.store.queries import queries
 
 _Q = queries("secrets")
+_C = queries("calendars")
 
 K = TypeVar("K")
 
 Required = Mapping[str, Collection[str]]  # names of secrets by the path of the field
 
 
-class NamedSecrets:
-    """The secrets looked up so far."""
+class _Named:
+    """The names looked up so far, of one kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, statement: str, code: FieldCode, missing: Callable[[str, str], str]) -> None:
+        self._statement = statement
+        self._code: FieldCode = code
+        self._message = missing
         self._exists: dict[tuple[str, str], bool] = {}
 
     async def missing(
         self, engine: Engine, required: Mapping[K, tuple[str, Required]]
     ) -> dict[K, InvalidInput]:
-        """For each that requires a secret its tenant does not have: every field that names one.
+        """For each that requires what its tenant does not have: every field that names it.
 
-        Secrets that are not known yet are looked up, in at most one statement.
+        Names that are not known yet are looked up, in at most one statement.
         """
         unknown = {
             (tenant, name)
@@ -43,7 +48,7 @@ class NamedSecrets:
         } - self._exists.keys()
         if unknown:
             tenants, wanted = zip(*unknown, strict=True)
-            rows = await engine.database.fetch(_Q["existing"], list(tenants), list(wanted))
+            rows = await engine.database.fetch(self._statement, list(tenants), list(wanted))
             self._exists |= dict.fromkeys(unknown, False)
             self._exists |= {(row["tenant"], row["name"]): True for row in rows}
         problems = {}
@@ -54,11 +59,40 @@ class NamedSecrets:
 
     def _errors(self, tenant: str, required: Required) -> list[FieldError]:
         return [
-            FieldError(path, "unknown_secret", _missing(name, tenant))
+            FieldError(path, self._code, self._message(name, tenant))
             for path, names in required.items()
             for name in sorted(names)
             if not self._exists[tenant, name]
         ]
+
+
+class NamedSecrets(_Named):
+    """The secrets looked up so far."""
+
+    def __init__(self) -> None:
+        super().__init__(_Q["existing"], "unknown_secret", _missing)
+
+
+class NamedCalendars(_Named):
+    """The calendars looked up so far."""
+
+    def __init__(self) -> None:
+        super().__init__(_C["existing_calendars"], "unknown_calendar", _missing_calendar)
+
+
+def required_calendars(job: NewJob) -> Required:
+    """The calendars that a job names."""
+    exclude = () if isinstance(job.schedule, Once) else job.schedule.exclude
+    return {"schedule.exclude": exclude} if exclude else {}
+
+
+async def require_calendars_of(engine: Engine, job: NewJob) -> None:
+    """Raise InvalidInput if the tenant of a job lacks a calendar that the job names."""
+    required = required_calendars(job)
+    if required:
+        named = {0: (job.tenant_id, required)}
+        for error in (await NamedCalendars().missing(engine, named)).values():
+            raise error
 
 
 async def require_secrets(engine: Engine, tenant: str, required: Required) -> None:
@@ -77,4 +111,11 @@ def _missing(name: str, tenant: str) -> str:
     return (
         f"names the secret {name}, which tenant {tenant} does not have. Set it with "
         f'PUT /api/v1/secrets/{name}, or send "secrets": "lazy" to set it later'
+    )
+
+
+def _missing_calendar(name: str, tenant: str) -> str:
+    return (
+        f"names the calendar {name}, which tenant {tenant} does not have. Create it with "
+        f"PUT /api/v1/calendars/{name}"
     )

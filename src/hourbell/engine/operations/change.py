@@ -15,7 +15,7 @@ the new action and policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -31,7 +31,7 @@ from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.life.named_secrets import require_secrets_of
+from hourbell.engine.life.named_secrets import require_calendars_of, require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,
@@ -40,11 +40,18 @@ from hourbell.engine.operations.idempotency import (
     store_answer,
     write_row,
 )
+from hourbell.engine.views.job_keys import JobKey, holder_of
 from hourbell.engine.views.jobs import get_job, next_run
-from hourbell.model.errors import Conflict, JobNotActive, PreconditionFailed
+from hourbell.model.errors import (
+    Conflict,
+    FieldError,
+    InvalidInput,
+    JobNotActive,
+    PreconditionFailed,
+)
 from hourbell.model.executions import Reason
 from hourbell.model.ids import job_text
-from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, encode_job
+from hourbell.model.jobs import Job, JobChanges, JobStatus, NewJob, Pause, encode_job
 from hourbell.model.policies import Delivery
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
@@ -64,6 +71,7 @@ class DesiredJob(msgspec.Struct, frozen=True):
     status: JobStatus
     outdates: Reason | None  # why queued executions are superseded; None: they are not
     cancels: bool = False  # running executions get a cancellation request
+    pause: Pause | None = None  # why and until when it is paused; None: its owner does not say
 
 
 Decision = Callable[[Job, datetime], DesiredJob | None]  # None: nothing to change
@@ -77,8 +85,8 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 UPDATE = Operation("update", CommitFailpoints("update.before_commit", "update.after_commit"))
-_PAUSE = Operation("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
-_RESUME = Operation("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
+PAUSE = Operation("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
+RESUME = Operation("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
 _DELETE = Operation("delete", CommitFailpoints("delete.before_commit", "delete.after_commit"))
 
 
@@ -89,7 +97,7 @@ async def update_job(engine: Engine, job_id: int, document: object, write: Write
         require_active(job)
         return desired_after(parse_changes(document, job, now), job)
 
-    return await _change(engine, job_id, write, UPDATE, decide)
+    return await change_job(engine, job_id, write, UPDATE, decide)
 
 
 def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
@@ -99,25 +107,43 @@ def desired_after(changes: JobChanges, job: Job) -> DesiredJob | None:
     return DesiredJob(changes.job, job.status, Reason.UPDATED if changes.reschedules else None)
 
 
-async def pause_job(engine: Engine, job_id: int, write: Write) -> Job:
+async def pause_job(
+    engine: Engine,
+    job_id: int,
+    write: Write,
+    pause: Pause = Pause(),  # noqa: B008 - frozen
+) -> Job:
     """No further run starts until the job is resumed."""
+    return await change_job(engine, job_id, write, PAUSE, decide_pause(pause))
+
+
+def decide_pause(pause: Pause) -> Decision:
+    """Pauses a job. A job that is already paused gets the given reason and end."""
+    details = None if pause == Pause() else pause
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
         require_active(job)
-        return (
-            None
-            if job.status is JobStatus.PAUSED
-            else DesiredJob(definition_of(job), JobStatus.PAUSED, Reason.PAUSED)
-        )
+        require_future(pause, now)
+        paused = job.status is JobStatus.PAUSED
+        if paused and details is None:
+            return None
+        outdates = None if paused else Reason.PAUSED
+        return DesiredJob(definition_of(job), JobStatus.PAUSED, outdates, pause=details)
 
-    return await _change(engine, job_id, write, _PAUSE, decide)
+    return decide
+
+
+def require_future(pause: Pause, now: datetime) -> None:
+    """Raise InvalidInput if the pause would already be over."""
+    if pause.until is not None and pause.until <= now:
+        raise InvalidInput([FieldError("until", "out_of_range", "must be in the future")])
 
 
 async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     """Pause jobs whose target answered 410 (gone), unless changed since; True if there are more."""
     now = await engine.clock.now()
     with translate_epoch_errors():
-        async with committing(_PAUSE.failpoints.before, _PAUSE.failpoints.after):
+        async with committing(PAUSE.failpoints.before, PAUSE.failpoints.after):
             seen: int = await engine.database.value(
                 _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
             )
@@ -126,14 +152,15 @@ async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
     """Resume from now on; occurrences during the pause are not made up."""
+    return await change_job(engine, job_id, write, RESUME, decide_resume)
 
-    def decide(job: Job, now: datetime) -> DesiredJob | None:
-        require_active(job)
-        # Nothing of the schedule is queued; runs requested meanwhile continue.
-        scheduled = JobStatus.SCHEDULED
-        return None if job.status is scheduled else DesiredJob(definition_of(job), scheduled, None)
 
-    return await _change(engine, job_id, write, _RESUME, decide)
+def decide_resume(job: Job, now: datetime) -> DesiredJob | None:
+    """Resumes a job that is paused."""
+    require_active(job)
+    # Nothing of the schedule is queued; runs requested meanwhile continue.
+    scheduled = JobStatus.SCHEDULED
+    return None if job.status is scheduled else DesiredJob(definition_of(job), scheduled, None)
 
 
 async def delete_job(
@@ -151,12 +178,27 @@ async def delete_job(
             return None
         return DesiredJob(definition_of(job), cancelled, Reason.DELETED, cancel_running)
 
-    return await _change(engine, job_id, write, _DELETE, decide)
+    return await change_job(engine, job_id, write, _DELETE, decide)
 
 
-async def _change(
+async def delete_job_by_key(
+    engine: Engine, key: JobKey, write: Write, cancel_running: bool = False
+) -> Job:
+    """End the job that holds a name or a unique key.
+
+    A repeated request gets its stored answer, whichever job holds the key by then.
+    """
+    now = await engine.clock.now()
+    writing = Idempotent(engine, write, _DELETE.failpoints, key.tenant, now, Job)
+    async for _ in writing:
+        return await delete_job(engine, await holder_of(engine, key), write, cancel_running)
+    return writing.answer
+
+
+async def change_job(
     engine: Engine, job_id: int, write: Write, operation: Operation, decide: Decision
 ) -> Job:
+    """Make a decided change of a job; an idempotent write."""
     seen = await get_job(engine, job_id)
     now = await engine.clock.now()
     writing = Idempotent(engine, write, operation.failpoints, seen.tenant_id, now, Job)
@@ -172,9 +214,18 @@ async def _change(
 
 
 async def decide_change(
-    engine: Engine, seen: Job, now: datetime, write: Write, operation: Operation, decide: Decision
+    engine: Engine,
+    seen: Job,
+    now: datetime,
+    write: Write,
+    operation: Operation,
+    decide: Decision,
+    known: Mapping[Timetable, int] | None = None,
 ) -> Change:
-    """The change of a job in the state that was read, with all that it names looked up."""
+    """The change of a job in the state that was read, with all that it names looked up.
+
+    `known`: timetables that need not be looked up.
+    """
     if write.if_versions is not None and seen.version not in write.if_versions:
         raise PreconditionFailed(job_text(seen.job_id), seen.version)
     desired = decide(seen, now)
@@ -183,6 +234,8 @@ async def decide_change(
     new = desired.job
     if new.action != seen.action or new.notifications != seen.notifications:
         await require_secrets_of(engine, new)
+    if new.schedule != seen.schedule:
+        await require_calendars_of(engine, new)
     if isinstance(new.schedule, Once):
         definition = (
             await _one_time_row(engine, seen, new, now) if new != definition_of(seen) else None
@@ -192,7 +245,7 @@ async def decide_change(
         None  # a paused or deleted job needs no timetable, and its zone may be unknown here
     )
     if desired.status is JobStatus.SCHEDULED:
-        timetable_ref = await _timetable_ref(engine, seen.job_id, new, now)
+        timetable_ref = await _timetable_ref(engine, seen.job_id, new, now, known or {})
     row = None
     if timetable_ref is not None or new != definition_of(seen):
         row = await _recurring_row(engine, new, timetable_ref, now)
@@ -231,21 +284,12 @@ class Change:
             await store_answer(self._engine, self._write, tenant, unchanged, self._now)
             return unchanged
         changed = answer(_changed(seen, desired, self._now))
-        change = _ChangeRow(
-            seen_version=seen.version,
-            seen_status=JOB_STATUSES.index(seen.status),
-            status=JOB_STATUSES.index(desired.status),
-            outdated=desired.outdates,
-            cancels=desired.cancels,
-            definition=self._definition,
-            membership=None if self._timetable_ref is None else _membership(desired.job, self._now),
-        )
         write = write_row(self._write, tenant, self._operation.name, changed, unchanged)
         row = await self._engine.database.row(
             _Q["change_job"],
             self._now,
             seen.job_id,
-            msgspec.json.encode(change).decode(),
+            self._argument(desired),
             msgspec.json.encode(write).decode(),
         )
         match row["outcome"]:
@@ -259,6 +303,24 @@ class Change:
                     " changed. Cancel its execution, or create another job."
                 )
         raise ConcurrentChange
+
+    @property
+    def argument(self) -> str | None:
+        """The change as `hourbell.change_job` takes it; None: there is nothing to change."""
+        return None if self._desired is None else self._argument(self._desired)
+
+    def _argument(self, desired: DesiredJob) -> str:
+        row = _ChangeRow(
+            seen_version=self._seen.version,
+            seen_status=JOB_STATUSES.index(self._seen.status),
+            status=JOB_STATUSES.index(desired.status),
+            outdated=desired.outdates,
+            cancels=desired.cancels,
+            definition=self._definition,
+            membership=None if self._timetable_ref is None else _membership(desired.job, self._now),
+            pause=desired.pause,
+        )
+        return msgspec.json.encode(row).decode()
 
     async def join(self) -> None:
         """After the commit: join the timetable. If this process dies before, the leader joins."""
@@ -296,11 +358,15 @@ class _TimetableRef(msgspec.Struct, frozen=True):
     timetable_id: int
 
 
-async def _timetable_ref(engine: Engine, job_id: int, job: NewJob, now: datetime) -> _TimetableRef:
+async def _timetable_ref(
+    engine: Engine, job_id: int, job: NewJob, now: datetime, known: Mapping[Timetable, int]
+) -> _TimetableRef:
     assert not isinstance(job.schedule, Once)
     try:
         timetable = timetable_of(job.schedule, job_id)
-        numbers = await ensure_timetables(engine, [timetable], now)
+        numbers = known
+        if timetable not in known:
+            numbers = await ensure_timetables(engine, [timetable], now)
     except TimingError as error:
         raise unusable_schedule(job_id, error) from error
     return _TimetableRef(timetable, numbers[timetable])
@@ -413,6 +479,7 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
     cancels: bool
     definition: _RecurringRow | _OneTimeRow | None
     membership: _Membership | None
+    pause: Pause | None
 
 
 def definition_of(job: Job) -> NewJob:

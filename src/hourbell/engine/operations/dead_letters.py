@@ -227,7 +227,7 @@ async def _replay_error(connection: Connection, letter: DeadLetter) -> Exception
     if row is None:
         return ConcurrentChange()  # another request was first; the next read shows its effect
     if row["job"] is not None:
-        job = await connection.fetchrow(_J["recurring"], row["job"])
+        job = await connection.fetchrow(_J["recurring"], [row["job"]])
         if job is None or job["status"] == CANCELLED:
             deleted = job_text(letter.job_id)
             return Conflict(f"{number} cannot be replayed: its job {deleted} was deleted.")

@@ -36,12 +36,11 @@ from hourbell.engine.operations.change import (
     require_active,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
+from hourbell.engine.views.job_keys import find_holder
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, JobNotActive, PreconditionFailed
 from hourbell.model.jobs import Job
-from hourbell.store.queries import queries
 
-_Q = queries("jobs")
 _MAX_TRIES = 64  # each retry means that another process has changed the job with this name
 NAME_LOCK_SECONDS = 5.0  # how long a request waits for others that put the same name
 
@@ -105,7 +104,7 @@ async def _name_lock(engine: Engine, tenant: str, name: str) -> AsyncIterator[No
 
 async def _put(engine: Engine, name: str, request: CreateRequest) -> Created:
     for _ in range(_MAX_TRIES):
-        holder = await engine.database.value(_Q["holder"], request.tenant, NAME, name)
+        holder = await find_holder(engine, request.tenant, NAME, name)
         if holder is not None:
             try:
                 return await _replace(engine, holder, request)

@@ -45,6 +45,7 @@ _A = queries("awaiting")
 _D = queries("dead_letters")
 _T = queries("audit")
 _P = queries("planning")
+_U = queries("pauses")
 
 _POSTPONED = {
     CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
@@ -235,7 +236,10 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
 
 
 async def _paused(engine: Engine, job_id: int) -> Explanation:
-    """Which actor paused a job, when, and what to do."""
+    """Which actor paused a job, when, why and until when, and what to do."""
+    row = await engine.database.row_or_none(_U["pauses"], [job_id])
+    if row is not None:
+        return _paused_with_details(row)
     rows = await walk(engine, _T["last_pause"], job_id)
     if not rows:  # its audit entries have expired
         return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
@@ -249,6 +253,18 @@ async def _paused(engine: Engine, job_id: int) -> Explanation:
     else:
         message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
     return Explanation(code="paused", message=message)
+
+
+def _paused_with_details(row: asyncpg.Record) -> Explanation:
+    because = f": {row['reason']}" if row["reason"] else ""
+    until = row["until"]
+    ends = (
+        "Resume it to let it run."
+        if until is None
+        else f"It is resumed at {format_instant(until)}, or by you before that."
+    )
+    paused = f"The job was paused by {row['actor']} at {format_instant(row['at'])}{because}"
+    return Explanation(code="paused", message=_joined([paused, ends]), until=until)
 
 
 def _max_attempts(spec: str | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -34,6 +34,7 @@ from hourbell.timing.forecast import NextRun, next_runs
 from hourbell.timing.zones import shown_in
 
 _J = queries("jobs")
+_C = queries("calendars")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
 NO_TENANT = -1  # no tenant has this id
@@ -52,19 +53,19 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_job(engine: Engine, job_id: int) -> Job:
     """A job, whether it waits, runs or has ended."""
-    job = await _find_job(engine, job_id)
-    if job is None or not engine.may_see(job.tenant_id):
+    jobs = await find_jobs(engine, [job_id], await engine.clock.now())
+    if not jobs or not engine.may_see(jobs[0].tenant_id):
         raise NotFound("job", job_text(job_id))
-    return job
+    return jobs[0]
 
 
-async def _find_job(engine: Engine, job_id: int) -> Job | None:
-    now = await engine.clock.now()
-    row = await engine.database.row_or_none(_J["recurring"], job_id)
-    if row is not None:
-        return recurring_job(row, now)
-    row = await engine.database.row_or_none(_J["one_time"], job_id)
-    return None if row is None else _one_time(row)
+async def find_jobs(engine: Engine, job_ids: Sequence[int], now: datetime) -> list[Job]:
+    """Those of these jobs that exist."""
+    rows = await engine.database.fetch(_J["recurring"], job_ids)
+    found = [recurring_job(row, now) for row in rows]
+    if len(found) == len(job_ids):
+        return found
+    return found + [_one_time(row) for row in await engine.database.fetch(_J["one_time"], job_ids)]
 
 
 async def list_jobs(
@@ -130,7 +131,7 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
     if job.window.starts_at is not None:
         after = max(after, job.window.starts_at - timedelta(microseconds=1))
     if job.window.max_runs is not None:
-        row = await engine.database.row(_J["recurring"], job_id)
+        row = await engine.database.row(_J["recurring"], [job_id])
         count = min(count, job.window.max_runs - row["runs"])
     try:
         timetable = timetable_of(job.schedule, job_id)
@@ -145,7 +146,26 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
     except TimingError:  # it has no further run, or this node cannot compute it
         return job, []
     last = job.window.ends_at or _FAR
-    return job, [run for run in runs[: max(count, 0)] if run.utc <= last]
+    runs = [run for run in runs[: max(count, 0)] if run.utc <= last]
+    zone = shown_in(job.schedule.timezone)
+    excluded = await excluded_dates(engine, job, after.astimezone(zone).date())
+    return job, [_with_calendar(run, excluded.get(run.utc.astimezone(zone).date())) for run in runs]
+
+
+async def excluded_dates(engine: Engine, job: NewJob, first: date) -> dict[date, str]:
+    """The dates from `first` on that the schedule of a job skips, with the name of a calendar."""
+    if isinstance(job.schedule, Once) or not job.schedule.exclude:
+        return {}
+    names = list(job.schedule.exclude)
+    rows = await engine.database.fetch(_C["excluded_dates"], job.tenant_id, names, first)
+    return {row["day"]: row["calendar"] for row in rows}
+
+
+def _with_calendar(run: NextRun, calendar: str | None) -> NextRun:
+    if calendar is None:
+        return run
+    note = f"{run.local.date()} is in the calendar {calendar}: that run is skipped"
+    return msgspec.structs.replace(run, note=f"{run.note}; {note}" if run.note else note)
 
 
 def recurring_job(row: asyncpg.Record, now: datetime) -> Job:

@@ -176,11 +176,13 @@ create or replace function hourbell.admit_rows(
 ) returns int
 language plpgsql set plan = lookups as $$
 declare
-  rows hourbell.due[] := p_rows;
+  rows hourbell.due[];
   restricted boolean;
   stopped boolean;
 begin
+  p_rows := hourbell.without_excluded(p_rows, p_now);
   if p_rows is null or p_rows = '{}' then return 0; end if;
+  rows := p_rows;
   select bool_or(r.restricted), bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task))
   into restricted, stopped
   from (

@@ -20,6 +20,7 @@ return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED']
 --             cancels: whether running executions get a cancellation request
 --             definition: changed columns, of `jobs` or, for a one-time job, of `executions`; null: none
 --             membership: the terms on which a recurring job joins the timetable of its definition; null: it joins none
+--             pause: the reason and the end of a pause; null: none were given
 --   p_write   tenant, actor, operation: for the audit
 --             key, fingerprint: of the answer to store; a null key: nothing is stored
 --             answer: if the job is changed; unchanged: if it is left as it was
@@ -43,11 +44,49 @@ begin
   if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
   select * into change from json_to_record(p_change) as c(
     seen_version int, seen_status smallint, status smallint, outdated text, cancels boolean, definition json,
-    membership json);
+    membership json, pause json);
   select * into job from hourbell.jobs where id = p_job for no key update;
   outcome := case when found then hourbell.change_recurring(p_now, job, change, write)
     else hourbell.change_one_time(p_now, p_job, change, write) end;
+  if outcome = 'changed' then perform hourbell.note_pause(p_now, p_job, change, write); end if;
   perform hourbell.settle_answer(write, outcome);
+end $$;
+
+-- Changes several jobs, p_changes[k] for p_jobs[k], with one commit. p_write: as for `change_job`, without a key. Returns
+-- the outcome of each. A job that another transaction has locked for longer than the lock timeout is `locked`, and the
+-- last one in the answer: the caller sends the rest again, and no lock is kept while one job after the other waits.
+create or replace function hourbell.change_jobs(p_now timestamptz, p_jobs bigint[], p_changes json[], p_write json)
+returns text[]
+language plpgsql as $$
+declare
+  outcomes text[] := '{}';
+begin
+  for n in 1 .. cardinality(p_jobs) loop
+    begin
+      outcomes := outcomes || hourbell.change_job(p_now, p_jobs[n], p_changes[n], p_write);
+    exception when lock_not_available or deadlock_detected then
+      return outcomes || 'locked'::text;
+    end;
+  end loop;
+  return outcomes;
+end $$;
+
+-- A part of `change_job`, after the change: stores why and until when the job is paused, and forgets an earlier pause.
+create or replace function hourbell.note_pause(p_now timestamptz, p_job bigint, p_change record, p_write record)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+  if p_change.pause is not null then
+    insert into hourbell.pauses (job, at, actor, reason, until, look_at)
+    select p_job, p_now, p_write.actor, reason, until, coalesce(until, p_now + interval '1 day')
+    from json_to_record(p_change.pause) as p(reason text, until timestamptz)
+    on conflict (job) do update
+    set at = excluded.at, actor = excluded.actor, reason = excluded.reason, until = excluded.until,
+      look_at = excluded.look_at;
+  elsif p_change.status <> hourbell.job_paused() or p_change.seen_status <> hourbell.job_paused() then
+    delete from hourbell.pauses where job = p_job;
+  end if;
 end $$;
 
 -- A part of `change_job`, for a job that is locked.

@@ -84,15 +84,18 @@ select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants 
 where j.id = $1 for no key update of j
 
 -- name: recurring
-select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant where j.id = $1
+-- Those of the jobs $1 that are recurring.
+select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
+where j.id = any ($1)
 
 -- name: one_time
--- A one-time job; recorded_at: if it has ended. (`offset 0`: look up by id only. The index of one-time
+-- Those of the jobs $1 that are one-time jobs; recorded_at: if it has ended. (`offset 0`: look up by id only. The index of one-time
 -- jobs begins with the tenant, and the planner may walk all of it.)
 select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, o.recorded_at,
   (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name,
   hourbell.one_time_status(exists (select from hourbell.paused as h where h.id = e.id), o.fate) as status
-from (select * from hourbell.executions where id = $1 offset 0) as e
+from unnest($1::bigint[]) as wanted(id)
+cross join lateral (select * from hourbell.executions as e where e.id = wanted.id offset 0) as e
 left join lateral hourbell.end_of(e.id) as o on true
 where e.job is null
 

@@ -36,7 +36,12 @@ from hourbell.engine.life.create.store import (
     Store,
     after_commit,
 )
-from hourbell.engine.life.named_secrets import NamedSecrets, Required
+from hourbell.engine.life.named_secrets import (
+    NamedCalendars,
+    NamedSecrets,
+    Required,
+    required_calendars,
+)
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.model.errors import (
     Conflict,
@@ -132,7 +137,7 @@ async def _read(
     """Parse items in slices, from text to what is stored; other tasks run between slices."""
     context = await read_context(engine, len(items))
     batch = _Batch(context, RequestRow(key_owner, write.actor))
-    secrets = NamedSecrets()
+    secrets, calendars = NamedSecrets(), NamedCalendars()
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
         requests = [_request(engine, item, read, write) for item in items[first : first + _SLICE]]
@@ -140,6 +145,7 @@ async def _read(
         ids = context.ids[first : first + _SLICE]
         rows = [batch.parse(request, i) for request, i in zip(requests, ids, strict=True)]
         missing = await secrets.missing(engine, batch.take_required_secrets())
+        missing |= await calendars.missing(engine, batch.take_required_calendars())
         for row in rows:
             batch.add(missing.get(row.job_id, row) if isinstance(row, JobRow) else row)
     return batch
@@ -167,6 +173,7 @@ class _Batch:
         self._first: dict[object, JobRow] = {}  # the first row with each unique key
         self._problems: dict[int, KeyTaken | Refused] = {}  # of rows that were not stored
         self._secrets: dict[int, tuple[str, Required]] = {}  # of rows that were just parsed
+        self._calendars: dict[int, tuple[str, Required]] = {}
 
     def parse(self, request: CreateRequest | HourbellError, job_id: int) -> JobRow | HourbellError:
         if isinstance(request, HourbellError):
@@ -178,10 +185,16 @@ class _Batch:
         row = job_row(job_id, job, self._request_row)
         if secrets := request.required_secrets(job, row.spec):
             self._secrets[job_id] = row.tenant, secrets
+        if row.recurring is not None and (named := required_calendars(job)):
+            self._calendars[job_id] = row.tenant, named
         return row
 
     def take_required_secrets(self) -> dict[int, tuple[str, Required]]:
         required, self._secrets = self._secrets, {}
+        return required
+
+    def take_required_calendars(self) -> dict[int, tuple[str, Required]]:
+        required, self._calendars = self._calendars, {}
         return required
 
     def add(self, row: JobRow | HourbellError) -> None:

@@ -37,7 +37,12 @@ from hourbell.engine.life.create.store import (
     after_commit,
 )
 from hourbell.engine.life.groups import Submission
-from hourbell.engine.life.named_secrets import NamedSecrets, Required
+from hourbell.engine.life.named_secrets import (
+    NamedCalendars,
+    NamedSecrets,
+    Required,
+    required_calendars,
+)
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
 from hourbell.engine.views.jobs import get_job
 from hourbell.model.errors import Conflict, DuplicateJob, QuotaExceeded
@@ -110,6 +115,7 @@ class _Pending(msgspec.Struct, frozen=True):
     row: JobRow
     created: Created
     secrets: Required  # must exist
+    calendars: Required  # must exist
 
     @property
     def key(self) -> object:
@@ -136,7 +142,7 @@ async def _create_group(
     group: dict[int, _Pending] = {}  # by job id
     first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
     later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
-    for pending in await _with_secrets(engine, _parsed(submissions, context)):
+    for pending in await _with_names(engine, _parsed(submissions, context)):
         keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
         earlier = next((first[key] for key in keys if key in first), None)
         if earlier is not None:
@@ -178,13 +184,18 @@ def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _P
     answer = None if write.key is None else msgspec.json.encode(created).decode()
     request_row = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
     row = job_row(job_id, new, request_row, request.name)
-    return _Pending(submission, row, created, request.required_secrets(new, row.spec))
+    secrets = request.required_secrets(new, row.spec)
+    return _Pending(submission, row, created, secrets, required_calendars(new))
 
 
-async def _with_secrets(engine: Engine, group: list[_Pending]) -> list[_Pending]:
-    """The requests of a group whose secrets exist; the others are refused."""
+async def _with_names(engine: Engine, group: list[_Pending]) -> list[_Pending]:
+    """The requests of a group whose secrets and calendars exist; the others are refused."""
     missing = await NamedSecrets().missing(
         engine, {each.row.job_id: (each.row.tenant, each.secrets) for each in group if each.secrets}
+    )
+    missing |= await NamedCalendars().missing(
+        engine,
+        {each.row.job_id: (each.row.tenant, each.calendars) for each in group if each.calendars},
     )
     for pending in group:
         if pending.row.job_id in missing:

@@ -1,0 +1,250 @@
+"""bulk: pause and resume all jobs that a filter selects, and resume jobs whose pause is over.
+
+The jobs are changed page by page. A page is one statement, which changes each of its jobs exactly
+as a change of that job alone would (`change.py`), and commits. So no transaction is long, and a
+request that dies midway has changed whole pages: the same request, sent again, does the rest,
+because jobs that are already paused, or resumed, are no longer selected.
+
+Jobs that are resumed together have many timetables, and the leader joins them, as it does for a
+process that died after a change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import msgspec
+import structlog
+
+from hourbell.documents.pauses import JobSelection
+from hourbell.documents.schedules import timetable_of
+from hourbell.engine.codes import PAUSE_OVER
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.names import ensure_timetables
+from hourbell.engine.operations.change import (
+    PAUSE,
+    RESUME,
+    Change,
+    Decision,
+    Operation,
+    change_job,
+    decide_change,
+    decide_pause,
+    decide_resume,
+    require_future,
+)
+from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
+from hourbell.engine.views.jobs import JobFilter, find_jobs, list_jobs
+from hourbell.model.errors import Conflict, InvalidInput, NotFound
+from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, Pause
+from hourbell.model.schedules import Once, Timetable
+from hourbell.store.database import committing
+from hourbell.store.queries import queries
+from hourbell.timing.errors import TimingError
+from hourbell.timing.rules import compile_rule
+
+log = structlog.get_logger()
+
+_Q = queries("pauses")
+_PAGE = 100  # jobs changed in one transaction
+_MAX_SECONDS = 20.0  # after which a request answers with a token to continue
+_MAX_CHECKED = 200  # pauses that one step of the leader looks at
+_LOOK_AGAIN = timedelta(days=1)  # at a pause without an end: whether the job is still paused
+_RETRY = timedelta(seconds=30)  # when a job could not be resumed
+
+
+class BulkChanged(msgspec.Struct, frozen=True):
+    """The result of a bulk change."""
+
+    changed: int
+    left: int  # selected, but cannot be changed now: queued, running, or in use
+    next_token: str | None  # there may be more: continue with it
+
+
+async def pause_jobs(
+    engine: Engine, selection: JobSelection, pause: Pause, write: Write
+) -> BulkChanged:
+    """Pause the scheduled jobs that are selected."""
+    selected = _Selected(engine, selection, JobStatus.SCHEDULED)
+    return await _change_selected(engine, selected, write, PAUSE, decide_pause(pause), pause)
+
+
+async def resume_jobs(
+    engine: Engine, selection: JobSelection, reason: str | None, write: Write
+) -> BulkChanged:
+    """Resume the paused jobs that are selected; `reason`: only those paused with this reason."""
+    selected = _Selected(engine, selection, JobStatus.PAUSED, reason)
+    return await _change_selected(engine, selected, write, RESUME, decide_resume)
+
+
+async def end_pauses(engine: Engine, now: datetime) -> bool:
+    """Resume the jobs whose pause is over; True if there may be more of them.
+
+    It needs no epoch: a job is resumed only if it has the version that the end of its pause was
+    read with, and two nodes cannot both resume it.
+    """
+    rows = await engine.database.fetch(_Q["pauses_to_check"], now, _MAX_CHECKED)
+    if not rows:
+        return False
+    over = [row for row in rows if row["is_paused"] and row["until"] is not None]
+    gone = [row for row in rows if not row["is_paused"]]
+    kept = [row for row in rows if row["is_paused"] and row["until"] is None]
+    for statement, some, at in (
+        ("forget_pauses", gone, ()),
+        ("look_later", kept, (now + _LOOK_AGAIN,)),
+    ):
+        if some:
+            seen = [row["job"] for row in some], [row["look_at"] for row in some]
+            await engine.database.fetch(_Q[statement], *seen, *at)
+    versions = {row["job"]: row["version"] for row in over}
+    jobs = await find_jobs(engine, list(versions), now)
+    unchanged = [job for job in jobs if job.version == versions[job.job_id]]
+    write = Write(actor=PAUSE_OVER)
+    page = await _change_page(engine, unchanged, now, write, RESUME, decide_resume)
+    if page.failed:
+        stuck = [row for row in over if row["job"] in page.failed]
+        log.warning("paused jobs not resumed", jobs=len(stuck))
+        seen = [row["job"] for row in stuck], [row["look_at"] for row in stuck]
+        await engine.database.fetch(_Q["look_later"], *seen, now + _RETRY)
+    return len(rows) == _MAX_CHECKED
+
+
+class _Selected:
+    """The jobs that a filter selects, page by page, newest first."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        selection: JobSelection,
+        status: JobStatus,
+        reason: str | None = None,
+    ) -> None:
+        if selection.tenant_id is not None:
+            engine.require_access(selection.tenant_id)
+        self._engine = engine
+        self._wanted = JobFilter(
+            tenant_id=selection.tenant_id,
+            status=status,
+            queue=selection.queue,
+            label=selection.label,
+        )
+        self._reason = reason
+        self._left = selection.limit
+        self.token = selection.token
+        self.tenant = selection.tenant_id or engine.scope or DEFAULT_TENANT
+
+    async def next_page(self) -> list[Job] | None:
+        """Some jobs, or none although there are more; None: that was all, or the limit."""
+        if not self._left:
+            return None
+        size = min(_PAGE, self._left)
+        page = await list_jobs(self._engine, self._wanted, size, self.token)
+        self.token = page.next_token
+        jobs: list[Job] = page.items
+        if self._reason is not None and jobs:
+            rows = await self._engine.database.fetch(_Q["pauses"], [job.job_id for job in jobs])
+            meant = {row["job"] for row in rows if row["reason"] == self._reason}
+            jobs = [job for job in jobs if job.job_id in meant]
+        self._left = self._left - len(jobs) if self.token is not None else 0
+        return jobs
+
+
+async def _change_selected(
+    engine: Engine,
+    selected: _Selected,
+    write: Write,
+    operation: Operation,
+    decide: Decision,
+    pause: Pause = Pause(),  # noqa: B008 - frozen
+) -> BulkChanged:
+    now = await engine.clock.now()
+    tenant = await engine.tenant(selected.tenant, now)
+    alone = Write(actor=write.actor)  # of each job: the key belongs to the whole request
+    writing = Idempotent(engine, write, operation.failpoints, selected.tenant, now, BulkChanged)
+    async for attempt in writing:
+        require_future(pause, now)
+        changed = left = 0
+        until = time.monotonic() + _MAX_SECONDS
+        while time.monotonic() < until:
+            jobs = await selected.next_page()
+            if jobs is None:
+                break
+            now = await engine.clock.now()
+            page = await _change_page(engine, jobs, now, alone, operation, decide)
+            changed += page.changed
+            left += len(page.failed)
+        answer = BulkChanged(changed, left, selected.token)
+        async with attempt.statement():
+            await store_answer(engine, write, tenant, answer, now)
+            attempt.answer = answer
+    return writing.answer
+
+
+class _ChangedPage(msgspec.Struct, frozen=True):
+    changed: int
+    failed: set[int]  # the ids of jobs that could not be changed
+
+
+async def _change_page(
+    engine: Engine,
+    jobs: Sequence[Job],
+    now: datetime,
+    write: Write,
+    operation: Operation,
+    decide: Decision,
+) -> _ChangedPage:
+    changes: dict[int, Change] = {}
+    failed = set()
+    known = await _timetables_of(engine, jobs, now) if operation is RESUME else {}
+    for job in jobs:
+        try:
+            change = await decide_change(engine, job, now, write, operation, decide, known)
+        except (Conflict, InvalidInput):
+            failed.add(job.job_id)
+            continue
+        if change.argument is not None:
+            changes[job.job_id] = change
+    outcomes = await _commit(engine, changes, now, write, operation)
+    done = [each for each, outcome in outcomes.items() if outcome == "changed"]
+    failed |= {each for each, outcome in outcomes.items() if outcome in ("underway", "locked")}
+    changed = len(done)
+    for job_id in [each for each, outcome in outcomes.items() if outcome == "moved"]:
+        try:  # it was changed since it was read
+            await change_job(engine, job_id, write, operation, decide)
+            changed += 1
+        except (Conflict, InvalidInput, NotFound):
+            failed.add(job_id)
+    return _ChangedPage(changed, failed)
+
+
+async def _timetables_of(
+    engine: Engine, jobs: Sequence[Job], now: datetime
+) -> dict[Timetable, int]:
+    """The timetables of these jobs, looked up together; without those that cannot be computed."""
+    found = set()
+    for job in jobs:
+        if not isinstance(job.schedule, Once):
+            with suppress(TimingError):
+                timetable = timetable_of(job.schedule, job.job_id)
+                compile_rule(*msgspec.structs.astuple(timetable))
+                found.add(timetable)
+    return await ensure_timetables(engine, found, now) if found else {}
+
+
+async def _commit(
+    engine: Engine, changes: dict[int, Change], now: datetime, write: Write, operation: Operation
+) -> dict[int, str]:
+    """Send the changes, by the ids of their jobs; returns the outcome of each."""
+    row = msgspec.json.encode(write_row(write, 0, operation.name, None, None)).decode()
+    waiting = list(changes)
+    outcomes: dict[int, str] = {}
+    while waiting:
+        arguments = [changes[each].argument for each in waiting]
+        async with committing(operation.failpoints.before, operation.failpoints.after):
+            found = await engine.database.value(_Q["change_jobs"], now, waiting, arguments, row)
+        outcomes |= zip(waiting, found, strict=False)
+        waiting = waiting[len(found) :]
+    return outcomes

@@ -1,0 +1,272 @@
+"""Deliveries: their verification, and the record that makes their work effectively once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hourbell.guard.clock import unix_seconds
+from hourbell.guard.drivers import blocked, run, run_sync
+
+_PREFIX = "whsec_"
+_MIN_BYTES, _MAX_BYTES = 24, 64
+_MAX_SIGNATURES = 16  # in one request; two are sent while a secret is replaced
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+_DDL = """\
+create table if not exists hourbell_deliveries (
+  execution_id text primary key,
+  fence        bigint not null,   -- the highest that was seen
+  done_at      timestamptz,       -- null: the work has not been done
+  answer       text               -- as JSON
+);
+create index if not exists hourbell_deliveries_done on hourbell_deliveries (done_at);
+"""
+
+# Sets the lock timeout of the transaction, and returns the present one.
+_SET_TIMEOUT = (
+    "select current_setting('lock_timeout') as present, set_config('lock_timeout', :timeout, true)"
+)
+# One statement inserts the row, or waits for another delivery and then locks its row.
+_TAKE = (
+    "insert into hourbell_deliveries as d (execution_id, fence) values (:execution_id, :fence)"
+    " on conflict (execution_id) do update set fence = greatest(d.fence, excluded.fence)"
+    " returning d.fence, d.done_at is not null, d.answer"
+)
+_DONE = (
+    "update hourbell_deliveries set done_at = clock_timestamp(), answer = :answer"
+    " where execution_id = :execution_id returning 1"
+)
+
+
+class GuardError(Exception):
+    """A request that must not be served; `status` is what to answer."""
+
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "The request cannot be served"
+    retry_after: ClassVar[int | None] = None  # seconds
+
+
+class BadSignature(GuardError):
+    """The request was not signed with one of the secrets."""
+
+    status = 401
+    title = "The signature is not valid"
+
+
+class TooOld(GuardError):
+    """The request was sent too long ago."""
+
+    status = 401
+    title = "The request is too old"
+
+
+class StaleFence(GuardError):
+    """The sender has lost the execution: a later attempt has been seen."""
+
+    status = 409
+    title = "A later attempt has been seen"
+
+
+class InProgress(GuardError):
+    """Another delivery of the same execution is in progress."""
+
+    status = 503
+    title = "Another delivery is in progress"
+    retry_after = 5
+
+
+class NoTransaction(GuardError):
+    """The connection is not in a transaction."""
+
+    title = "No transaction"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A request that was verified."""
+
+    execution_id: str  # the same over all attempts
+    fence: int  # rises with every attempt
+    attempt: int  # 1 for the first
+    scheduled_for: str | None  # the nominal time, as RFC 3339
+    sent_at: int  # seconds since 1970
+    completion_token: str | None  # for asynchronous completion
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+
+@dataclass
+class Turn:
+    """The work of an execution: to be done now, or done before."""
+
+    done: bool  # by an earlier delivery: do nothing, and send `answer` again
+    answer: Any = None  # a JSON value; set it in a turn that is not done, and it is recorded
+
+
+class Guard:
+    """Verifies deliveries, and makes their work effectively once.
+
+    `secrets`: the signing secrets, several while one is replaced. `tolerance`: how old a request may
+    be, in seconds.
+    """
+
+    def __init__(self, secrets: Sequence[str], tolerance: float = 300) -> None:
+        if isinstance(secrets, str) or not secrets:
+            raise ValueError("secrets must be a list with at least one signing secret")
+        self._keys = [_key(secret) for secret in secrets]
+        self._tolerance = tolerance
+
+    def verify(
+        self,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]],
+        body: bytes,
+        now: float | None = None,
+    ) -> Delivery:
+        """The delivery of a request, by its headers and its body as it was received.
+
+        `now`: in seconds since 1970, if it is not now. Raises BadSignature or TooOld.
+        """
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        found = {name.lower(): value for name, value in pairs}
+        message_id = found.get("webhook-id", "")
+        timestamp = found.get("webhook-timestamp", "")
+        signatures = found.get("webhook-signature", "").split(" ")[:_MAX_SIGNATURES]
+        if not message_id or not _NUMBER.fullmatch(timestamp) or not signatures[0]:
+            raise BadSignature(
+                "The request has no webhook-id, webhook-timestamp and webhook-signature. Was it "
+                "sent by a job with a signing secret?"
+            )
+        content = f"{message_id}.{timestamp}.".encode() + body
+        if not self._is_signed(content, signatures):
+            raise BadSignature(
+                "The signature matches none of the secrets. Is the secret that of the job, and is "
+                "the body the bytes that were received? A proxy or framework that decodes and "
+                "encodes the body again breaks its signature."
+            )
+        age = (unix_seconds() if now is None else now) - int(timestamp)
+        if abs(age) > self._tolerance:
+            raise TooOld(
+                f"The request was signed {abs(age):.0f} seconds {'ago' if age > 0 else 'ahead'}, "
+                f"and {self._tolerance:g} are tolerated. If this is not a copy of an old request, "
+                f"check the clocks of both sides."
+            )
+        return Delivery(
+            execution_id=message_id,
+            fence=_number(found, "hourbell-fence-token"),
+            attempt=_number(found, "hourbell-attempt"),
+            scheduled_for=found.get("hourbell-scheduled-for"),
+            sent_at=int(timestamp),
+            completion_token=found.get("hourbell-completion-token"),
+            body=body,
+        )
+
+    @asynccontextmanager
+    async def once(
+        self, connection: Any, delivery: Delivery, wait: float = 5.0
+    ) -> AsyncIterator[Turn]:
+        """The turn of a delivery, within the transaction of the connection.
+
+        At the end of the block the execution is recorded as done. An error in the block records
+        nothing. `connection`: of asyncpg or psycopg, or a connection or session of SQLAlchemy; in
+        a transaction. `wait`: how long to wait for another delivery, in seconds. Raises StaleFence,
+        InProgress or NoTransaction: roll back, and answer with its status.
+        """
+        with blocked(InProgress(_IN_PROGRESS)):
+            timeout = _timeout(wait)
+            (present, _) = await run(connection, NoTransaction, _SET_TIMEOUT, timeout=timeout)
+            taken = await run(connection, NoTransaction, _TAKE, **_taking(delivery))
+        await run(connection, NoTransaction, _SET_TIMEOUT, timeout=present)
+        turn = _turn(delivery, taken)
+        yield turn
+        if not turn.done:
+            await run(connection, NoTransaction, _DONE, **_doing(delivery, turn))
+
+    @contextmanager
+    def once_sync(self, connection: Any, delivery: Delivery, wait: float = 5.0) -> Iterator[Turn]:
+        """The same for a blocking connection: psycopg, SQLAlchemy, or Django's `connection`."""
+        with blocked(InProgress(_IN_PROGRESS)):
+            timeout = _timeout(wait)
+            (present, _) = run_sync(connection, NoTransaction, _SET_TIMEOUT, timeout=timeout)
+            taken = run_sync(connection, NoTransaction, _TAKE, **_taking(delivery))
+        run_sync(connection, NoTransaction, _SET_TIMEOUT, timeout=present)
+        turn = _turn(delivery, taken)
+        yield turn
+        if not turn.done:
+            run_sync(connection, NoTransaction, _DONE, **_doing(delivery, turn))
+
+    @staticmethod
+    def ddl() -> str:
+        """The statements that create the table of `once`, in your own database."""
+        return _DDL
+
+    def _is_signed(self, content: bytes, signatures: Sequence[str]) -> bool:
+        expected = [hmac.new(key, content, hashlib.sha256).digest() for key in self._keys]
+        for signature in signatures:
+            version, _, text = signature.partition(",")
+            try:
+                given = base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError):
+                continue
+            if version == "v1" and any(hmac.compare_digest(given, one) for one in expected):
+                return True
+        return False
+
+
+_IN_PROGRESS = (
+    "Another delivery of this execution is in progress and has not ended in time. Answer 503 with "
+    "Retry-After: the attempt is then retried."
+)
+
+
+def _key(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
+        raise ValueError(
+            f"a signing secret is {_PREFIX} followed by {_MIN_BYTES} to {_MAX_BYTES} bytes as base64"
+        )
+    return key
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    text = headers.get(name, "")
+    if not _NUMBER.fullmatch(text):
+        raise BadSignature(f"The request has no {name}: it was not sent by Hourbell.")
+    return int(text)
+
+
+def _timeout(wait: float) -> str:
+    # 0 would mean: without end.
+    return f"{max(1, round(wait * 1000))}ms"
+
+
+def _taking(delivery: Delivery) -> dict[str, Any]:
+    return {"execution_id": delivery.execution_id, "fence": delivery.fence}
+
+
+def _doing(delivery: Delivery, turn: Turn) -> dict[str, Any]:
+    return {"execution_id": delivery.execution_id, "answer": json.dumps(turn.answer)}
+
+
+def _turn(delivery: Delivery, taken: Sequence[Any]) -> Turn:
+    fence, done, answer = taken
+    if fence > delivery.fence:
+        raise StaleFence(
+            f"Attempt {delivery.attempt} of {delivery.execution_id} has the fence {delivery.fence}, "
+            f"and {fence} has been seen: its sender has lost the execution. Do nothing."
+        )
+    return Turn(bool(done), None if answer is None else json.loads(answer))

@@ -1,0 +1,61 @@
+-- Calendars: named lists of dates that schedules skip. The gate decides, when the time of an execution has come, so a
+-- change of a calendar reaches everything that was planned and not admitted. Jobs without calendars cost nothing on days
+-- that are in none.
+
+-- The rows p_rows without those whose date is in a calendar that their job excludes; these are recorded as skipped. Only
+-- occurrences of a schedule that have not started are skipped.
+create or replace function hourbell.without_excluded(p_rows hourbell.due[], p_now timestamptz) returns hourbell.due[]
+language plpgsql set plan = lookups_unsorted as $$
+#variable_conflict use_column
+declare excluded bigint[];
+begin
+  if p_rows = '{}' or not exists (select from hourbell.calendar_dates) then return p_rows; end if;
+  if not exists (
+    select from (
+      select min(run_at) as first, max(run_at) as last from unnest(p_rows)) as r
+    cross join lateral (
+      select from hourbell.calendar_dates as d
+      -- No zone is a day from UTC.
+      where d.day between (r.first at time zone 'UTC')::date - 1 and (r.last at time zone 'UTC')::date + 1
+      limit 1) as d) then
+    return p_rows;
+  end if;
+  excluded := array(
+    select e.id
+    from unnest(p_rows) as r
+    cross join lateral (select * from hourbell.executions as e where e.id = r.id offset 0) as e
+    cross join lateral (
+      select spec, valid_from from hourbell.jobs as j where j.id = e.job offset 0) as j
+    where e.origin = hourbell.origin_schedule() and e.attempt = 0
+      and e.version >= j.valid_from  -- otherwise its claim supersedes it
+      and j.spec like '%"exclude":%'
+      and hourbell.is_excluded(e.tenant, j.spec::json -> 'schedule', e.occurrence));
+  if excluded = '{}' then return p_rows; end if;
+  perform hourbell.discard(excluded, array_fill(hourbell.fate_skipped(), array[cardinality(excluded)]),
+    array_fill('calendar'::text, array[cardinality(excluded)]), p_now);
+  return array(
+    select r from (select r, row_number() over () as pos from unnest(p_rows) as r) as rows
+    where (r).id <> all (excluded) order by pos);
+end $$;
+
+-- Whether a calendar that a schedule excludes has the date of an occurrence, in the zone of the schedule. A zone that
+-- PostgreSQL does not know counts as UTC: an error would stop the gate.
+create or replace function hourbell.is_excluded(p_tenant int, p_schedule json, p_at timestamptz) returns boolean
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  -- A job that is delayed by its jitter is judged by the date of the run.
+  local_day date := (p_at at time zone 'UTC')::date;
+begin
+  if json_typeof(p_schedule -> 'exclude') is distinct from 'array' then return false; end if;
+  begin
+    local_day := (p_at at time zone coalesce(p_schedule ->> 'timezone', 'UTC'))::date;
+  exception when invalid_parameter_value then
+    raise warning 'the time zone % is unknown here', p_schedule ->> 'timezone';
+  end;
+  return exists (
+    select from json_array_elements_text(p_schedule -> 'exclude') as c(name)
+    cross join lateral (
+      select from hourbell.calendar_dates as d
+      where d.tenant = p_tenant and d.calendar = c.name and d.day = local_day) as d);
+end $$;
