@@ -35,8 +35,13 @@ MAY_IMPORT = {
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "errors": {"model"},
+    # `app.worker()` runs the parts of a worker in the user's process.
+    "sdk": BELOW_THE_ENGINE
+    | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose"},
     "__main__": {"cli"},
-    "cli": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "settings", "observe", "compose"},
+    "cli": BELOW_THE_ENGINE
+    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors"},
 }
 
 
