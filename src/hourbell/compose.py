@@ -186,7 +186,9 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
         yield await stack.enter_async_context(open_engine(dsn, settings))
 
 
-async def join_or_open_database(stack: AsyncExitStack, owner: str, embedded: bool) -> str:
+async def join_or_open_database(
+    stack: AsyncExitStack, owner: str, embedded: bool, target: str
+) -> str:
     """The DSN of the embedded database for an app that was given no URL.
 
     It belongs to a running process such as `hourbell up`; if there is none and `embedded` is true,
@@ -204,7 +206,7 @@ async def join_or_open_database(stack: AsyncExitStack, owner: str, embedded: boo
     try:
         await is_migrated(dsn)
     except StoreUnavailable:
-        raise no_database(settings.data_dir) from None
+        raise no_database(target) from None
     return dsn
 
 

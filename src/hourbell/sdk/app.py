@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -162,15 +163,19 @@ class App:
             return given
         from hourbell.compose import join_or_open_database
 
-        return await join_or_open_database(stack, self._settings_file_owner(), self.embedded)
+        return await join_or_open_database(stack, f"app {self.name}", self.embedded, self._target())
 
     def configured_url(self) -> str | None:
         """The URL that the app was given; what SQLAlchemy adds to a scheme is dropped."""
         url = self.url or os.environ.get("HOURBELL_DATABASE_URL")
         return None if not url else _DRIVER.sub(r"\1://", url)
 
-    def _settings_file_owner(self) -> str:
-        return f'app "{self.name}"'
+    def _target(self) -> str:
+        """What `hourbell up` would probably be given, for a hint."""
+        module = next((task.fn.__module__ for task in self.tasks.values()), self.name)
+        if module == "__main__":
+            module = Path(getattr(sys.modules["__main__"], "__file__", None) or self.name).stem
+        return f"{module}:app"
 
     # Enqueueing.
 
@@ -332,9 +337,8 @@ def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
     return one.where == other.where
 
 
-def no_database(folder: Path) -> NoDatabase:
+def no_database(target: str) -> NoDatabase:
     return NoDatabase(
-        'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it, run "hourbell up '
-        'MODULE:app" in another terminal; it brings its own PostgreSQL '
-        f"(its data folder would be {folder})."
+        f'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it, run "hourbell up {target}" '
+        f"in another terminal; it brings its own PostgreSQL."
     )
