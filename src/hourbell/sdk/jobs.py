@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from hourbell.model.ids import execution_text, job_text
 from hourbell.sdk.portal import blocking
 from hourbell.sdk.values import Seconds
 
@@ -45,17 +46,23 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 class Job(Generic[R_co]):
     """A job that was enqueued. It asks the database only when a method is called."""
 
+    __slots__ = ("_app", "_number", "_task", "existed")
+
     def __init__(
         self, app: App, job_id: int, existed: bool = False, task: str | None = None
     ) -> None:
-        from hourbell.model.ids import execution_text, job_text
-
         self._app = app
         self._number = job_id
         self._task = task
-        self.id = job_text(job_id)
-        self.execution_id = execution_text(job_id)  # a one-time job is its execution
         self.existed = existed  # on_duplicate="keep" found it
+
+    @property
+    def id(self) -> str:
+        return job_text(self._number)
+
+    @property
+    def execution_id(self) -> str:
+        return execution_text(self._number)  # a one-time job is its execution
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{' of ' + self._task if self._task else ''}>"

@@ -83,6 +83,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Call(Generic[R_co]):
     """A task with its arguments and options, not enqueued yet. Made by `bind`."""
 
+    __slots__ = ("_configured", "_planned")
+
     def __init__(self, configured: Configured[..., R_co], payload: str) -> None:
         self._configured = configured
         self._planned = configured._plan(payload)

@@ -86,12 +86,13 @@ end $$;
 -- `tenants` in a transaction of a user would make every other transaction that names the tenant wait for its end.
 --   head, tail   of the job's JSON: head || payload || tail || rest || '}'
 --   settings     as `create_jobs` takes them, without k, level and start_seconds
+-- Called by `enqueue_jobs`, whose plan settings apply.
 create or replace function hourbell.read_term(
   p_term json, p_now timestamptz,
   out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text, out settings jsonb,
   out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean
 )
-language plpgsql stable set plan = lookups_one_by_one as $$
+language plpgsql stable as $$
 declare
   t record;
   known record;
@@ -325,7 +326,17 @@ begin
       return;
     end if;
   end;
-  if t is null then
+  if n = 1 then
+    t := coalesce(p_term_of[1], 1);
+    detail := case when t not between 1 and k then 'term_of is not the number of a term'
+      else hourbell.enqueue_problem(
+        now, p_at[1], p_unique_keys[1], p_payloads[1], expiries[t], deadlines[t], on_duplicates[t], delays[t]) end;
+    if detail is not null then
+      place := 1; outcome := 'invalid';
+      return next;
+      return;
+    end if;
+  elsif t is null then
     return query
       select x.place, null::bigint, 'invalid', null::bigint, x.problem
       from (
