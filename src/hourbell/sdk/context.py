@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -53,6 +53,19 @@ class _Settings(msgspec.Struct):
 
 
 class _Base:
+    __slots__ = (
+        "_cancelled",
+        "_claimed",
+        "_log",
+        "_loop",
+        "_progress_at",
+        "_settings",
+        "_state",
+        "_stop_at",
+        "_worker",
+        "task",
+    )
+
     def __init__(
         self,
         claimed: Claimed,
@@ -165,6 +178,8 @@ class _Base:
 class Context(_Base):
     """The context of a coroutine function."""
 
+    __slots__ = ()
+
     async def progress(self, value: object) -> None:
         """Show how far the run is; at most one report a second is stored."""
         report = self._due_progress(value)
@@ -174,6 +189,8 @@ class Context(_Base):
 
 class SyncContext(_Base):
     """The context of a plain function, which runs in a thread."""
+
+    __slots__ = ()
 
     def progress(self, value: object) -> None:
         """Show how far the run is; at most one report a second is stored."""
@@ -189,12 +206,19 @@ class SyncContext(_Base):
             raise asyncio.CancelledError("the run was asked to stop")
 
 
-_current: ContextVar[Context | SyncContext] = ContextVar("hourbell_context")
+# The context of the task that runs, or what makes it: most tasks without a context never ask.
+_current: ContextVar[Context | SyncContext | Callable[[], Context | SyncContext]] = ContextVar(
+    "hourbell_context"
+)
 
 
 def current() -> Context | SyncContext:
     """The context of the handler that runs, for code deep below it; LookupError outside of one."""
     try:
-        return _current.get()
+        found = _current.get()
     except LookupError:
         raise LookupError("No task runs here, so there is no context.") from None
+    if not isinstance(found, Context | SyncContext):
+        found = found()
+        _current.set(found)
+    return found

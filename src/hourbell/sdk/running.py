@@ -9,7 +9,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ log = structlog.get_logger()
 
 _MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
 SNOOZED = "snoozed"
+_DONE = Succeeded()
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +64,7 @@ class AppRunner:
         self.app = self._app = app
         self._state = (*app.state, *state)
         self._threads = Threads()
+        self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
 
@@ -103,28 +105,51 @@ class AppRunner:
             return Failed(str(error), "payload_mismatch", retry_after_seconds=_MISMATCH_SECONDS)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
-        loop = None if task.is_async else asyncio.get_running_loop()
-        kind = Context if task.is_async else SyncContext
-        context = kind(run.claimed, task.name, run.timeout_seconds, self._state, self, loop)
-        args = (context, *found.args) if task.takes_context else found.args
-        middleware = (*self._app.middleware, *task.options.middleware)
-        token = _current.set(context)
+        context: Context | SyncContext | None = None
+        if task.takes_context:
+            context = self._context(task, run)
+            args = (context, *found.args)
+        else:
+            args = found.args
+        token = _current.set(context or partial(self._context, task, run))
         try:
-            if task.is_async:
-                call: Callable[[], Awaitable[Any]] = partial(task.fn, *args, **found.kwargs)
+            if task.is_async and not (self._app.middleware or task.options.middleware):
+                result = await task.fn(*args, **found.kwargs)  # the common case
             else:
-                call = partial(self._in_thread, partial(task.fn, *args, **found.kwargs))
-            if middleware:
-                call = _wrapped(call, middleware, _info(task, run, action.payload))
-            result = await call()
-            return Succeeded(None if result is None else task._signature.storable(result))
+                result = await self._call(task, run, action.payload, args, found.kwargs)
+            return _DONE if result is None else Succeeded(task._signature.storable(result))
         except asyncio.CancelledError:
-            context._cancelled = True
+            if context is not None:
+                context._cancelled = True
             raise
         except Exception as error:
-            return self._outcome_of(error, task, context)
+            return self._outcome_of(error, task, context or self._context(task, run))
         finally:
             _current.reset(token)
+
+    def _context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
+        if task.is_async:
+            return Context(run.claimed, task.name, run.timeout_seconds, self._state, self)
+        return SyncContext(
+            run.claimed, task.name, run.timeout_seconds, self._state, self, self._loop
+        )
+
+    async def _call(
+        self,
+        task: Task[..., Any],
+        run: Run,
+        payload: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run a task in a thread if it blocks, inside its middleware."""
+        call: Callable[[], Awaitable[Any]] = partial(task.fn, *args, **kwargs)
+        if not task.is_async:
+            call = partial(self._in_thread, call)
+        middleware = (*self._app.middleware, *task.options.middleware)
+        if middleware:
+            call = _wrapped(call, middleware, _info(task, run, payload))
+        return await call()
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         variables = contextvars.copy_context()

@@ -90,6 +90,24 @@ class Signature:
         """The arguments of a stored payload; raises Mismatch."""
         if not isinstance(payload, dict):
             raise Mismatch(f"The payload of {self._task} must be an object.")
+        if self._all_by_name:
+            try:
+                decoded = msgspec.convert(
+                    payload, self._struct, str_keys=True, dec_hook=self._dec_hook
+                )
+            except (msgspec.ValidationError, TypeError, ValueError) as error:
+                raise self._mismatch(error) from None
+            kwargs = msgspec.structs.asdict(decoded)
+            for name in self._optional:
+                if kwargs[name] is UNSET:
+                    del kwargs[name]
+            if len(kwargs) == len(payload):
+                return Arguments((), kwargs)
+            return Arguments((), kwargs, tuple(payload.keys() - kwargs.keys()))
+        return self._arguments_in_order(payload)
+
+    def _arguments_in_order(self, payload: dict[str, Any]) -> Arguments:
+        """For functions with parameters that cannot be passed by name."""
         known = self._parameters.keys()
         extra = {name: value for name, value in payload.items() if name not in known}
         try:
@@ -100,10 +118,7 @@ class Signature:
                 rest = msgspec.convert(extra, kind, dec_hook=self._dec_hook)
                 extra = {}
         except (msgspec.ValidationError, TypeError, ValueError) as error:
-            raise Mismatch(
-                f"The payload does not fit the parameters of {self._task}: {error}. It was "
-                f"enqueued by another version of the code."
-            ) from None
+            raise self._mismatch(error) from None
         args: list[Any] = []
         kwargs: dict[str, Any] = dict(rest)
         for name, parameter in self._parameters.items():
@@ -224,6 +239,22 @@ class Signature:
                 for name, kind, default in fields
             ],
             kw_only=True,
+        )
+
+    @cached_property
+    def _all_by_name(self) -> bool:
+        """Whether all arguments can be passed by name."""
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        return all(parameter.kind in kinds for parameter in self._parameters.values())
+
+    @cached_property
+    def _optional(self) -> list[str]:
+        return [name for name in self._parameters if name not in self._required]
+
+    def _mismatch(self, error: Exception) -> Mismatch:
+        return Mismatch(
+            f"The payload does not fit the parameters of {self._task}: {error}. It was enqueued by "
+            f"another version of the code."
         )
 
     @cached_property

@@ -1,5 +1,6 @@
 """Jobs in the transactions of users, with each driver: they commit and roll back together."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -167,10 +168,9 @@ async def with_sqlalchemy_async_psycopg(dsn: str, task: Any, fail: bool) -> None
     await with_sqlalchemy_async(dsn, task, fail, "psycopg_async")
 
 
-def django_database(dsn: str) -> Any:
-    """Django's wrapper of a connection to this database."""
-    from django.db.backends.postgresql.base import DatabaseWrapper
-    from django.db.utils import ConnectionHandler
+def django_connection(dsn: str) -> Any:
+    """The connection of this thread to this database, under the alias `shop`."""
+    from django.db import connections
 
     if not django_settings.configured:
         django_settings.configure(USE_TZ=True)
@@ -178,27 +178,32 @@ def django_database(dsn: str) -> Any:
     url = dialect(dsn, "psycopg")
     engine = "django.db.backends.postgresql"
     one = {"ENGINE": engine, "NAME": url.database, "USER": "postgres", "HOST": url.query["host"]}
-    configured = ConnectionHandler({"default": one}).configure_settings({"default": one})
-    return DatabaseWrapper(configured["default"], "default")
+    configured = connections.configure_settings({"default": dict(one), "shop": one})
+    connections.settings["shop"] = configured["shop"]
+    return connections["shop"]
 
 
-async def with_django(dsn: str, task: Any, fail: bool) -> None:
-    import asyncio
+async def with_django(dsn: str, task: Any, fail: bool, name: Any = None) -> None:
+    from django.db import transaction
 
     def in_a_view() -> None:
-        connection = django_database(dsn)
-        connection.set_autocommit(False)
-        connection.in_atomic_block = True  # what atomic() does for a registered alias
+        connection = django_connection(dsn)
         try:
-            task.configure(connection=connection).enqueue_sync(1)
-            connection.in_atomic_block = False
-            connection.rollback() if fail else connection.commit()
+            with transaction.atomic(using="shop"):
+                task.configure(connection=name or connection).enqueue_sync(1)
+                with contextlib.suppress(Rollback), transaction.atomic(using="shop"):
+                    task.configure(connection=connection).enqueue_sync(2)
+                    raise Rollback
+                if fail:
+                    raise Rollback
         finally:
             connection.close()
-        if fail:
-            raise Rollback
 
     await asyncio.to_thread(in_a_view)
+
+
+async def with_django_by_alias(dsn: str, task: Any, fail: bool) -> None:
+    await with_django(dsn, task, fail, "django:shop")
 
 
 DRIVERS = [
@@ -211,6 +216,7 @@ DRIVERS = [
     with_sqlalchemy_async,
     with_sqlalchemy_async_psycopg,
     with_django,
+    with_django_by_alias,
 ]
 
 
@@ -247,9 +253,13 @@ async def test_autocommit_is_refused_with_every_driver(app: App, database: str) 
         with pytest.raises(NotInTransaction):
             await task.configure(connection=autocommit).enqueue(1)
     await async_engine.dispose()
-    django_connection = django_database(database)
-    with pytest.raises(NotInTransaction):
-        task.configure(connection=django_connection).enqueue_sync(1)
+
+    def in_a_view() -> None:
+        connection = django_connection(database)
+        with contextlib.closing(connection), pytest.raises(NotInTransaction):
+            task.configure(connection=connection).enqueue_sync(1)
+
+    await asyncio.to_thread(in_a_view)
     assert await payloads(database) == [7]
 
 
