@@ -118,10 +118,13 @@ SLOW = (
     "integration/life/test_tasks.py",
     "integration/life/test_unknown_zones.py",
     "integration/life/test_worker.py",
+    "integration/library/test_examples.py",
+    "integration/library/test_running_tasks.py",
     "integration/test_",
     "property/engine/",
     "property/timing/",
     "simulation/",
+    "unit/library/test_typing.py",
 )
 
 

@@ -36,8 +36,13 @@ MAY_IMPORT = {
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
+    "errors": {"model"},
+    # `app.worker()` runs the parts of a worker in the user's process.
+    "sdk": BELOW_THE_ENGINE
+    | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose"},
     "__main__": {"cli"},
-    "cli": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "settings", "observe", "compose"},
+    "cli": BELOW_THE_ENGINE
+    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors"},
 }
 
 
@@ -182,7 +187,7 @@ def test_every_named_query_is_used() -> None:
 
 def test_every_sql_file_is_in_a_folder_that_is_loaded() -> None:
     folders = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("*.sql")}
-    loaded = {Path("store") / name for name in ("migrations", "functions", "queries")}
+    loaded = {Path("store") / name for name in ("migrations", "functions", "public", "queries")}
     assert folders <= loaded
 
 

@@ -9,8 +9,81 @@ Read the packages in the order in which an execution passes through them:
     actions   what a run does: a task of this process, a webhook
     worker    the process that claims executions and runs them
     api, cli  the same operations over HTTP and in a terminal
+    sdk       the library: apps and their tasks; its public names are those of this module
 
 Imports point upwards in this list and never back; `compose` alone wires concrete classes.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hourbell.errors import Cancel as Cancel
+    from hourbell.errors import Dead as Dead
+    from hourbell.errors import HourbellError as HourbellError
+    from hourbell.errors import RetryAfter as RetryAfter
+    from hourbell.errors import Snooze as Snooze
+    from hourbell.model.policies import Priority as Priority
+    from hourbell.sdk.app import App as App
+    from hourbell.sdk.context import Context as Context
+    from hourbell.sdk.context import RunInfo as RunInfo
+    from hourbell.sdk.context import SyncContext as SyncContext
+    from hourbell.sdk.context import current as current
+    from hourbell.sdk.jobs import Cancelled as Cancelled
+    from hourbell.sdk.jobs import Job as Job
+    from hourbell.sdk.jobs import JobView as JobView
+    from hourbell.sdk.running import WorkerOptions as WorkerOptions
+    from hourbell.sdk.signature import Codec as Codec
+    from hourbell.sdk.tasks import AsyncTask as AsyncTask
+    from hourbell.sdk.tasks import Call as Call
+    from hourbell.sdk.tasks import SyncTask as SyncTask
+    from hourbell.sdk.tasks import Task as Task
+    from hourbell.sdk.values import Options as Options
+    from hourbell.sdk.values import Retry as Retry
+    from hourbell.sdk.values import Schedule as Schedule
+    from hourbell.sdk.values import cron as cron
+    from hourbell.sdk.values import every as every
+
 __version__ = "0.1.0.dev0"
+
+# The public names and their modules, imported when a name is first used: `import hourbell` is fast,
+# and a client of the library loads no server.
+_PUBLIC = {
+    "App": "sdk.app",
+    "AsyncTask": "sdk.tasks",
+    "Call": "sdk.tasks",
+    "Cancel": "errors",
+    "Cancelled": "sdk.jobs",
+    "Codec": "sdk.signature",
+    "Context": "sdk.context",
+    "Dead": "errors",
+    "HourbellError": "errors",
+    "Job": "sdk.jobs",
+    "JobView": "sdk.jobs",
+    "Options": "sdk.values",
+    "Priority": "model.policies",
+    "Retry": "sdk.values",
+    "RetryAfter": "errors",
+    "RunInfo": "sdk.context",
+    "Schedule": "sdk.values",
+    "Snooze": "errors",
+    "SyncContext": "sdk.context",
+    "SyncTask": "sdk.tasks",
+    "Task": "sdk.tasks",
+    "WorkerOptions": "sdk.running",
+    "cron": "sdk.values",
+    "current": "sdk.context",
+    "every": "sdk.values",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'hourbell' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hourbell.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *_PUBLIC))

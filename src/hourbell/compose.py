@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import platform
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
@@ -31,13 +32,16 @@ from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.operations.api_keys import has_admin, is_keyless
 from hourbell.engine.operations.secrets import StoredSecrets
+from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.engine.views.health import check_database
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
+from hourbell.sdk.app import App, no_database
+from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
-from hourbell.settings import ALL_QUEUES, Settings
+from hourbell.settings import ALL_QUEUES, Settings, from_environment
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer, embedded_dsn
@@ -88,6 +92,12 @@ class Running:
         self.scheduler = scheduler
         self.worker = worker
         self.remote: RemoteWorkers | None = None  # workers that use our HTTP API
+        self.working: asyncio.Task[None] | None = None  # the worker's run
+
+    async def worker_ended(self) -> None:
+        """Wait until the worker has stopped."""
+        if self.working is not None:
+            await asyncio.wait([self.working])
 
     async def ready(self) -> dict[str, bool]:
         """The readiness checks of this process, by name."""
@@ -176,9 +186,35 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
         yield await stack.enter_async_context(open_engine(dsn, settings))
 
 
+async def join_or_open_database(
+    stack: AsyncExitStack, owner: str, embedded: bool, target: str
+) -> str:
+    """The DSN of the embedded database for an app that was given no URL.
+
+    It belongs to a running process such as `hourbell up`; if there is none and `embedded` is true,
+    the server is started, and ends with the stack.
+    """
+    settings = from_environment(os.environ)
+    if embedded:
+        with contextlib.suppress(DataFolderBusy):
+            server = EmbeddedServer(settings.data_dir, owner=owner)
+            dsn = await asyncio.to_thread(server.start)
+            stack.push_async_callback(asyncio.to_thread, server.stop)
+            await migrate(dsn)
+            return dsn
+    dsn = embedded_dsn(settings.data_dir)
+    try:
+        await is_migrated(dsn)
+    except StoreUnavailable:
+        raise no_database(target) from None
+    return dsn
+
+
 @asynccontextmanager
-async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> AsyncIterator[Running]:
-    """Run the database and all roles in this process.
+async def everything(
+    settings: Settings, handlers: Mapping[str, Handler], app: App | None = None
+) -> AsyncIterator[Running]:
+    """Run the database and all roles in this process, with the tasks of an app if there is one.
 
     Webhooks may call this machine, because the user who runs it owns the machine.
     """
@@ -187,8 +223,65 @@ async def everything(settings: Settings, handlers: Mapping[str, Handler]) -> Asy
         await migrate(dsn)
         keys = settings.secret_keys or await asyncio.to_thread(_own_secret_keys, settings.data_dir)
         settings = msgspec.structs.replace(settings, egress_allow=allowed, secret_keys=keys)
-        async with running(dsn, settings, ALL_ROLES, handlers) as parts:
-            yield parts
+        async with AsyncExitStack() as stack:
+            runner = None
+            if app is not None:
+                runner = await stack.enter_async_context(_entered(app, dsn))
+            yield await stack.enter_async_context(
+                running(dsn, settings, ALL_ROLES, handlers, runner)
+            )
+
+
+@asynccontextmanager
+async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterator[Running]:
+    """Run the tasks of an open app in this process, and unless told otherwise a scheduler."""
+    settings = msgspec.structs.replace(
+        from_environment(os.environ), lease_seconds=max(int(options.lease_seconds), 1)
+    )
+    failpoints.configure(settings.failpoints)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(open_engine(dsn, settings))
+        runner = await stack.enter_async_context(entered(app))
+        await declare_tasks(engine, declared_terms(app))
+        dispatch = PostgresDispatch(engine)
+        worker = Worker(
+            dispatch, {TaskAction: runner}, _app_worker_settings(settings, app, options)
+        )
+        runner.attach(worker, dispatch)
+        scheduler = Scheduler(engine) if options.scheduler else None
+        parts = Running(engine, scheduler, worker)
+        if scheduler is not None:
+            await make_partitions(engine, await engine.clock.now())
+        functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
+        await stack.enter_async_context(_in_background(functions))
+        await stack.enter_async_context(_listening(parts))
+        if scheduler is not None:
+            scheduler.start()
+            stack.push_async_callback(scheduler.stop)
+        parts.working = await stack.enter_async_context(_running_worker(worker))
+        yield parts
+
+
+@asynccontextmanager
+async def _entered(app: App, dsn: str) -> AsyncIterator[AppRunner]:
+    """The runner of an app on the database of this process."""
+    app.url = dsn
+    async with app, entered(app) as runner:
+        yield runner
+
+
+def _app_worker_settings(settings: Settings, app: App, options: WorkerOptions) -> WorkerSettings:
+    slots = options.concurrency
+    return WorkerSettings(
+        name=options.name or f"{platform.node()}-{os.getpid()}-{uuid4().hex[:6]}",
+        queues=options.queues_of(app),
+        tasks=tuple(app.tasks),
+        slots=slots,
+        critical_slots=min(settings.worker_critical_slots, max(slots // 10, 0)),
+        low_share=settings.worker_low_share,
+        lease_seconds=settings.lease_seconds,
+        drain_seconds=options.drain_seconds,
+    )
 
 
 def key_ring_of(settings: Settings) -> KeyRing:
@@ -244,9 +337,16 @@ def shared_database(settings: Settings) -> str:
 
 @asynccontextmanager
 async def running(
-    dsn: str, settings: Settings, roles: Set[Role], handlers: Mapping[str, Handler]
+    dsn: str,
+    settings: Settings,
+    roles: Set[Role],
+    handlers: Mapping[str, Handler],
+    app_tasks: AppRunner | None = None,
 ) -> AsyncIterator[Running]:
-    """Run these roles in this process, on a migrated database."""
+    """Run these roles in this process, on a migrated database.
+
+    The worker runs `handlers`, or the tasks of an app.
+    """
     # Here, because a command that serves nothing would take twice as long to start.
     from hourbell.api.app import create_app, create_health_app
     from hourbell.api.auth import is_local
@@ -260,8 +360,14 @@ async def running(
         worker = None
         if Role.WORKER in roles:
             await clock.now()  # webhooks send timestamps derived from this reading
-            actions = await stack.enter_async_context(_actions(handlers, settings, engine, clock))
-            worker = Worker(PostgresDispatch(engine), actions, worker_settings(settings, handlers))
+            tasks = app_tasks or TaskRunner(handlers)
+            actions = await stack.enter_async_context(_actions(tasks, settings, engine, clock))
+            dispatch = PostgresDispatch(engine)
+            names = handlers if app_tasks is None else app_tasks.names
+            worker = Worker(dispatch, actions, worker_settings(settings, names))
+            if app_tasks is not None:
+                await declare_tasks(engine, declared_terms(app_tasks.app))
+                app_tasks.attach(worker, dispatch)
         parts = Running(engine, scheduler, worker)
         app = create_health_app(parts)
         if Role.API in roles:
@@ -310,11 +416,11 @@ def tune_garbage_collector() -> None:
 
 
 @asynccontextmanager
-async def _running_worker(worker: Worker) -> AsyncIterator[None]:
+async def _running_worker(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
     """Run a worker within this context, and drain it at the end."""
     working = asyncio.create_task(worker.run())
     try:
-        yield
+        yield working
     finally:
         worker.stop()
         await working
@@ -352,13 +458,12 @@ def worker_settings(settings: Settings, handlers: Iterable[str]) -> WorkerSettin
 
 @asynccontextmanager
 async def _actions(
-    handlers: Mapping[str, Handler], settings: Settings, engine: Engine, clock: DatabaseClock
+    tasks: TaskRunner | AppRunner, settings: Settings, engine: Engine, clock: DatabaseClock
 ) -> AsyncIterator[ActionRunners]:
     # Here, because only a worker sends webhooks.
     from hourbell.actions.egress import GuardedResolver
     from hourbell.actions.webhook import WebhookRunner
 
-    tasks = TaskRunner(handlers)
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
     webhooks = WebhookRunner.open(

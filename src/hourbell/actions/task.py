@@ -67,7 +67,7 @@ Handler = Callable[[Any, Context], Any] | Callable[[Any, Context], Awaitable[Any
 _Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
 
 
-class _Threads:
+class Threads:
     """Threads for sync functions: created when none is idle, kept for the next call.
 
     They are daemon threads, so that a hanging one does not block process exit. The interpreter
@@ -137,7 +137,7 @@ class TaskRunner:
         for name, handler in handlers.items():
             is_async = inspect.iscoroutinefunction(handler)
             (self._async_handlers if is_async else self._sync_handlers)[name] = handler
-        self._threads = _Threads()
+        self._threads = Threads()
 
     def close(self) -> None:
         """Accept no more calls. Does not wait for hanging threads."""

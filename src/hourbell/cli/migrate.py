@@ -12,22 +12,32 @@ from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.compose import shared_database
 from hourbell.model.errors import ConfigurationError, HourbellError
 from hourbell.settings import from_environment
-from hourbell.store.migrations import migrate
+from hourbell.store.migrations import grant_enqueue, migrate
 
 
 @click.command("migrate")
-def migrate_command() -> None:
+@click.option(
+    "--grant-enqueue-to",
+    "role",
+    metavar="ROLE",
+    help="Then allow a database role to enqueue and cancel jobs by SQL, and nothing else.",
+)
+def migrate_command(role: str | None) -> None:
     """Upgrade the database of HOURBELL_DATABASE_URL to this version. Safe to repeat."""
     try:
-        asyncio.run(_migrate(shared_database(from_environment(os.environ))))
+        asyncio.run(_migrate(shared_database(from_environment(os.environ)), role))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
         sys.exit(2)
     click.echo("The database is up to date.")
+    if role is not None:
+        click.echo(f"Role {role} may call hourbell.enqueue, hourbell.try_enqueue, hourbell.cancel.")
 
 
-async def _migrate(dsn: str) -> None:
+async def _migrate(dsn: str, role: str | None) -> None:
     try:
         await migrate(dsn)
+        if role is not None:
+            await grant_enqueue(dsn, role)
     except NO_DATABASE as error:
         raise ConfigurationError(database_problem(error)) from error

@@ -8,6 +8,7 @@ import click
 
 from hourbell.cli.process import run_process
 from hourbell.compose import Running, everything
+from hourbell.sdk.app import App
 from hourbell.settings import Settings
 
 _GREETING = """
@@ -32,10 +33,45 @@ _GREETING = """
 """
 
 
+_APP_GREETING = """
+  Hourbell is up, with a worker for the tasks of app {app!r}:
+
+{tasks}
+
+    API      http://{host}:{port}/api/v1/jobs
+    Data     {data}
+
+  Programs that import {app!r} on this machine find this server by its data folder; no URL is needed.
+  {access} Ctrl-C drains and stops everything.
+"""
+
+
 @click.command("up")
-def up_command() -> None:
-    """Run API, scheduler and worker in one process, with an embedded PostgreSQL by default."""
-    run_process(partial(everything, handlers={}), _greeting)
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+def up_command(target: str | None) -> None:
+    """Run API, scheduler and worker in one process, with an embedded PostgreSQL by default.
+
+    With an app, such as shop.tasks:app, the worker runs its tasks too.
+    """
+    if target is None:
+        run_process(partial(everything, handlers={}), _greeting)
+        return
+    from hourbell.cli.apps import loaded_app
+
+    app = loaded_app(target)
+    run_process(partial(everything, handlers={}, app=app), partial(_app_greeting, app))
+
+
+def _app_greeting(app: App, settings: Settings, parts: Running) -> str:
+    keys = "Every request of the API needs a key." if parts.requires_keys else ""
+    return _APP_GREETING.format(
+        app=app.name,
+        tasks="\n".join(f"    {name}" for name in sorted(app.tasks)),
+        host=settings.host,
+        port=settings.port,
+        data="HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir,
+        access=keys,
+    ).replace("\n   Ctrl", "\n  Ctrl")
 
 
 def _greeting(settings: Settings, parts: Running) -> str:

@@ -11,6 +11,9 @@ loaded, and by `Connection`, which executes every statement of the program. All 
 tables, and `hourbell.clock()`, `hourbell.id_base()` and `hourbell.tier()`, which belong to the
 tables and are created by a migration.
 
+Functions that other programs call (`hourbell.enqueue`) need names that do not change. They are in
+`public/*.sql`, short, and call functions of one set: that of the build that was migrated last.
+
 Files are loaded in the order of their names, but `codes.sql` comes first: functions whose body is a
 `return` can only use functions that are already there, and all files use the codes.
 
@@ -77,6 +80,11 @@ def function_set() -> FunctionSet:
     text = with_plans("\n".join(file.text for file in files))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
     return FunctionSet(digest, text, frozenset(_DEFINED.findall(text)))
+
+
+def public_functions() -> str:
+    """The functions with fixed names, as statements that call the functions of this build."""
+    return for_this_build("\n".join(file.text for file in sql_files("public")))
 
 
 def with_plans(text: str) -> str:

@@ -25,9 +25,15 @@ from datetime import timedelta
 import asyncpg
 
 from hourbell import __version__
-from hourbell.model.errors import IncompatibleDatabase, UnreleasedDatabase
+from hourbell.model.errors import ConfigurationError, IncompatibleDatabase, UnreleasedDatabase
 from hourbell.store.database import Database, translate_errors
-from hourbell.store.function_set import SqlFile, for_this_build, function_set, sql_files
+from hourbell.store.function_set import (
+    SqlFile,
+    for_this_build,
+    function_set,
+    public_functions,
+    sql_files,
+)
 from hourbell.store.queries import queries
 
 _Q = queries("function_sets")
@@ -135,9 +141,51 @@ async def _load_functions(connection: asyncpg.Connection) -> None:
             await connection.execute("set local check_function_bodies = off")
             await connection.execute(for_this_build(own.text))
             await connection.execute(_Q["insert"], own.digest, __version__)
+        await _load_public_functions(connection)
+        # A role that may enqueue has access to the schema, and new functions are open to all.
+        if await connection.fetchval(_Q["has_open_routines"]):
+            await connection.execute(
+                "revoke execute on all routines in schema hourbell from public"
+            )
         unused = await connection.fetch(_Q["unused"], own.digest, timedelta(days=UNUSED_DAYS))
         for row in unused:
             # All in one statement, because they may depend on each other.
             if row["routines"]:
                 await connection.execute(f"drop routine {row['routines']}")
             await connection.execute(_Q["delete"], row["digest"])
+
+
+async def _load_public_functions(connection: asyncpg.Connection) -> None:
+    """Let the functions with fixed names call this build's set, unless a newer build's is there."""
+    known = [file.name for file in sql_files("migrations")]
+    if await connection.fetchval(_Q["publish"], function_set().digest, known) is None:
+        return
+    await connection.execute(public_functions())
+
+
+_GRANTS = """
+    select format('grant usage on schema hourbell to %1$I', r.rolname),
+      format('grant execute on function %s to %I', string_agg(p.oid::regprocedure::text, ', '), r.rolname)
+    from pg_roles as r cross join pg_proc as p
+    where r.rolname = $1 and p.pronamespace = 'hourbell'::regnamespace
+      and p.proname = any ('{try_enqueue, enqueue, cancel}')
+    group by r.rolname
+"""
+
+
+async def grant_enqueue(dsn: str, role: str) -> None:
+    """Allow a role to call hourbell.enqueue, hourbell.try_enqueue and hourbell.cancel, only."""
+    with translate_errors():
+        connection = await asyncpg.connect(dsn, statement_cache_size=0)
+    try:
+        statements = await connection.fetchrow(_GRANTS, role)
+        if statements is None:
+            raise ConfigurationError(
+                f"There is no role {role!a} in the database, so nothing was granted. Create "
+                f"it with CREATE ROLE, then repeat."
+            )
+        async with connection.transaction():
+            for statement in statements:
+                await connection.execute(statement)
+    finally:
+        await connection.close()

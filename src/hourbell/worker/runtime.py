@@ -72,6 +72,11 @@ class Worker:
             and not self._stopping.is_set()
         )
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it drains."""
+        return self._stopping.is_set()
+
     def wake(self) -> None:
         """Claim now: an execution may have fallen due."""
         self._claimer.notify()

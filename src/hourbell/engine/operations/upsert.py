@@ -80,7 +80,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 async def seen_job(engine: Engine, tenant: str, name: str) -> Seen | None:
     """The active job with a name that was put; None: there is none."""
-    holder = await engine.database.value(_Q["holder"], tenant, NAME, name)
+    holder = await find_holder(engine, tenant, NAME, name)
     if holder is None:
         return None
     job = await get_job(engine, holder)

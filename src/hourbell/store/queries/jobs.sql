@@ -187,3 +187,9 @@ where tenant = (select id from hourbell.tenants where name = $1) and key = $2
 -- name: insert_answer
 insert into hourbell.idempotency (tenant, key, fingerprint, status, response, created_at)
 values ($1, $2, $3, 0, $4, $5)
+
+-- name: declare_tasks
+-- Stores what callers of hourbell.enqueue need not say about these tasks; a row that has it already is not touched.
+update hourbell.tasks as t set defaults = d.defaults
+from unnest($1::text[], $2::text[]) as d(name, defaults)
+where t.name = d.name and t.defaults is distinct from d.defaults

@@ -88,8 +88,11 @@ def active_since(job: NewJob, now: datetime) -> datetime:
 
 
 def key_number(job: NewJob) -> int | None:
-    """The number of a job's concurrency key: a hash, so that no registry is needed."""
+    """The number of a job's concurrency key: a hash, so that no registry is needed.
+
+    `hourbell.key_number` computes the same in SQL, which has SHA-256.
+    """
     if job.concurrency_key is None:
         return None
     named = f"{job.tenant_id}\0{job.concurrency_key}".encode()
-    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest()) >> 1
+    return int.from_bytes(hashlib.sha256(named).digest()[:8]) >> 1

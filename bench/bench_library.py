@@ -1,0 +1,159 @@
+"""The library as its users call it: enqueue in bulk, one by one, at once, in a user's transaction; from enqueue to start.
+
+Enqueueing is measured from another process than PostgreSQL's, on the embedded server with the settings that ship. For the
+user's own transaction the same transaction is measured with a plain insert of the same row (id, task, payload, time; a
+primary key and an index by time) in place of the enqueue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+
+import asyncpg
+import uvloop
+from support import per_second, report, server
+
+from hourbell import App, Context, WorkerOptions
+
+BULK = 200_000
+CHUNK = 5_000
+SINGLE = 3_000
+CONCURRENT = 20_000
+AT_ONCE = 100
+IN_TRANSACTION = 1_500
+STARTS = 500
+PAD = "x" * 180
+
+_PLAIN_TABLE = """
+create table public.plain_jobs (id bigint generated always as identity primary key, task text, payload text, run_at timestamptz);
+create index on public.plain_jobs (run_at);
+create table public.orders (id bigint generated always as identity primary key, customer bigint, note text);
+"""
+_PLAIN = "insert into public.plain_jobs (task, payload, run_at) values ('shop.remind', $1, clock_timestamp())"
+_ORDER = "insert into public.orders (customer, note) values ($1, $2)"
+
+app = App("shop")
+started: dict[int, float] = {}
+all_started = asyncio.Event()
+
+
+@app.task
+async def remind(cart_id: int, pad: str) -> None: ...
+
+
+@app.task
+async def note_start(ctx: Context, n: int) -> None:
+    started[n] = time.monotonic()
+    if len(started) > STARTS:
+        all_started.set()
+
+
+async def bulk() -> float:
+    began = time.monotonic()
+
+    async def some(first: int) -> None:
+        for at in range(first, BULK, 2 * CHUNK):
+            await app.enqueue_many(remind.bind(i, PAD) for i in range(at, at + CHUNK))
+
+    await asyncio.gather(some(0), some(CHUNK))
+    return time.monotonic() - began
+
+
+async def single() -> float:
+    began = time.monotonic()
+    for i in range(SINGLE):
+        await remind.enqueue(i, PAD)
+    return time.monotonic() - began
+
+
+async def concurrent() -> float:
+    numbers = iter(range(CONCURRENT))
+
+    async def client() -> None:
+        for i in numbers:
+            await remind.enqueue(i, PAD)
+
+    began = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(AT_ONCE)))
+    return time.monotonic() - began
+
+
+async def in_transaction(dsn: str) -> tuple[float, float]:
+    """Seconds of a transaction with an order and a plain insert, and with an order and an enqueue; medians."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("drop table if exists public.plain_jobs, public.orders")
+    await connection.execute(_PLAIN_TABLE)
+    plain, ours = [], []
+    for i in range(IN_TRANSACTION):  # in turn, so that both meet the same machine
+        began = time.perf_counter()
+        async with connection.transaction():
+            await connection.execute(_ORDER, i, PAD)
+            await connection.execute(_PLAIN, f'{{"cart_id": {i}, "pad": "{PAD}"}}')
+        between = time.perf_counter()
+        async with connection.transaction():
+            await connection.execute(_ORDER, i, PAD)
+            await remind.configure(connection=connection).enqueue(i, PAD)
+        plain.append(between - began)
+        ours.append(time.perf_counter() - between)
+    await connection.close()
+    return statistics.median(plain), statistics.median(ours)
+
+
+async def starts() -> list[float]:
+    """Milliseconds from the call of enqueue to the start of the handler, 100 a second on an idle system."""
+    called: dict[int, float] = {}
+    async with app.worker(WorkerOptions()):
+        await (await note_start.enqueue(-1)).wait(30)
+        begin = time.monotonic()
+        for n in range(STARTS):
+            await asyncio.sleep(max(begin + n / 100 - time.monotonic(), 0))
+            called[n] = time.monotonic()
+            await note_start.enqueue(n)
+        await all_started.wait()
+    return sorted((started[n] - called[n]) * 1000 for n in called)
+
+
+async def measure(dsn: str) -> None:
+    app.url = dsn
+    async with app:
+        late = await starts()
+        one = await single()
+        many = await concurrent()
+        plain, ours = await in_transaction(dsn)
+        whole = await bulk()
+    report(
+        "library",
+        bulk_per_second=per_second(BULK, whole),
+        single_per_second=per_second(SINGLE, one),
+        concurrent_per_second=per_second(CONCURRENT, many),
+        start_ms_p50=round(late[len(late) // 2], 1),
+        start_ms_p99=round(late[int(len(late) * 0.99)], 1),
+        transaction_us=round(ours * 1e6),
+        transaction_with_plain_insert_us=round(plain * 1e6),
+        transaction_ratio=round(ours / plain, 2),
+        import_ms=import_ms(),
+    )
+
+
+def import_ms() -> float:
+    """`import hourbell` with App, without what Python itself takes to start; the best of five."""
+    program = (
+        "import time; began = time.perf_counter(); from hourbell import App, Context, Retry;"
+        "print((time.perf_counter() - began) * 1000)"
+    )
+    command = [sys.executable, "-c", program]
+    return round(
+        min(
+            float(subprocess.run(command, capture_output=True, text=True).stdout) for _ in range(5)
+        ),
+        1,
+    )
+
+
+if __name__ == "__main__":
+    with server() as dsn:
+        uvloop.run(measure(dsn))

@@ -1,0 +1,344 @@
+"""App: a named group of tasks, with its connections and its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from hourbell.errors import (
+    ConfigurationError,
+    InvalidTask,
+    JobFailed,
+    NoDatabase,
+    NotOpen,
+    UnknownTask,
+)
+from hourbell.model.ids import parse_job_id
+from hourbell.sdk.connections import user_connection
+from hourbell.sdk.jobs import Cancelled, Job, JobView
+from hourbell.sdk.plans import (
+    CANCEL,
+    ENQUEUE,
+    Created,
+    MissingName,
+    PlannedCall,
+    arguments,
+    created,
+    unknown_name,
+)
+from hourbell.sdk.portal import blocking, is_blocking, run_in
+from hourbell.sdk.signature import Codec
+from hourbell.sdk.tasks import Call, Middleware, Task, TaskDecorator
+from hourbell.sdk.values import Retry, Seconds
+
+if TYPE_CHECKING:
+    from hourbell.sdk.own import Own
+    from hourbell.sdk.running import RunningWorker, WorkerOptions
+
+T = TypeVar("T")
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Sequence[object] | None]]
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_DRIVER = re.compile(r"^(postgres(?:ql)?)\+[a-z0-9_]+://")
+_CHUNK = 5_000  # jobs in one statement
+
+
+class App:
+    """A named group of tasks. Its name is a part of the names of its tasks."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        embedded: bool = False,
+        tenant: str = "default",
+        queue: str | None = None,
+        timeout: Seconds | None = None,
+        retry: Retry | None = None,
+        imports: Sequence[str] = (),
+        state: Sequence[object] = (),
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Middleware] = (),
+        codec: Codec | None = None,
+        pool_size: int = 4,
+        notify: bool = True,
+    ) -> None:
+        """An app of this name.
+
+        Its database is `url`, or HOURBELL_DATABASE_URL, or that of a running `hourbell up`; with
+        `embedded` it starts a PostgreSQL of its own. `tenant`, `queue`, `timeout` and `retry` are
+        for tasks that set none. A worker imports the modules `imports` (`shop.*.tasks`), enters
+        `lifespan`, and gives handlers `state` and what the lifespan yields.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"App({name!r}): a name is up to 40 lower-case letters, digits, - or _, and begins "
+                f"with a letter."
+            )
+        self.name = name
+        self.url = url
+        self.embedded = embedded
+        self.tenant = tenant
+        self.queue = queue
+        self.timeout = timeout
+        self.retry = retry
+        self.imports = tuple(imports)
+        self.state = tuple(state)
+        self.lifespan = lifespan
+        self.middleware = tuple(middleware)
+        self.codec = codec
+        self.pool_size = pool_size
+        self.notify = notify
+        self.tasks: dict[str, Task[..., Any]] = {}  # by full name, aliases too
+        self.task = TaskDecorator(self)
+        self._opened: Own | None = None  # in the loop of `open`
+        self._opens = 0
+        self._in_portal: Own | None = None  # for sync callers
+
+    def __repr__(self) -> str:
+        return f"<App {self.name} with {len(set(self.tasks.values()))} tasks>"
+
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """Connect. Opening twice is opening once; each needs its own close."""
+        if self._opened is not None and self._opened.pid != os.getpid():
+            self._opened, self._opens = None, 0  # a forked child has connections of its own
+        if self._opened is None:
+            self._opened = await self._open_own()
+        elif self._opened.loop is not asyncio.get_running_loop():
+            raise self._other_loop()
+        self._opens += 1
+
+    async def close(self) -> None:
+        self._opens = max(self._opens - 1, 0)
+        if self._opens == 0 and self._opened is not None:
+            own, self._opened = self._opened, None
+            await own.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def lifespan_for_web(self, web_app: object = None) -> AsyncIterator[None]:
+        """For `FastAPI(lifespan=app.lifespan_for_web)`: open while the web app runs."""
+        async with self:
+            yield
+
+    def close_sync(self) -> None:
+        """Close the connections of sync callers."""
+        own, self._in_portal = self._in_portal, None
+        if own is not None and own.pid == os.getpid():
+            run_in(own.loop, own.close)
+
+    async def _open_own(self) -> Own:
+        from hourbell.sdk.own import Own
+
+        stack = AsyncExitStack()
+        try:
+            dsn = await self._database(stack)
+            own = await Own.open(dsn, self.pool_size, stack)
+            queues = {task.options.queue or self.queue or "default" for task in self.tasks.values()}
+            await own.declare({self.tenant}, queues | {"default"}, self.tasks)
+        except BaseException:
+            await stack.aclose()
+            raise
+        return own
+
+    async def _database(self, stack: AsyncExitStack) -> str:
+        """The DSN of the app; an embedded server that it starts ends with the stack."""
+        given = self.configured_url()
+        if given is not None:
+            return given
+        from hourbell.compose import join_or_open_database
+
+        return await join_or_open_database(stack, f"app {self.name}", self.embedded, self._target())
+
+    def configured_url(self) -> str | None:
+        """The URL that the app was given; what SQLAlchemy adds to a scheme is dropped."""
+        url = self.url or os.environ.get("HOURBELL_DATABASE_URL")
+        return None if not url else _DRIVER.sub(r"\1://", url)
+
+    def _target(self) -> str:
+        """What `hourbell up` would probably be given, for a hint."""
+        module = next((task.fn.__module__ for task in self.tasks.values()), self.name)
+        if module == "__main__":
+            module = Path(getattr(sys.modules["__main__"], "__file__", None) or self.name).stem
+        return f"{module}:app"
+
+    # Enqueueing.
+
+    async def enqueue_many(
+        self, calls: Iterable[Call[Any]], *, connection: Any = None, chunk: int = _CHUNK
+    ) -> list[Job[Any]]:
+        """Create many jobs. Each chunk is created as a whole or not at all.
+
+        With `connection` all are part of its transaction.
+        """
+        return await self._enqueue_many(calls, connection, chunk)
+
+    async def cancel(
+        self,
+        *,
+        unique_key: str,
+        task: Task[..., Any] | None = None,
+        tenant: str | None = None,
+        connection: Any = None,
+    ) -> Cancelled:
+        """Cancel the job that has a unique key: of a task, or without one of the tenant."""
+        name = None if task is None else task.name
+        where = tenant or self.tenant
+        if connection is None:
+            return await self._own(lambda own: own.cancel_key(name, unique_key, where))
+        user = user_connection(connection, is_blocking())
+        ((outcome,),) = await user.fetch(CANCEL, [name, unique_key, where])
+        return Cancelled(outcome)
+
+    def job(self, job_id: str) -> Job[Any]:
+        """A handle of a job, without asking whether it exists."""
+        return Job(self, parse_job_id(job_id))
+
+    def get_task(self, name: str) -> Task[..., Any]:
+        """A task by its name, with or without that of the app."""
+        found = self.tasks.get(name) or self.tasks.get(f"{self.name}.{name}")
+        if found is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(f"App {self.name!r} has no task {name!r}; it has {known}.")
+        return found
+
+    enqueue_many_sync = blocking(enqueue_many)
+    cancel_sync = blocking(cancel)
+
+    async def _enqueue_many(
+        self, calls: Iterable[Call[Any]], connection: Any, chunk: int | None
+    ) -> list[Job[Any]]:
+        jobs: list[Job[Any]] = []
+        bound = list(calls)
+        for call in bound:
+            if call._configured._connection is not None:
+                raise ConfigurationError(
+                    "A bound call has no connection of its own: give connection= to enqueue_many."
+                )
+        size = chunk or max(len(bound), 1)
+        for first in range(0, len(bound), size):
+            planned = [call._planned for call in bound[first : first + size]]
+            made = await self._create(planned, connection)
+            jobs += (
+                Job(self, one.job_id, one.existed, call.task)
+                for call, one in zip(planned, made, strict=True)
+            )
+        return jobs
+
+    async def _create(self, calls: Sequence[PlannedCall], connection: Any) -> list[Created]:
+        """Create jobs, all or none, on a connection of the user or of the app."""
+        if not calls:
+            return []
+        if connection is None:
+            return await self._own(lambda own: own.create(calls))
+        user = user_connection(connection, is_blocking())
+        for _ in range(8):
+            rows = await user.fetch(ENQUEUE, arguments(calls))
+            try:
+                return created(calls, rows)
+            except MissingName as missing:
+                last = missing
+                if not self._can_open():
+                    raise unknown_name(
+                        missing,
+                        f'Open the app "{self.name}", which then creates it, or start its worker.',
+                    ) from None
+                name = missing
+                await self._own(lambda own, name=name: own.add(name))  # type: ignore[misc]
+        raise unknown_name(
+            last, "It was created just now, but your transaction sees an older state: repeat it."
+        )
+
+    def _can_open(self) -> bool:
+        """Whether a connection of the app's own can be used now."""
+        return is_blocking() or self._opened is not None
+
+    async def _own(self, call: Callable[[Own], Awaitable[T]]) -> T:
+        """Use the app's own connections: in this loop, or from a sync caller in another thread."""
+        if not is_blocking():
+            own = self._opened
+            if own is None or own.pid != os.getpid():
+                raise NotOpen(
+                    f'App "{self.name}" is not open. Use "async with app:", or await app.open() when '
+                    f"the process starts (FastAPI: lifespan=app.lifespan_for_web)."
+                )
+            if own.loop is not asyncio.get_running_loop():
+                raise self._other_loop()
+            return await call(own)
+        own = self._opened
+        if own is not None and own.pid == os.getpid() and own.loop.is_running():
+
+            async def there(own: Own = own) -> T:
+                return await call(own)
+
+            return run_in(own.loop, there)
+
+        async def in_portal() -> T:
+            if self._in_portal is None or self._in_portal.pid != os.getpid():
+                self._in_portal = await self._open_own()
+            return await call(self._in_portal)
+
+        return run_in(None, in_portal)
+
+    def _other_loop(self) -> NotOpen:
+        return NotOpen(
+            f'App "{self.name}" was opened in another event loop. Open it in the one that uses it '
+            f"(pytest: a loop-scoped fixture), or use enqueue_sync."
+        )
+
+    def _result(self, job: str, view: JobView) -> Any:
+        if view.status != "SUCCEEDED":
+            raise JobFailed(job, view.status, view.reason, view.error)
+        task = self.tasks.get(view.task)
+        return view.result if task is None else task._signature.result(view.result)
+
+    # Workers.
+
+    def worker(
+        self, options: WorkerOptions | None = None
+    ) -> AbstractAsyncContextManager[RunningWorker]:
+        """A worker in this process, for scripts and tests: `async with app.worker():`."""
+        from hourbell.sdk.running import worker_of
+
+        return worker_of(self, options)
+
+    async def run_worker(self, options: WorkerOptions | None = None) -> None:
+        """Run a worker until this task is cancelled, then drain."""
+        async with self.worker(options) as worker:
+            await worker.ended()
+
+    def _register(self, task: Task[..., Any]) -> None:
+        for name in (task.name, *task.aliases):
+            other = self.tasks.get(name)
+            if other is not None and not _is_same_function(other, task):
+                raise InvalidTask(
+                    f'"{name}" is declared twice: {other.where} and {task.where}. Give one a name=.'
+                )
+            self.tasks[name] = task
+
+
+def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:
+    """Whether a module was loaded a second time, as `__main__`."""
+    return one.where == other.where
+
+
+def no_database(target: str) -> NoDatabase:
+    return NoDatabase(
+        f'No database: set HOURBELL_DATABASE_URL or App(url=…). To try it, run "hourbell up {target}" '
+        f"in another terminal; it brings its own PostgreSQL."
+    )

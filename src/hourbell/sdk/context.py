@@ -1,0 +1,224 @@
+"""What a handler can learn about its run, and ask of its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from hourbell.model.executions import Claimed
+from hourbell.model.ids import execution_text, job_text
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+T = TypeVar("T")
+
+PROGRESS_SECONDS = 1.0  # at most one report in this time is stored
+_MAX_PROGRESS_BYTES = 16 * 1024
+
+
+class RunInfo(msgspec.Struct, frozen=True):
+    """One attempt, as a middleware sees it."""
+
+    task: str
+    execution_id: str
+    job_id: str
+    tenant: str
+    attempt: int  # 1 for the first
+    payload: Any
+
+
+class WorkerOfRun(Protocol):
+    """What a context asks of the worker that runs it."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the worker drains."""
+
+    async def note_progress(self, claimed: Claimed, value: str) -> bool:
+        """Store the progress of a run, as JSON; False: the lease is lost."""
+
+
+class _Settings(msgspec.Struct):
+    """Fields of a job that a worker decodes only when they are asked for."""
+
+    queue: str = "default"
+    labels: dict[str, str] = {}
+
+
+class _Base:
+    __slots__ = (
+        "_cancelled",
+        "_claimed",
+        "_log",
+        "_loop",
+        "_progress_at",
+        "_settings",
+        "_state",
+        "_stop_at",
+        "_worker",
+        "task",
+    )
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        task: str,
+        timeout_seconds: float,
+        state: Sequence[object],
+        worker: WorkerOfRun | None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._claimed = claimed
+        self._state = state
+        self._worker = worker
+        self._loop = loop
+        self._stop_at = time.monotonic() + timeout_seconds
+        self._progress_at = 0.0
+        self._settings: _Settings | None = None
+        self._log: BoundLogger | None = None
+        self._cancelled = False
+        self.task = task
+
+    @property
+    def execution_id(self) -> str:
+        """The same for all attempts: usable as an idempotency key."""
+        return execution_text(self._claimed.execution_id)
+
+    @property
+    def job_id(self) -> str:
+        return job_text(self._claimed.job_id)
+
+    @property
+    def tenant(self) -> str:
+        return self._claimed.tenant_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self._claimed.attempt
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of every earlier attempt."""
+        return self._claimed.fence
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return self._claimed.scheduled_for
+
+    @property
+    def queue(self) -> str:
+        return self._more.queue
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._more.labels
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until this attempt is stopped, by its timeout or the deadline of the job."""
+        return max(self._stop_at - time.monotonic(), 0.0)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the run was asked to stop: its timeout, a cancellation, a lost lease."""
+        return self._cancelled
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker drains: a good moment to end."""
+        return self._worker is not None and self._worker.is_stopping
+
+    @property
+    def log(self) -> BoundLogger:
+        """A logger that names the task, the execution and the attempt."""
+        if self._log is None:
+            import structlog
+
+            self._log = structlog.get_logger().bind(
+                task=self.task, execution_id=self.execution_id, attempt=self.attempt
+            )
+        return self._log
+
+    def get(self, kind: type[T]) -> T:
+        """A value of `App(state=…)` or of the lifespan, by its type."""
+        for value in self._state:
+            if isinstance(value, kind):
+                return value
+        raise LookupError(
+            f"The app has no {kind.__name__} in its state. Pass one to App(state=[…]), or yield it "
+            f"from the lifespan."
+        )
+
+    @property
+    def _more(self) -> _Settings:
+        if self._settings is None:
+            self._settings = msgspec.json.decode(self._claimed.spec or "{}", type=_Settings)
+        return self._settings
+
+    def _due_progress(self, value: object) -> str | None:
+        """The JSON of a report, or None if it comes too soon after the last."""
+        now = time.monotonic()
+        if self._worker is None or now < self._progress_at:
+            return None
+        encoded = msgspec.json.encode(value)
+        if len(encoded) > _MAX_PROGRESS_BYTES:
+            raise ValueError(f"progress has more than {_MAX_PROGRESS_BYTES} bytes as JSON")
+        self._progress_at = now + PROGRESS_SECONDS
+        return encoded.decode()
+
+
+class Context(_Base):
+    """The context of a coroutine function."""
+
+    __slots__ = ()
+
+    async def progress(self, value: object) -> None:
+        """Show how far the run is; at most one report a second is stored."""
+        report = self._due_progress(value)
+        if report is not None and self._worker is not None:
+            await self._worker.note_progress(self._claimed, report)
+
+
+class SyncContext(_Base):
+    """The context of a plain function, which runs in a thread."""
+
+    __slots__ = ()
+
+    def progress(self, value: object) -> None:
+        """Show how far the run is; at most one report a second is stored."""
+        report = self._due_progress(value)
+        if report is not None and self._worker is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(
+                self._worker.note_progress(self._claimed, report), self._loop
+            ).result()
+
+    def raise_if_cancelled(self) -> None:
+        """End here if the run was asked to stop. A thread cannot be stopped from outside."""
+        if self._cancelled:
+            raise asyncio.CancelledError("the run was asked to stop")
+
+
+# The context of the task that runs, or what makes it: most tasks without a context never ask.
+_current: ContextVar[Context | SyncContext | Callable[[], Context | SyncContext]] = ContextVar(
+    "hourbell_context"
+)
+
+
+def current() -> Context | SyncContext:
+    """The context of the handler that runs, for code deep below it; LookupError outside of one."""
+    try:
+        found = _current.get()
+    except LookupError:
+        raise LookupError("No task runs here, so there is no context.") from None
+    if not isinstance(found, Context | SyncContext):
+        found = found()
+        _current.set(found)
+    return found

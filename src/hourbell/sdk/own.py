@@ -1,0 +1,217 @@
+"""The connections of an app, in one event loop: a pool, and the engine on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.explain import Explanation, explain_execution
+from hourbell.errors import Conflict, HourbellError, NotFound, NotMigrated, WaitTimeout
+from hourbell.model.executions import FATES, ExecutionStatus
+from hourbell.model.ids import job_text
+from hourbell.model.jobs import TASK_PREFIX
+from hourbell.sdk.jobs import Cancelled, JobView
+from hourbell.sdk.plans import (
+    CANCEL,
+    ENQUEUE,
+    Created,
+    MissingName,
+    PlannedCall,
+    arguments,
+    created,
+)
+from hourbell.sdk.values import Seconds, seconds_of
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.database import Database
+from hourbell.store.migrations import is_migrated, mark_used
+
+_ENQUEUE = ENQUEUE.format("$1", "$2", "$3", "$4", "$5")
+_CANCEL = CANCEL.format("$1", "$2", "$3")
+_MAX_GROUP = 500  # calls that wait for a connection and are sent together
+_POLL_SECONDS = (
+    0.02,
+    0.05,
+    0.1,
+    0.25,
+)  # between two looks at a job that is waited for; then the last
+
+
+class Own:
+    """What an app uses when it is given no connection."""
+
+    def __init__(self, database: Database, stack: AsyncExitStack, connections: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
+        self.database = database
+        self.engine = Engine(database, DatabaseClock(database))
+        self._stack = stack
+        self._free = connections  # statements that may still begin
+        self._waiting: deque[tuple[PlannedCall, asyncio.Future[Created]]] = deque()
+
+    @classmethod
+    async def open(cls, dsn: str, connections: int, stack: AsyncExitStack) -> Own:
+        if not await is_migrated(dsn):
+            raise NotMigrated(
+                f"Tables or functions of this version are missing in the database {shown_dsn(dsn)}. "
+                f'Run "hourbell migrate" once.'
+            )
+        database = await Database.open(dsn, connections)
+        stack.push_async_callback(database.close)
+        await mark_used(database)
+        return cls(database, stack, connections)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def declare(
+        self, tenants: Collection[str], queues: Collection[str], tasks: Collection[str]
+    ) -> None:
+        """Create names in transactions of their own."""
+        now = await self.engine.clock.now()
+        await self.engine.tenants(tenants, now)
+        await self.engine.queues(queues, now)
+        await self.engine.targets([TASK_PREFIX + name for name in tasks], now)
+
+    async def add(self, missing: MissingName) -> None:
+        names = {"tenant": (), "queue": (), "task": ()} | {missing.kind: (missing.name,)}
+        await self.declare(names["tenant"], names["queue"], names["task"])
+
+    async def create(self, calls: Sequence[PlannedCall]) -> list[Created]:
+        """Create jobs, all or none; names that do not exist yet are created first."""
+        if len(calls) == 1 and calls[0].unique_key is None:
+            return [await self._create_one(calls[0])]
+        return await self._create(calls)
+
+    async def _create(self, calls: Sequence[PlannedCall]) -> list[Created]:
+        for _ in range(8):  # each time another name is missing, which is rare
+            rows = await self.database.fetch(_ENQUEUE, *arguments(calls))
+            try:
+                return created(calls, [tuple(row) for row in rows])
+            except MissingName as missing:
+                await self.add(missing)
+                last = missing
+        raise HourbellError(f"The {last.kind} {last.name!r} cannot be created.")
+
+    async def _create_one(self, call: PlannedCall) -> Created:
+        """Create a job. Calls that would wait for a connection are sent together by the next."""
+        if not self._free:
+            future: asyncio.Future[Created] = self.loop.create_future()
+            self._waiting.append((call, future))
+            return await future
+        self._free -= 1
+        try:
+            (made,) = await self._create([call])
+            return made
+        finally:
+            self._free += 1
+            if self._waiting:
+                self._free -= 1
+                task = self.loop.create_task(self._create_waiting())
+                _running.add(task)
+                task.add_done_callback(_running.discard)
+
+    async def _create_waiting(self) -> None:
+        try:
+            while self._waiting:
+                group = [
+                    self._waiting.popleft() for _ in range(min(_MAX_GROUP, len(self._waiting)))
+                ]
+                await self._create_group(group)
+        finally:
+            self._free += 1
+
+    async def _create_group(
+        self, group: Sequence[tuple[PlannedCall, asyncio.Future[Created]]]
+    ) -> None:
+        try:
+            made = await self._create([call for call, _ in group])
+        except HourbellError as error:
+            if len(group) == 1:
+                _, future = group[0]
+                if not future.done():
+                    future.set_exception(error)
+                return
+            for one in group:  # nothing was created; a refusal is of one of them
+                await self._create_group([one])
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, future), one_made in zip(group, made, strict=True):
+                if not future.done():
+                    future.set_result(one_made)
+
+    async def cancel_key(self, task: str | None, key: str, tenant: str) -> Cancelled:
+        return Cancelled(await self.database.value(_CANCEL, task, key, tenant))
+
+    async def cancel_job(self, job_id: int, actor: str) -> Cancelled:
+        if ExecutionStatus((await self.view(job_id)).status) in FATES:
+            return Cancelled.ENDED
+        try:
+            seen = await cancel_execution(self.engine, job_id, Write(actor=actor))
+        except Conflict:
+            return Cancelled.ENDED
+        ended = seen.status is ExecutionStatus.CANCELLED
+        return Cancelled.CANCELLED if ended else Cancelled.REQUESTED
+
+    async def view(self, job_id: int) -> JobView:
+        seen = await get_execution(self.engine, job_id)
+        return JobView(
+            id=job_text(seen.job_id),
+            task=seen.job_name or "",
+            status=seen.status.value,
+            reason=None if seen.reason is None else seen.reason.value,
+            attempt=seen.attempt,
+            scheduled_for=seen.scheduled_for,
+            started_at=seen.started_at,
+            finished_at=seen.finished_at,
+            error=seen.error,
+            result=seen.result,
+        )
+
+    async def explain(self, job_id: int) -> Explanation:
+        return await explain_execution(self.engine, job_id)
+
+    async def wait(self, job_id: int, limit: Seconds) -> JobView:
+        """The job when it has ended. It may not be visible yet: its transaction is open."""
+        deadline = time.monotonic() + seconds_of(limit)
+        polls = iter(_POLL_SECONDS)
+        pause = next(polls)
+        while True:
+            view: JobView | None = None
+            with suppress(NotFound):
+                view = await self.view(job_id)
+            if view is not None and ExecutionStatus(view.status) in FATES:
+                return view
+            left = deadline - time.monotonic()
+            if left <= 0:
+                state = "not visible: its transaction is open, or was rolled back"
+                raise WaitTimeout(
+                    f"Job {job_text(job_id)} has not ended within {seconds_of(limit):g} s. It is "
+                    f"{view.status if view else state}."
+                )
+            await asyncio.sleep(min(pause, left))
+            pause = next(polls, pause)
+
+
+_running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references
+
+
+def shown_dsn(dsn: str) -> str:
+    """A database, without its password."""
+    parts = urlsplit(dsn)
+    name = parts.path.removeprefix("/") or "?"
+    return f"{name} on {parts.hostname}" if parts.hostname else name

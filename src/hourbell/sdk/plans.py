@@ -1,0 +1,137 @@
+"""A call as the arguments of `hourbell.try_enqueue`, and the meaning of the rows that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from hourbell.errors import (
+    DuplicateJob,
+    HourbellError,
+    InvalidArguments,
+    KeyBusy,
+    QuotaExceeded,
+    UnknownQueue,
+    UnknownTask,
+    UnknownTenant,
+)
+from hourbell.model.ids import job_text
+
+# Every parameter has a cast: drivers then need not know the types, and no codec of the user is
+# used. The placeholders are those of the driver.
+ENQUEUE = (
+    "select place, job_id, outcome, holder, detail from hourbell.try_enqueue("
+    "cast({} as text), cast({} as text[]), cast({} as int[]), cast({} as timestamptz[]), "
+    "cast({} as text[]))"
+)
+CANCEL = "select hourbell.cancel(cast({} as text), cast({} as text), cast({} as text))"
+
+_EXPIRES = '"expires_at":'
+
+Row = tuple[int, int | None, str, int | None, str | None]  # as hourbell.try_enqueue returns them
+
+
+class PlannedCall(msgspec.Struct, frozen=True):
+    """One job to create."""
+
+    task: str
+    term: str  # what it has in common with others, as JSON
+    payload: str
+    at: datetime | None = None
+    unique_key: str | None = None  # as stored
+    shown_key: str | None = None  # as the caller wrote it
+
+
+class Created(msgspec.Struct, frozen=True):
+    """A job that was created, or kept."""
+
+    job_id: int
+    existed: bool
+
+
+class MissingName(Exception):
+    """A name that only a connection of the app may create."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name)
+        self.kind, self.name = kind, name
+
+
+def arguments(calls: Sequence[PlannedCall]) -> list[object]:
+    """The arguments of ENQUEUE."""
+    if len(calls) == 1:  # the common case
+        (call,) = calls
+        at = None if call.at is None else [call.at]
+        keys = None if call.unique_key is None else [call.unique_key]
+        return [f"[{call.term}]", [call.payload], None, at, keys]
+    numbers: dict[tuple[str, datetime | None], int] = {}
+    term_of = [
+        # `expires_at` is counted from the time of the job, which jobs of such a term must share.
+        numbers.setdefault(
+            (call.term, call.at if _EXPIRES in call.term else None), len(numbers) + 1
+        )
+        for call in calls
+    ]
+    return [
+        f"[{','.join(term for term, _ in numbers)}]",
+        [call.payload for call in calls],
+        term_of if len(numbers) > 1 else None,
+        [call.at for call in calls] if any(call.at is not None for call in calls) else None,
+        [call.unique_key for call in calls]
+        if any(call.unique_key is not None for call in calls)
+        else None,
+    ]
+
+
+def created(calls: Sequence[PlannedCall], rows: Sequence[Row]) -> list[Created]:
+    """What the rows say, in the order of the calls; raises the first refusal, or MissingName."""
+    if len(rows) == len(calls) and rows[0][2] in ("created", "kept"):
+        found = [Created(0, False)] * len(calls)
+        for place, job_id, outcome, _, _ in rows:
+            assert job_id is not None
+            found[place - 1] = Created(job_id, outcome == "kept")
+        return found
+    place, _, outcome, holder, detail = rows[0]
+    raise _refusal(calls[place - 1], outcome, holder, detail or "")
+
+
+def unknown_name(missing: MissingName, why: str) -> HourbellError:
+    """The error about a name that cannot be created here."""
+    errors = {"queue": UnknownQueue, "tenant": UnknownTenant, "task": UnknownTask}
+    return errors[missing.kind](
+        f"The {missing.kind} {missing.name!r} does not exist yet, and is not created in your "
+        f"transaction, where others would wait for its end. {why} Nothing was enqueued."
+    )
+
+
+def _refusal(call: PlannedCall, outcome: str, holder: int | None, detail: str) -> Exception:
+    match outcome:
+        case "unknown_task" | "unknown_queue" | "unknown_tenant":
+            return MissingName(outcome.removeprefix("unknown_"), detail)
+        case "duplicate":
+            whose = "is used twice in this call"
+            if holder is not None:
+                whose = f"belongs to {job_text(holder)} ({detail})"
+            return DuplicateJob(
+                f'{call.task}: unique_key "{call.shown_key}" {whose}. on_duplicate="keep" returns '
+                f'it, "replace" takes its place while it waits.',
+                None if holder is None else job_text(holder),
+            )
+        case "busy" if call.unique_key is not None:
+            return KeyBusy(
+                f'{call.task}: unique_key "{call.shown_key}" is held by another open transaction '
+                f"(waited 0.5 s). Nothing was enqueued; your transaction is intact."
+            )
+        case "busy":
+            return KeyBusy(
+                f"{call.task}: another open transaction creates jobs under the quota of the same "
+                f"tenant. Nothing was enqueued; your transaction is intact."
+            )
+        case "over_quota":
+            return QuotaExceeded(
+                f"{call.task}: tenant {detail} has as many jobs as its quota allows. Nothing was "
+                f"enqueued. Wait until some have run, or raise the quota."
+            )
+    return InvalidArguments(f"{call.task}: {detail}. Nothing was enqueued.")

@@ -1,0 +1,405 @@
+"""Tasks: what `@app.task` makes of a function.
+
+`task.enqueue(x=1)` checks its arguments by the signature, at run time and by a type checker;
+`task.configure(delay=60).enqueue(x=1)` has options, which are no arguments and cannot collide with
+them. Calling the task itself runs the function here and now, without a job.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+import msgspec
+
+from hourbell.errors import InvalidArguments, InvalidTask
+from hourbell.model.executions import Claimed
+from hourbell.model.policies import Priority
+from hourbell.sdk.context import Context, RunInfo, SyncContext
+from hourbell.sdk.jobs import Cancelled, Job
+from hourbell.sdk.plans import PlannedCall
+from hourbell.sdk.portal import blocking
+from hourbell.sdk.signature import Signature
+from hourbell.sdk.values import (
+    Options,
+    PriorityLike,
+    Retry,
+    Schedule,
+    Seconds,
+    instant_of,
+    seconds_of,
+    whole_seconds,
+)
+
+if TYPE_CHECKING:
+    from hourbell.sdk.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Middleware = Callable[[RunInfo, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
+
+
+class _Unknown:
+    """Only a parameter without a type of its own accepts it."""
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the decorator was given."""
+
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    queue: str | None = None
+    priority: PriorityLike | None = None
+    retry: Retry | None = None
+    timeout: Seconds | None = None
+    deadline: Seconds | None = None
+    delivery: Literal["at_least_once", "at_most_once"] | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    schedule: tuple[Schedule, ...] = ()
+    no_retry: tuple[type[BaseException], ...] = ()
+    labels: Mapping[str, str] = {}
+    middleware: tuple[Middleware, ...] = ()
+
+
+class Call(Generic[R_co]):
+    """A task with its arguments and options, not enqueued yet. Made by `bind`."""
+
+    __slots__ = ("_configured", "_planned")
+
+    def __init__(self, configured: Configured[..., R_co], payload: str) -> None:
+        self._configured = configured
+        self._planned = configured._plan(payload)
+
+    def __repr__(self) -> str:
+        return f"<Call of {self._planned.task} with {self._planned.payload}>"
+
+
+class Configured(Generic[P, R_co]):
+    """A task with options. It can be kept and used many times."""
+
+    def __init__(self, task: Task[P, R_co], options: Options) -> None:
+        self._task = task
+        self._options = options
+        self._connection = options.get("connection")
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Create a job that calls the task with these arguments."""
+        task = self._task
+        call = self._plan(task._signature.payload(args, kwargs))
+        (created,) = await task._app._create([call], self._connection)
+        return Job(task._app, created.job_id, created.existed, task.name)
+
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """A call that is enqueued later, by `enqueue_many`."""
+        return Call(self, self._task._signature.payload(args, kwargs))
+
+    async def enqueue_many(
+        self, calls: Iterable[Call[R_co] | Mapping[str, Any]]
+    ) -> list[Job[R_co]]:
+        """Create many jobs of this task, all or none. A mapping has the arguments of one."""
+        bound = [
+            each if isinstance(each, Call) else Call(self, self._task._signature.payload((), each))
+            for each in calls
+        ]
+        return await self._task._app._enqueue_many(bound, self._connection, None)
+
+    enqueue_sync = blocking(enqueue)
+    enqueue_many_sync = blocking(enqueue_many)
+
+    def _plan(self, payload: str) -> PlannedCall:
+        return PlannedCall(
+            self._task.name, self._term, payload, self._at, self._key, self._shown_key
+        )
+
+    # What the options say, computed once.
+
+    @cached_property
+    def _term(self) -> str:
+        return term_of(self._task, self._options)
+
+    @cached_property
+    def _at(self) -> datetime | None:
+        return instant_of(self._options)
+
+    @property
+    def _shown_key(self) -> str | None:
+        return self._options.get("unique_key")
+
+    @cached_property
+    def _key(self) -> str | None:
+        key = self._options.get("unique_key")
+        if key is None or self._options.get("unique_scope") == "tenant":
+            return key
+        return f"{self._task.name}:{key}"
+
+
+class Task(Configured[P, R_co]):
+    """A function that workers run. Calling it runs it here, without a job."""
+
+    def __init__(self, app: App, fn: Callable[..., Any], options: TaskOptions) -> None:
+        super().__init__(self, {})
+        self._app = app
+        self.options = options
+        self.fn = fn  # the function itself
+        short = _checked_name(fn, options)
+        self.name = f"{app.name}.{short}"
+        self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in options.aliases)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.takes_context = _takes_context(fn, self.is_async)
+        self._signature = Signature(fn, self.name, self.takes_context, app.codec)
+        self.__doc__ = fn.__doc__
+        self.__name__ = getattr(fn, "__name__", short)
+        self.__wrapped__ = fn
+        app._register(self)
+        if options.timeout is not None and not self.is_async:
+            import structlog
+
+            structlog.get_logger().debug(
+                "a thread cannot be stopped: after its timeout the run fails, the function goes on",
+                task=self.name,
+            )
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def configure(self, **options: Unpack[Options]) -> Configured[P, R_co]:
+        """This task with options, such as delay, unique_key, priority or connection."""
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            raise InvalidArguments(
+                f"configure has no option {', '.join(sorted(unknown))}. There are "
+                f"{', '.join(Options.__annotations__)}."
+            )
+        return Configured(self, options)
+
+    async def cancel(
+        self, *, unique_key: str, tenant: str | None = None, connection: Any = None
+    ) -> Cancelled:
+        """Cancel the job of this task that has a unique key."""
+        return await self._app.cancel(
+            unique_key=unique_key, task=self, tenant=tenant, connection=connection
+        )
+
+    cancel_sync = blocking(cancel)
+
+    @property
+    def where(self) -> str:
+        """File and line of the function."""
+        code = getattr(inspect.unwrap(self.fn), "__code__", None)
+        return "?" if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
+
+    def _local_context(self) -> tuple[Context | SyncContext, ...]:
+        if not self.takes_context:
+            return ()
+        claimed = Claimed(0, 0, self._app.tenant, 1, 0, 0.0, None, "{}")
+        kind = Context if self.is_async else SyncContext
+        return (kind(claimed, self.name, float("inf"), self._app.state, None),)
+
+
+class AsyncTask(Task[P, R_co]):
+    """A task that is a coroutine function."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Run the function here and now."""
+        made: Coroutine[Any, Any, R_co] = self.fn(*self._local_context(), *args, **kwargs)
+        return made
+
+
+class SyncTask(Task[P, R_co]):
+    """A task that is a plain function; a worker runs it in a thread."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the function here and now."""
+        result: R_co = self.fn(*self._local_context(), *args, **kwargs)
+        return result
+
+
+class TaskDecorator:
+    """`app.task`: used as `@app.task` or as `@app.task(queue="mail")`."""
+
+    def __init__(self, app: App, options: TaskOptions | None = None) -> None:
+        self._app = app
+        self._options = options
+
+    # A first parameter without a type of its own: the arguments are not checked, rather than
+    # taking it for the context.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, f: Callable[Concatenate[_Unknown, ...], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[..., R]: ...
+    @overload
+    def __call__(self, f: Callable[Concatenate[_Unknown, ...], R], /) -> SyncTask[..., R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, f: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, f: Callable[Concatenate[SyncContext, P], R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, f: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, f: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        aliases: Sequence[str] = (),
+        queue: str | None = None,
+        priority: PriorityLike | None = None,
+        retry: Retry | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        delivery: Literal["at_least_once", "at_most_once"] | None = None,
+        concurrency_key: str | None = None,
+        concurrency_limit: int | None = None,
+        schedule: Schedule | Sequence[Schedule] = (),
+        no_retry: Sequence[type[BaseException]] = (),
+        labels: Mapping[str, str] | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> TaskDecorator: ...
+    def __call__(self, *functions: Any, **given: Any) -> Any:
+        if not functions:
+            return TaskDecorator(self._app, _task_options(given))
+        (f,) = functions
+        if isinstance(f, staticmethod):
+            raise InvalidTask("Put @staticmethod above @app.task, not below it.")
+        if not callable(f):
+            raise InvalidTask(f"@app.task decorates a function, not {f!r}.")
+        kind = AsyncTask if inspect.iscoroutinefunction(f) else SyncTask
+        return kind(self._app, f, self._options or TaskOptions())
+
+
+def _task_options(given: dict[str, Any]) -> TaskOptions:
+    fields = TaskOptions.__struct_fields__
+    unknown = given.keys() - set(fields)
+    if unknown:
+        raise InvalidTask(
+            f"@app.task has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
+        )
+    schedule = given.get("schedule", ())
+    several = (schedule,) if isinstance(schedule, Schedule) else tuple(schedule)
+    tuples = {name: tuple(given.get(name, ())) for name in ("aliases", "no_retry", "middleware")}
+    labels = dict(given.get("labels") or {})
+    return TaskOptions(**{**given, **tuples, "schedule": several, "labels": labels})
+
+
+def term_of(task: Task[..., Any], options: Options) -> str:
+    """What jobs with these options have in common, for `hourbell.try_enqueue`, as JSON."""
+    declared, app = task.options, task._app
+    retry = options.get("retry", declared.retry or app.retry)
+    timeout = options.get("timeout", app.timeout if declared.timeout is None else declared.timeout)
+    deadline = options.get("deadline", declared.deadline)
+    priority = options.get("priority", declared.priority)
+    labels = {**declared.labels, **options.get("labels", {})}
+    expires_at = options.get("expires_at")
+    if expires_at is not None and expires_at.tzinfo is None:
+        raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
+    delay = options.get("delay")
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidArguments("retry= is a Retry, such as Retry.fixed(3, every=60).")
+    term: dict[str, object] = {
+        "task": task.name,
+        "tenant": options.get("tenant", app.tenant),
+        "queue": options.get("queue", declared.queue or app.queue),
+        "priority": priority.name if isinstance(priority, Priority) else priority,
+        "delay_seconds": None if delay is None else seconds_of(delay),
+        "timeout_seconds": None if timeout is None else whole_seconds("timeout", timeout),
+        "retry_policy": None if retry is None else retry.policy,
+        "delivery": declared.delivery,
+        "expires_at": expires_at,
+        "deadline_seconds": None if deadline is None else whole_seconds("deadline", deadline),
+        "concurrency_key": options.get("concurrency_key", declared.concurrency_key),
+        "concurrency_limit": options.get("concurrency_limit", declared.concurrency_limit),
+        "on_duplicate": options.get("on_duplicate"),
+        "labels": labels or None,
+        "notify": options.get("notify", None if app.notify else False),
+    }
+    if "on_duplicate" in options and "unique_key" not in options:
+        raise InvalidArguments("on_duplicate= needs a unique_key=.")
+    given = {name: value for name, value in term.items() if value is not None}
+    return msgspec.json.encode(given).decode()
+
+
+def _valid_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidTask(f"{name!r} cannot name a task: use letters, digits and . _ : -.")
+    return name
+
+
+def _checked_name(fn: Callable[..., Any], options: TaskOptions) -> str:
+    """The name of a task within its app; raises InvalidTask for what cannot be a task."""
+    shown = getattr(fn, "__name__", repr(fn))
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise InvalidTask(f"{shown}: a generator cannot be a task. Return the values.")
+    if options.name is not None:
+        return _valid_name(options.name)
+    if shown == "<lambda>" or "<locals>" in getattr(fn, "__qualname__", "<locals>"):
+        raise InvalidTask(
+            f"{shown} is a lambda or a function inside a function, which has no name of its own. "
+            f"Give it one: @app.task(name=…)."
+        )
+    return _valid_name(shown)
+
+
+def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
+    """Whether the first parameter is the context; raises InvalidTask. Types are not resolved."""
+    shown = getattr(fn, "__name__", repr(fn))
+    takes = False
+    for index, (name, parameter) in enumerate(inspect.signature(fn).parameters.items()):
+        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if index == 0 and name in ("self", "cls"):
+            raise InvalidTask(
+                f"{shown}: a method cannot be a task, because {name} cannot be sent to a worker. Use "
+                f"a function, or @staticmethod above @app.task."
+            )
+        kind = _context_kind(parameter.annotation)
+        if kind is None:
+            if several and parameter.annotation is parameter.empty:
+                stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+                raise InvalidTask(
+                    f"{shown}: {stars}{name} needs a type, such as {stars}{name}: int."
+                )
+            continue
+        if index > 0 or several or parameter.kind is parameter.KEYWORD_ONLY:
+            prefix = "async def" if is_async else "def"
+            raise InvalidTask(
+                f"{shown}: {kind} must be the first parameter: {prefix} {shown}({name}: {kind}, …)."
+            )
+        if (kind == "Context") != is_async:
+            wanted = "Context" if is_async else "SyncContext"
+            what = "a coroutine function" if is_async else "a plain function, which blocks,"
+            raise InvalidTask(f"{shown} is {what} and takes a {wanted}, not a {kind}.")
+        takes = True
+    return takes
+
+
+def _context_kind(annotation: Any) -> str | None:
+    for kind in (Context, SyncContext):
+        name = kind.__name__
+        if annotation is kind:
+            return name
+        if isinstance(annotation, str) and annotation.rpartition(".")[2].strip("\"'") == name:
+            return name
+    return None

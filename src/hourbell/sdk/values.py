@@ -1,0 +1,237 @@
+"""Values that users write: retry policies, schedules, options, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from hourbell.errors import InvalidArguments
+from hourbell.model.policies import Backoff, Misfire, Overlap, Priority, RetryPolicy
+from hourbell.model.schedules import DstGap, DstOverlap
+
+Seconds = float | timedelta
+PriorityLike = Priority | Literal["CRITICAL", "HIGH", "MEDIUM", "LOW"]
+OnDuplicateLike = Literal["reject", "keep", "replace"]
+
+
+class Options(TypedDict, total=False):
+    """What `configure` takes."""
+
+    at: datetime  # aware, or naive together with `timezone`
+    delay: Seconds
+    timezone: str
+    queue: str
+    priority: PriorityLike
+    tenant: str
+    labels: Mapping[str, str]
+    unique_key: str
+    on_duplicate: OnDuplicateLike
+    unique_scope: Literal["task", "tenant"]
+    concurrency_key: str
+    concurrency_limit: int
+    expires_at: datetime  # too late to start: SKIPPED
+    deadline: Seconds  # over all attempts
+    timeout: Seconds  # of one attempt
+    retry: Retry
+    connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django, in a transaction
+    notify: bool
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often, and after which delays, a failed attempt is retried."""
+
+    policy: RetryPolicy
+
+    @staticmethod
+    def exponential(
+        max_retries: int = 3, *, initial: Seconds = 30, maximum: Seconds = 3600, jitter: bool = True
+    ) -> Retry:
+        """Delays that double, up to a maximum; with jitter each is from half of that up to all."""
+        kind = Backoff.EXPONENTIAL_WITH_JITTER if jitter else Backoff.EXPONENTIAL
+        return _formula(kind, max_retries, initial, maximum)
+
+    @staticmethod
+    def fixed(max_retries: int = 3, *, every: Seconds = 30) -> Retry:
+        """The same delay each time."""
+        return _formula(Backoff.FIXED, max_retries, every, every)
+
+    @staticmethod
+    def linear(max_retries: int = 3, *, step: Seconds = 30, maximum: Seconds = 3600) -> Retry:
+        """Delays that grow by a step, up to a maximum."""
+        return _formula(Backoff.LINEAR, max_retries, step, maximum)
+
+    @staticmethod
+    def delays(*seconds: Seconds) -> Retry:
+        """These delays, one for each retry."""
+        if not seconds:
+            raise InvalidArguments("Retry.delays() needs a delay. Retry.never() has no retries.")
+        whole = tuple(whole_seconds("a delay", each) for each in seconds)
+        return _checked(
+            RetryPolicy(max_retries=len(whole), backoff=Backoff.LIST, delays_seconds=whole)
+        )
+
+    @staticmethod
+    def never() -> Retry:
+        return Retry(RetryPolicy(max_retries=0))
+
+
+def _formula(kind: Backoff, max_retries: int, initial: Seconds, maximum: Seconds) -> Retry:
+    first, longest = whole_seconds("a delay", initial), whole_seconds("a delay", maximum)
+    return _checked(
+        RetryPolicy(
+            max_retries=max_retries,
+            backoff=kind,
+            initial_delay_seconds=first,
+            max_delay_seconds=max(first, longest),
+        )
+    )
+
+
+def _checked(policy: RetryPolicy) -> Retry:
+    if not 0 <= policy.max_retries <= 100:
+        raise InvalidArguments("A job has from 0 to 100 retries.")
+    delays = policy.delays_seconds or (policy.initial_delay_seconds, policy.max_delay_seconds)
+    if not all(0 <= each <= 7 * 86_400 for each in delays):
+        raise InvalidArguments("The delay of a retry is from 0 seconds to 7 days.")
+    return Retry(policy)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When a task runs by itself. Made by `cron` or `every`."""
+
+    cron: str | None = None
+    every_seconds: int | None = None
+    timezone: str = "UTC"
+    key: str | None = None  # tells the schedules of one task apart; None: by their rule
+    args: Mapping[str, Any] = {}  # the arguments of each run
+    jitter_seconds: float = 0.0
+    misfire: Misfire = Misfire.LATEST
+    overlap: Overlap = Overlap.ALLOW
+    gap: DstGap = "run_after"
+    repeated: DstOverlap = "once"
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    exclude: tuple[str, ...] = ()  # names of calendars
+    paused: bool = False
+
+
+def cron(
+    rule: str,
+    *,
+    timezone: str = "UTC",
+    key: str | None = None,
+    args: Mapping[str, Any] | None = None,
+    jitter: Seconds = 0,
+    misfire: Literal["skip", "latest", "all"] = "latest",
+    overlap: Literal["allow", "forbid", "replace", "queue_one"] = "allow",
+    gap: DstGap = "run_after",
+    repeated: DstOverlap = "once",
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+    exclude: Sequence[str] = (),
+    paused: bool = False,
+) -> Schedule:
+    """A schedule by a cron rule of 5 or 6 fields, or a macro such as @daily, in a time zone."""
+    from hourbell.timing.cron import resolve_hash
+    from hourbell.timing.errors import TimingError
+    from hourbell.timing.rules import compile_rule
+
+    try:
+        compile_rule(resolve_hash(rule, 0), timezone, gap, repeated)
+    except TimingError as error:
+        raise InvalidArguments(f"cron({rule!r}, timezone={timezone!r}): {error}") from None
+    return Schedule(
+        cron=rule,
+        timezone=timezone,
+        key=key,
+        args=dict(args or {}),
+        jitter_seconds=seconds_of(jitter),
+        misfire=Misfire(misfire),
+        overlap=Overlap(overlap),
+        gap=gap,
+        repeated=repeated,
+        starts_at=_aware("starts_at", starts_at),
+        ends_at=_aware("ends_at", ends_at),
+        exclude=tuple(exclude),
+        paused=paused,
+    )
+
+
+def every(
+    interval: Seconds,
+    *,
+    key: str | None = None,
+    args: Mapping[str, Any] | None = None,
+    jitter: Seconds = 0,
+    misfire: Literal["skip", "latest", "all"] = "latest",
+    overlap: Literal["allow", "forbid", "replace", "queue_one"] = "allow",
+    starts_at: datetime | None = None,
+    ends_at: datetime | None = None,
+    exclude: Sequence[str] = (),
+    paused: bool = False,
+) -> Schedule:
+    """A schedule by elapsed time, in whole seconds."""
+    seconds = seconds_of(interval)
+    if seconds < 1 or seconds != int(seconds):
+        raise InvalidArguments(f"every({interval!r}): an interval is in whole seconds, at least 1.")
+    return Schedule(
+        every_seconds=int(seconds),
+        key=key,
+        args=dict(args or {}),
+        jitter_seconds=seconds_of(jitter),
+        misfire=Misfire(misfire),
+        overlap=Overlap(overlap),
+        starts_at=_aware("starts_at", starts_at),
+        ends_at=_aware("ends_at", ends_at),
+        exclude=tuple(exclude),
+        paused=paused,
+    )
+
+
+def seconds_of(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def whole_seconds(what: str, value: Seconds) -> int:
+    """Whole seconds, rounded up; less than one second is refused, unless it is zero."""
+    seconds = seconds_of(value)
+    if 0 < seconds < 1 or seconds != seconds or seconds < 0:
+        raise InvalidArguments(f"{what} is {seconds:g} s: it is counted in whole seconds.")
+    return ceil(seconds)
+
+
+def _aware(name: str, value: datetime | None) -> datetime | None:
+    if value is not None and value.tzinfo is None:
+        raise InvalidArguments(f"{name} has no time zone: use a datetime with tzinfo.")
+    return value
+
+
+def instant_of(options: Options) -> datetime | None:
+    """The instant of `at`; a naive one is a wall time of `timezone`."""
+    at = options.get("at")
+    if at is None:
+        if "timezone" in options:
+            raise InvalidArguments("timezone= needs at=, a wall time in that zone.")
+        return None
+    if "delay" in options:
+        raise InvalidArguments("at= and delay= exclude each other.")
+    if at.tzinfo is not None:
+        if "timezone" in options:
+            raise InvalidArguments("at= has a time zone of its own: leave out timezone=.")
+        return at
+    if "timezone" not in options:
+        raise InvalidArguments(
+            "at= has no time zone: use a datetime with tzinfo, or name one with timezone=."
+        )
+    from hourbell.timing.errors import TimingError
+    from hourbell.timing.zones import load_zone
+
+    try:
+        zone = load_zone(options["timezone"])
+    except TimingError as error:
+        raise InvalidArguments(f"timezone={options['timezone']!r}: {error}") from None
+    return at.replace(tzinfo=zone)

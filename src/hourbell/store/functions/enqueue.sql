@@ -1,0 +1,507 @@
+-- Enqueueing in the caller's own transaction: one-time jobs with a task, created by `create_jobs`. The callers are the
+-- functions of store/public, which have names that do not change; they are for other programs, in any language.
+--
+-- Nothing that a caller may get wrong raises an error here, because an error aborts the caller's transaction: refusals
+-- are returned as rows. Settings that change here (`lock_timeout` and others) are restored by the SET clauses of the
+-- functions in store/public.
+
+-- The number of a concurrency key: a hash, so that no registry is needed. The same as in engine/life/create/rows.py.
+create or replace function hourbell.key_number(p_tenant text, p_key text) returns bigint
+language sql immutable parallel safe
+return (('x' || left(encode(sha256(convert_to(p_tenant, 'UTF8') || '\x00' || convert_to(p_key, 'UTF8')), 'hex'), 16))
+  ::bit(64)::bigint >> 1) & 9223372036854775807;
+
+-- The text of a job's id, as in model/ids.py: 13 characters of Crockford's base 32.
+create or replace function hourbell.job_text(p_id bigint) returns text
+language sql immutable parallel safe
+return 'job_' || (
+  select string_agg(substr('0123456789abcdefghjkmnpqrstvwxyz', (p_id >> (60 - 5 * n) & 31)::int + 1, 1), '' order by n)
+  from generate_series(0, 12) as n);
+
+-- A line of text as in documents/kinds.py: not blank, without control characters.
+create or replace function hourbell.is_line(p_text text, p_most int) returns boolean
+language sql immutable parallel safe
+return length(p_text) <= p_most and p_text ~ '\S' and p_text !~ '[\x01-\x1f\x7f-\x9f\u2028\u2029]';
+
+-- A retry policy as it is stored, from a document with the fields that the API has. Raises invalid_parameter_value.
+create or replace function hourbell.read_retry_policy(p_policy json) returns json
+language plpgsql immutable as $$
+declare
+  r record;
+  unknown text;
+  longest int;
+begin
+  if json_typeof(p_policy) <> 'object' then
+    raise invalid_parameter_value using message = 'retry must be an object';
+  end if;
+  select k into unknown from json_object_keys(p_policy) as k
+  where k not in ('max_retries', 'backoff', 'initial_delay_seconds', 'max_delay_seconds', 'delays_seconds',
+    'non_retryable', 'retryable', 'max_crashes') limit 1;
+  if unknown is not null then
+    raise invalid_parameter_value using message = format('retry has no field %s', unknown);
+  end if;
+  select * into r from json_to_record(p_policy) as p(
+    max_retries int, backoff text, initial_delay_seconds int, max_delay_seconds int, delays_seconds int[],
+    non_retryable text[], retryable text[], max_crashes int);
+  if r.backoff not in ('FIXED', 'LINEAR', 'EXPONENTIAL', 'EXPONENTIAL_WITH_JITTER', 'LIST') then
+    raise invalid_parameter_value using message = format('retry.backoff %s is unknown', r.backoff);
+  end if;
+  if (r.backoff = 'LIST') <> (r.delays_seconds is not null) then
+    raise invalid_parameter_value using message = 'retry.delays_seconds and the backoff LIST belong together';
+  end if;
+  if r.delays_seconds is not null then
+    if (r.initial_delay_seconds, r.max_delay_seconds) is distinct from (null::int, null::int)
+        or coalesce(r.max_retries, cardinality(r.delays_seconds)) <> cardinality(r.delays_seconds) then
+      raise invalid_parameter_value using
+        message = 'retry.delays_seconds replaces max_retries, initial_delay_seconds and max_delay_seconds';
+    end if;
+    r.max_retries := cardinality(r.delays_seconds);
+    r.backoff := 'LIST';
+    if r.max_retries < 1 or exists (select from unnest(r.delays_seconds) as d where d is null or d not between 0 and 604800) then
+      raise invalid_parameter_value using message = 'retry.delays_seconds must be from 0 to 604800';
+    end if;
+  end if;
+  longest := coalesce(r.max_delay_seconds, greatest(3600, r.initial_delay_seconds));
+  if r.max_retries not between 0 and 100 then
+    raise invalid_parameter_value using message = 'retry.max_retries must be from 0 to 100';
+  elsif r.initial_delay_seconds not between 0 and 604800 or longest not between 0 and 604800 then
+    raise invalid_parameter_value using message = 'delays of retry must be from 0 to 604800 seconds';
+  elsif longest < coalesce(r.initial_delay_seconds, 30) and r.delays_seconds is null then
+    raise invalid_parameter_value using message = 'retry.max_delay_seconds must not be below initial_delay_seconds';
+  elsif r.max_crashes not between 1 and 100 then
+    raise invalid_parameter_value using message = 'retry.max_crashes must be from 1 to 100';
+  elsif cardinality(r.non_retryable) > 50 or cardinality(r.retryable) > 50 or r.non_retryable && r.retryable
+      or exists (select from unnest(r.non_retryable || r.retryable) as k where k is null or k !~ '^[!-~]{1,200}$') then
+    raise invalid_parameter_value using
+      message = 'retry.non_retryable and retryable must be at most 50 kinds of failure each, and none in both';
+  end if;
+  return json_strip_nulls(json_build_object(
+    'max_retries', r.max_retries, 'backoff', r.backoff, 'initial_delay_seconds', r.initial_delay_seconds,
+    'max_delay_seconds', case when r.delays_seconds is null then longest end, 'delays_seconds', r.delays_seconds,
+    'non_retryable', r.non_retryable, 'retryable', r.retryable, 'max_crashes', r.max_crashes));
+end $$;
+
+-- What jobs have in common, from a JSON object, checked as the API checks it; raises invalid_parameter_value and other
+-- data exceptions. `outcome`: null, or which name is unknown. Names are looked up, never created: a new row of
+-- `tenants` in a transaction of a user would make every other transaction that names the tenant wait for its end.
+--   head, tail   of the job's JSON: head || payload || tail || rest || '}'
+--   settings     as `create_jobs` takes them, without k, level and start_seconds
+-- Called by `enqueue_jobs`, whose plan settings apply.
+create or replace function hourbell.read_term(
+  p_term json, p_now timestamptz,
+  out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text, out settings jsonb,
+  out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean
+)
+language plpgsql stable as $$
+declare
+  t record;
+  known record;
+  policy json;
+  timeout int;
+begin
+  if json_typeof(p_term) is distinct from 'object' then
+    raise invalid_parameter_value using message = 'terms must be an array of objects';
+  end if;
+  select x.*, (
+    select k from json_object_keys(p_term) as k
+    where k not in ('task', 'tenant', 'queue', 'priority', 'delay_seconds', 'timeout_seconds', 'retry_policy',
+      'delivery', 'expires_at', 'deadline_seconds', 'concurrency_key', 'concurrency_limit', 'on_duplicate', 'labels',
+      'notify')
+    limit 1) as unknown
+  into t from json_to_record(p_term) as x(
+    task text, tenant text, queue text, priority text, delay_seconds float8, timeout_seconds int, retry_policy json,
+    delivery text, expires_at timestamptz, deadline_seconds int, concurrency_key text, concurrency_limit int,
+    on_duplicate text, labels json, notify boolean);
+  if t.unknown is not null then
+    raise invalid_parameter_value using
+      message = format('this database does not know the option %s; "hourbell migrate" of a newer version may', t.unknown);
+  end if;
+  t.tenant := coalesce(t.tenant, 'default');
+  t.queue := coalesce(t.queue, 'default');
+  t.priority := coalesce(t.priority, 'MEDIUM');
+  t.delivery := coalesce(t.delivery, 'at_least_once');
+  on_duplicate := coalesce(t.on_duplicate, 'reject');
+  notify := coalesce(t.notify, true);
+  if t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then
+    raise invalid_parameter_value using message = 'task must be 1 to 200 letters, digits or . _ : -';
+  elsif t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then
+    raise invalid_parameter_value using message = 'tenant must be 1 to 64 letters, digits or . _ : -';
+  elsif t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then
+    raise invalid_parameter_value using message = 'queue must be 1 to 64 letters, digits or . _ : -';
+  elsif t.priority not in ('CRITICAL', 'HIGH', 'MEDIUM', 'LOW') then
+    raise invalid_parameter_value using message = 'priority must be CRITICAL, HIGH, MEDIUM or LOW';
+  elsif t.delivery not in ('at_least_once', 'at_most_once') then
+    raise invalid_parameter_value using message = 'delivery must be at_least_once or at_most_once';
+  elsif on_duplicate not in ('reject', 'keep', 'replace') then
+    raise invalid_parameter_value using message = 'on_duplicate must be reject, keep or replace';
+  elsif t.delay_seconds is not null and not t.delay_seconds between 0 and 315360000 then  -- NaN is above all numbers
+    raise invalid_parameter_value using message = 'delay must be from 0 seconds to 3650 days';
+  elsif t.timeout_seconds not between 1 and 86400 then
+    raise invalid_parameter_value using message = 'timeout must be from 1 to 86400 seconds';
+  elsif t.deadline_seconds not between 1 and 31622400 then
+    raise invalid_parameter_value using message = 'deadline must be from 1 second to 366 days';
+  elsif t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200) then
+    raise invalid_parameter_value using message = 'concurrency_key must be 1 to 200 printable characters';
+  elsif t.concurrency_limit is not null and t.concurrency_key is null then
+    raise invalid_parameter_value using message = 'concurrency_limit needs a concurrency_key';
+  elsif t.concurrency_limit not between 1 and 10000 then
+    raise invalid_parameter_value using message = 'concurrency_limit must be from 1 to 10000';
+  end if;
+  if t.labels is not null then
+    if json_typeof(t.labels) <> 'object' then
+      raise invalid_parameter_value using message = 'labels must be an object';
+    elsif (select count(*) > 16 or bool_or(json_typeof(value) <> 'string' or key !~ '^[A-Za-z0-9._:-]{1,64}$')
+        from json_each(t.labels)) then
+      raise invalid_parameter_value using
+        message = 'labels must be at most 16, with names of 1 to 64 letters, digits or . _ : -, and text values';
+    elsif exists (select from json_each_text(t.labels) where not hourbell.is_line(value, 64)) then
+      raise invalid_parameter_value using message = 'values of labels must be 1 to 64 printable characters';
+    end if;
+  end if;
+
+  select k.id as task, q.id as queue, q.retry_policy, q.timeout_seconds, w.id as tenant, w.max_jobs into known
+  from (select) as nothing
+  left join hourbell.tasks as k on k.name = t.task
+  left join hourbell.queues as q on q.name = t.queue
+  left join hourbell.tenants as w on w.name = t.tenant;
+  case
+    when known.task is null then outcome := 'unknown_task'; detail := t.task; return;
+    when known.queue is null then outcome := 'unknown_queue'; detail := t.queue; return;
+    when known.tenant is null then outcome := 'unknown_tenant'; detail := t.tenant; return;
+    else
+  end case;
+  tenant := known.tenant;
+  has_quota := known.max_jobs is not null;
+  policy := case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy)
+    when t.delivery = 'at_least_once' then known.retry_policy::json end;
+  if t.delivery = 'at_most_once' then
+    if t.retry_policy is not null and coalesce((policy ->> 'max_retries')::int, 3) > 0 then
+      raise invalid_parameter_value using message = 'at_most_once never retries: retry must be left out or never';
+    end if;
+    policy := '{"max_retries": 0}';
+  end if;
+  timeout := coalesce(t.timeout_seconds, known.timeout_seconds);
+  delay := make_interval(secs => coalesce(t.delay_seconds, 0));
+  expires_at := t.expires_at;
+  deadline_seconds := t.deadline_seconds;
+  head := '{"name":' || to_json(t.task) || ',"action":{"type":"TASK","name":' || to_json(t.task) || ',"payload":';
+  tail := '},"type":"ONE_TIME"';
+  if policy is not null then tail := tail || ',"retry_policy":' || policy::text; end if;
+  if timeout is not null then tail := tail || ',"timeout_seconds":' || timeout; end if;
+  if t.delivery <> 'at_least_once' then tail := tail || ',"delivery":"' || t.delivery || '"'; end if;
+  if t.tenant <> 'default' then tail := tail || ',"tenant_id":"' || t.tenant || '"'; end if;
+  if t.queue <> 'default' then tail := tail || ',"queue":"' || t.queue || '"'; end if;
+  if t.deadline_seconds is not null then tail := tail || ',"deadline_seconds":' || t.deadline_seconds; end if;
+  if t.labels is not null then tail := tail || ',"labels":' || t.labels::text; end if;
+  if t.concurrency_key is not null then
+    tail := tail || ',"concurrency_key":' || to_json(t.concurrency_key)
+      || ',"concurrency_limit":' || coalesce(t.concurrency_limit, 1);
+  end if;
+  if t.priority <> 'MEDIUM' then
+    tail := tail || ',"priority":' || array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1;
+  end if;
+  settings := jsonb_build_object(
+    'queue', known.queue, 'target', -known.task,
+    'priority', array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1,
+    'at_most_once', t.delivery = 'at_most_once', 'finish_seconds', t.deadline_seconds,
+    'key', case when t.concurrency_key is not null then hourbell.key_number(t.tenant, t.concurrency_key) end, 'key_limit', coalesce(t.concurrency_limit, 1),
+    'notifies', 0);
+end $$;
+
+-- Whether a text is a JSON object that can be stored and read back; raises a data exception if it is not JSON.
+create or replace function hourbell.is_payload(p_payload text) returns boolean
+language sql immutable parallel safe
+-- jsonb refuses \u0000 and half of a surrogate pair, which no worker can read.
+return octet_length(p_payload) <= 262144 and json_typeof(p_payload::json) = 'object'
+  and (strpos(p_payload, '\u') = 0 or jsonb_typeof(p_payload::jsonb) = 'object');
+
+-- What is wrong with one job of `enqueue_jobs`; null: nothing.
+create or replace function hourbell.enqueue_problem(
+  p_now timestamptz, p_at timestamptz, p_key text, p_payload text, p_expires_at timestamptz, p_deadline_seconds int,
+  p_on_duplicate text, p_delay interval
+) returns text
+language plpgsql stable as $$
+begin
+  if p_key is not null and not hourbell.is_line(p_key, 200) then
+    return 'unique_key must be 1 to 200 printable characters';
+  elsif p_key is null and p_on_duplicate <> 'reject' then
+    return 'on_duplicate needs a unique_key';
+  elsif not isfinite(p_at) or p_at >= timestamptz '9990-01-01 00:00:00Z' then
+    return 'at is too late';
+  elsif p_at < p_now - interval '365 days' then
+    return 'at is more than 365 days in the past';
+  elsif p_at + make_interval(secs => p_deadline_seconds) <= p_now then
+    return 'deadline has already passed, so the job would never run';
+  elsif p_expires_at <= p_now then
+    return 'expires_at has already passed, so the job would never run';
+  elsif not p_expires_at - coalesce(p_at, p_now + p_delay) between interval '1 second' and interval '30 days' then
+    return 'expires_at must be from 1 second to 30 days after the time of the job';
+  elsif hourbell.is_payload(p_payload) then
+    return null;
+  end if;
+  return 'the payload must be a JSON object of at most 262144 bytes';
+exception when data_exception then
+  return 'the payload is not valid JSON: ' || sqlerrm;
+end $$;
+
+-- The JSON of a job, as `encode_job` in model/jobs.py would write it.
+create or replace function hourbell.enqueued_spec(
+  p_head text, p_payload text, p_tail text, p_key text, p_on_duplicate text, p_at timestamptz
+) returns text
+language sql stable
+return p_head || p_payload || p_tail
+  || case when p_key is null then ''
+    else ',"unique_key":' || to_json(p_key) || ',"on_duplicate":"' || p_on_duplicate || '"' end
+  || ',"schedule":{"kind":"once","at":"'
+  || to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"}}';
+
+-- The state of the job that has a unique key, for the error text.
+create or replace function hourbell.holder_state(p_job bigint, p_now timestamptz) returns text
+language plpgsql set plan = lookups as $$
+declare e hourbell.executions;
+begin
+  select * into e from hourbell.executions where id = p_job;
+  return case when e.id is null then 'a recurring job'
+    when e.run_at > p_now then to_char(e.run_at at time zone 'UTC', '"SCHEDULED, runs" YYYY-MM-DD HH24:MI:SS"Z"')
+    else 'queued or running' end;
+end $$;
+
+-- Creates jobs, all or none. See `hourbell.try_enqueue` in store/public for arguments and result.
+create or replace function hourbell.enqueue_jobs(
+  p_terms text, p_payloads text[], p_term_of int[], p_at timestamptz[], p_unique_keys text[], p_actor text
+) returns table (place int, job_id bigint, outcome text, holder bigint, detail text)
+language plpgsql
+set plan = lookups set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  now constant timestamptz := hourbell.clock();
+  n constant int := coalesce(cardinality(p_payloads), 0);
+  base constant bigint := hourbell.id_base(now);
+  term record;
+  k int := 0;  -- the number of terms
+  t int; seconds int;
+  -- By term:
+  owners int[]; heads text[]; tails text[]; settings jsonb[]; delays interval[]; expiries timestamptz[];
+  deadlines int[]; on_duplicates text[]; notifies boolean[];
+  -- Places with the unique key of an earlier place, and these earlier ones.
+  repeats int[] := '{}'; firsts int[];
+  -- The jobs to create:
+  places int[]; ids bigint[]; instants bigint[]; job_owners int[]; job_settings int[]; specs text[];
+  run_settings json;
+  wanted json;  -- unique keys
+  first_at timestamptz;  -- the earliest of those that are announced
+  limited int[] := '{}';  -- tenants with a quota
+  made record;
+begin
+  if n = 0 then return; end if;
+  -- Nothing is written in this block, so it needs no transaction id.
+  begin
+    for term in
+      select t.* from json_array_elements(p_terms::json) as e(value)
+      cross join lateral hourbell.read_term(e.value, now) as t
+    loop
+      k := k + 1;
+      if term.outcome is not null then
+        return query
+          select coalesce(array_position(p_term_of, k), 1), null::bigint, term.outcome, null::bigint, term.detail;
+        return;
+      end if;
+      owners[k] := term.tenant; heads[k] := term.head; tails[k] := term.tail; settings[k] := term.settings;
+      delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
+      on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
+      if term.has_quota then limited := limited || term.tenant; end if;
+    end loop;
+    -- The common case is checked as a whole.
+    if n > 1 and array_remove(expiries, null) = '{}' and array_remove(deadlines, null) = '{}'
+        and array_remove(on_duplicates, 'reject') = '{}'
+        and not exists (
+          select from unnest(p_payloads, p_term_of, p_at, p_unique_keys) as p(payload, term, at, key)
+          where hourbell.is_payload(p.payload) is not true or coalesce(p.term, 1) not between 1 and k or p.at < now
+            or p.at > now + interval '1000 years' or not hourbell.is_line(p.key, 200)) then
+      t := 0;
+    end if;
+  exception when data_exception then
+    if k = 0 or n = 1 then
+      return query select 1, null::bigint, 'invalid', null::bigint, sqlerrm;
+      return;
+    end if;
+  end;
+  if n = 1 then
+    t := coalesce(p_term_of[1], 1);
+    detail := case when t not between 1 and k then 'term_of is not the number of a term'
+      else hourbell.enqueue_problem(
+        now, p_at[1], p_unique_keys[1], p_payloads[1], expiries[t], deadlines[t], on_duplicates[t], delays[t]) end;
+    if detail is not null then
+      place := 1; outcome := 'invalid';
+      return next;
+      return;
+    end if;
+  elsif t is null then
+    return query
+      select x.place, null::bigint, 'invalid', null::bigint, x.problem
+      from (
+        select p.place::int, case when t.term not between 1 and k then 'term_of is not the number of a term'
+          else hourbell.enqueue_problem(
+            now, p.at, p.key, p.payload, expiries[t.term], deadlines[t.term], on_duplicates[t.term], delays[t.term])
+          end as problem
+        from unnest(p_payloads, p_term_of, p_at, p_unique_keys) with ordinality as p(payload, term, at, key, place)
+        cross join lateral (select coalesce(p.term, 1) as term) as t) as x
+      where x.problem is not null order by x.place limit 10;
+    if found then return; end if;
+  end if;
+
+  if array_remove(expiries, null) <> '{}' then
+    -- A start deadline is relative to the time of the job, so all jobs of such a term must have the same.
+    if exists (
+      select from unnest(p_payloads, p_term_of, p_at) as p(payload, term, at)
+      where expiries[coalesce(p.term, 1)] is not null
+      group by coalesce(p.term, 1) having count(distinct coalesce(p.at, 'infinity')) > 1)
+    then
+      return query select 1, null::bigint, 'invalid', null::bigint, 'jobs with one expires_at must have one at';
+      return;
+    end if;
+    for t, seconds in
+      select distinct x.term, floor(extract(epoch from expiries[x.term] - coalesce(p.at, now + delays[x.term])))::int
+      from unnest(p_payloads, p_term_of, p_at) as p(payload, term, at)
+      cross join lateral (select coalesce(p.term, 1) as term) as x where expiries[x.term] is not null
+    loop
+      settings[t] := settings[t] || jsonb_build_object('start_seconds', seconds);
+      tails[t] := tails[t] || ',"start_deadline_seconds":' || seconds;
+    end loop;
+  end if;
+
+  -- A job has the settings of its term and its level (`level_of`).
+  if n = 1 then
+    t := coalesce(p_term_of[1], 1);
+    first_at := coalesce(p_at[1], now + delays[t]);
+    run_settings := json_build_array(settings[t] || '{"k": 1, "level": 0}');
+    places := '{1}'; ids := array[base | (nextval('hourbell.ids') & 4194303)]; job_owners := array[owners[t]];
+    instants := array[(extract(epoch from first_at) * 1000000)::bigint]; job_settings := '{1}';
+    specs := array[hourbell.enqueued_spec(
+      heads[t], p_payloads[1], tails[t], p_unique_keys[1], on_duplicates[t], first_at)];
+    if not notifies[t] then first_at := null; end if;
+    if p_unique_keys[1] is not null then
+      wanted := json_build_array(json_build_object('job', ids[1], 'request', 1, 'tenant', owners[t], 'space', 0,
+        'key', p_unique_keys[1], 'replaces', on_duplicates[t] = 'replace'));
+    end if;
+  else
+    run_settings := (
+      select json_agg(s.settings || jsonb_build_object('k', 4 * s.term + l.level, 'level', l.level))
+      from unnest(settings) with ordinality as s(settings, term) cross join generate_series(0, 3) as l(level));
+    if array_remove(p_unique_keys, null) <> '{}' then
+      select coalesce(array_agg(d.place), '{}'), array_agg(d.first) into repeats, firsts
+      from (
+        select p.place::int, (min(p.place) over (partition by owners[coalesce(p.term, 1)], p.key))::int as first
+        from unnest(p_payloads, p_term_of, p_unique_keys) with ordinality as p(payload, term, key, place)
+        where p.key is not null) as d
+      where d.place <> d.first;
+      if exists (select from unnest(repeats) as r where on_duplicates[coalesce(p_term_of[r], 1)] <> 'keep') then
+        return query
+          select r, null::bigint, 'duplicate', null::bigint, 'an earlier job of the same call has it'
+          from unnest(repeats) as r where on_duplicates[coalesce(p_term_of[r], 1)] <> 'keep' order by r limit 10;
+        return;
+      end if;
+    end if;
+    seconds := (select count(distinct o) from unnest(owners) as o);
+    select array_agg(j.place), array_agg(j.id), array_agg((extract(epoch from j.run_at) * 1000000)::bigint),
+      -- Roughly: as if the tenants had equally many.
+      array_agg(owners[j.term]), array_agg(4 * j.term + hourbell.level_of(j.place / seconds) / 4),
+      array_agg(hourbell.enqueued_spec(
+        heads[j.term], j.payload, tails[j.term], j.key, on_duplicates[j.term], j.run_at)),
+      min(j.run_at) filter (where notifies[j.term]),
+      json_agg(json_build_object('job', j.id, 'request', 1, 'tenant', owners[j.term], 'space', 0, 'key', j.key,
+        'replaces', on_duplicates[j.term] = 'replace')) filter (where j.key is not null)
+    into places, ids, instants, job_owners, job_settings, specs, first_at, wanted
+    from (
+      select p.place::int, p.payload, p.key, t.term, coalesce(p.at, now + delays[t.term]) as run_at,
+        base | (nextval('hourbell.ids') & 4194303) as id
+      from unnest(p_payloads, p_term_of, p_at, p_unique_keys) with ordinality as p(payload, term, at, key, place)
+      cross join lateral (select coalesce(p.term, 1) as term) as t
+      where repeats = '{}' or p.place <> all (repeats)) as j;
+  end if;
+
+  if wanted is null and limited = '{}' then  -- nothing can be refused, so no subtransaction is needed
+    perform hourbell.create_jobs(
+      now, 0, 0, '{}', owners[1:1], array[p_actor], array[null::text], array[null::bytea], array[null::text],
+      ids, array_fill(1, array[n]), instants, job_owners, job_settings, specs, run_settings, null, null);
+    if first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
+    if n = 1 then
+      place := 1; job_id := ids[1]; outcome := 'created';
+      return next;
+    else
+      return query select p.place, p.id, 'created', null::bigint, null::text from unnest(places, ids) as p(place, id);
+    end if;
+    return;
+  end if;
+
+  begin
+    select * into made from hourbell.create_jobs(
+      now,
+      -- Below the deadlock timeout: two transactions that wait for each other's keys both learn that, and none is ended.
+      least(500, extract(epoch from current_setting('deadlock_timeout')::interval) * 500)::int, 2000, limited,
+      owners[1:1], array[p_actor], array[null::text], array[null::bytea], array[null::text],
+      ids, array_fill(1, array[cardinality(ids)]), instants, job_owners, job_settings, specs, run_settings, null,
+      wanted);
+    if made.excessive <> '{}' or exists (
+      select from unnest(places, ids) as p(place, id) join unnest(made.refused) as r(id) on r.id = p.id
+      where on_duplicates[coalesce(p_term_of[p.place], 1)] <> 'keep')
+    then
+      raise exception using errcode = 'HB000';  -- undo it
+    end if;
+  exception
+    when sqlstate 'HB000' then
+      return query
+        select p.place, null::bigint, 'over_quota', null::bigint, t.name
+        from unnest(places, ids, job_owners) as p(place, id, tenant)
+        join unnest(made.excessive) as e(id) on e.id = p.id join hourbell.tenants as t on t.id = p.tenant
+        union all
+        select p.place, null::bigint, 'duplicate', r.holder, hourbell.holder_state(r.holder, now)
+        from unnest(places, ids) as p(place, id) join unnest(made.refused, made.holders) as r(id, holder) on r.id = p.id
+        where on_duplicates[coalesce(p_term_of[p.place], 1)] <> 'keep'
+        order by 1 limit 10;
+      return;
+    when lock_not_available then
+      return query select 1, null::bigint, 'busy', null::bigint, sqlerrm;
+      return;
+  end;
+  if first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
+  return query
+    with stored as materialized (
+      select p.place, p.id, r.holder from unnest(places, ids) as p(place, id)
+      left join unnest(made.refused, made.holders) as r(id, holder) on r.id = p.id)
+    select s.place, coalesce(s.holder, s.id), case when s.holder is null then 'created' else 'kept' end, s.holder,
+      null::text from stored as s
+    union all
+    select r.place, coalesce(s.holder, s.id), 'kept', coalesce(s.holder, s.id), null
+    from unnest(repeats, firsts) as r(place, first) join stored as s on s.place = r.first
+    order by 1;
+end $$;
+
+-- Cancels the job of a task that has a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to
+-- stop), `ended` (no job that has not ended has the key) or `busy` (another transaction is moving the job).
+create or replace function hourbell.cancel_by_key(p_tenant text, p_key text, p_actor text) returns text
+language plpgsql
+set plan = lookups_one_by_one set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+  now constant timestamptz := hourbell.clock();
+  holder record;
+begin
+  select k.job, k.tenant into holder from hourbell.unique_keys as k
+  where k.tenant = (select id from hourbell.tenants where name = p_tenant) and k.space = 0 and k.key = p_key;
+  if not found or hourbell.live_jobs(array[holder.job]) = '{}' then return 'ended'; end if;
+  for try in 1 .. 3 loop
+    case (select outcome from hourbell.cancel_execution(
+      now, holder.job, holder.job,
+      exists (select from hourbell.leases as l where l.id = holder.job and l.session = hourbell.awaiting_session()),
+      json_build_object('tenant', holder.tenant, 'actor', p_actor, 'operation', 'cancel')))
+      when 'changed' then return 'cancelled';
+      when 'unchanged' then return 'requested';
+      else
+        if hourbell.live_jobs(array[holder.job]) = '{}' then return 'ended'; end if;
+    end case;
+  end loop;
+  return 'busy';
+exception when lock_not_available then
+  return 'busy';
+end $$;

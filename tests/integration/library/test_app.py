@@ -1,0 +1,243 @@
+"""An app on its own connections: enqueue one and many, wait, cancel, from async and sync code."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from hourbell import App, Cancelled, Context, Job
+from hourbell.engine.core import Engine
+from hourbell.errors import (
+    DuplicateJob,
+    InvalidArguments,
+    JobFailed,
+    NoDatabase,
+    NotFound,
+    NotMigrated,
+    NotOpen,
+    QuotaExceeded,
+    WaitTimeout,
+)
+from hourbell.model.jobs import decode_job
+
+
+def shop(database: str | None, **options: Any) -> App:
+    app = App("shop", url=database, **options)
+
+    @app.task(name="remind", queue="mail")
+    async def remind(ctx: Context, cart_id: int) -> str:
+        return f"cart {cart_id}"
+
+    @app.task(name="fail", no_retry=[ZeroDivisionError])
+    def fail() -> None:
+        raise ZeroDivisionError("no")
+
+    return app
+
+
+@pytest.fixture
+async def app(database: str) -> AsyncIterator[App]:
+    made = shop(database)
+    async with made:
+        yield made
+    made.close_sync()
+
+
+async def stored(engine: Engine) -> list[Any]:
+    rows = await engine.database.fetch("select spec from hourbell.live order by id")
+    return [decode_job(row["spec"]) for row in rows]
+
+
+async def test_a_job_is_stored_with_its_options(app: App, engine: Engine) -> None:
+    at = datetime(2031, 5, 6, 10, tzinfo=UTC)
+    configured = app.get_task("remind").configure(
+        at=at,
+        priority="HIGH",
+        tenant="acme",
+        unique_key="cart:7",
+        labels={"a": "b"},
+        expires_at=at + timedelta(minutes=5),
+    )
+    job = await configured.enqueue(cart_id=7)
+    (spec,) = await stored(engine)
+    assert (spec.name, spec.queue, spec.tenant_id, spec.priority.name) == (
+        "shop.remind",
+        "mail",
+        "acme",
+        "HIGH",
+    )
+    assert (spec.schedule.at, spec.start_deadline_seconds, spec.labels) == (at, 300, {"a": "b"})
+    view = await job.get()
+    assert (view.status, view.task, view.attempt) == ("SCHEDULED", "shop.remind", 0)
+    assert (await job.explain()).code == "not_due"
+    with pytest.raises(DuplicateJob, match="SCHEDULED, runs 2031-05-06 10:00:00Z"):
+        await configured.enqueue(cart_id=7)
+    kept = (
+        await app.get_task("remind")
+        .configure(unique_key="cart:7", tenant="acme", on_duplicate="keep")
+        .enqueue(cart_id=8)
+    )
+    assert (kept.id, kept.existed) == (job.id, True)
+
+
+async def test_many_jobs_are_created_together_or_not_at_all(app: App, engine: Engine) -> None:
+    remind = app.get_task("remind")
+    calls = [remind.bind(i) for i in range(30)] + [remind.configure(priority="LOW").bind(30)]
+    jobs = await app.enqueue_many(calls)
+    assert [spec.action.payload["cart_id"] for spec in await stored(engine)] == list(range(31))
+    assert len({job.id for job in jobs}) == 31
+    assert (await remind.enqueue_many([{"cart_id": 1}, remind.bind(2)]))[1].id is not None
+    with pytest.raises(InvalidArguments, match="cart_id must be int"):
+        await remind.enqueue_many([{"cart_id": 1}, {"cart_id": "2"}])
+    with pytest.raises(InvalidArguments, match="timeout must be from 1"):
+        await app.enqueue_many([remind.bind(1), remind.configure(timeout=100_000).bind(2)])
+    assert len(await stored(engine)) == 33
+
+
+async def test_calls_that_wait_for_a_connection_are_sent_together_and_judged_alone(
+    app: App, engine: Engine
+) -> None:
+    remind = app.get_task("remind")
+    wrong = remind.configure(timeout=100_000)
+    asked = [(wrong if i % 10 == 9 else remind).enqueue(i) for i in range(100)]
+    made = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in made].count(Job) == 90
+    assert [type(each) for each in made].count(InvalidArguments) == 10
+    assert len(await stored(engine)) == 90
+
+
+async def test_a_quota_is_an_error_of_the_caller(app: App, engine: Engine) -> None:
+    await engine.database.value("update hourbell.tenants set max_jobs = 1 where name = 'default'")
+    await app.get_task("remind").enqueue(1)
+    with pytest.raises(QuotaExceeded, match="tenant default has as many jobs as its quota allows"):
+        await app.get_task("remind").enqueue(2)
+
+
+async def test_the_result_of_a_job_is_waited_for(app: App) -> None:
+    remind = app.get_task("remind")
+    later = await remind.configure(delay=3600).enqueue(1)
+    with pytest.raises(WaitTimeout, match=r"has not ended within 0\.05 s\. It is SCHEDULED"):
+        await later.result(0.05)
+    async with app.worker():
+        assert await (await remind.enqueue(7)).result(20) == "cart 7"
+        failed = await app.get_task("fail").enqueue()
+        with pytest.raises(
+            JobFailed, match=r"ended as DEAD \(non_retryable\). ZeroDivisionError: no"
+        ):
+            await failed.result(20)
+        assert await failed.wait(1) == "DEAD"
+        assert await failed.cancel() is Cancelled.ENDED
+    assert await later.cancel() is Cancelled.CANCELLED
+    assert await app.job(later.id).wait(1) == "CANCELLED"
+    with pytest.raises(NotFound):
+        await app.job("job_0000000000016").get()
+
+
+async def test_sync_code_enqueues_without_a_loop_of_its_own(database: str, engine: Engine) -> None:
+    app = shop(database)
+
+    def view() -> list[Any]:
+        remind = app.get_task("remind")
+        job = remind.configure(unique_key="a", delay=60).enqueue_sync(7)
+        many = app.enqueue_many_sync([remind.bind(1), remind.bind(2)])
+        seen = job.get_sync().status
+        with pytest.raises(InvalidArguments):
+            remind.enqueue_sync("7")
+        return [seen, len(many), remind.cancel_sync(unique_key="a"), threading.active_count()]
+
+    try:
+        answers = await asyncio.gather(*(asyncio.to_thread(view) for _ in range(1)))
+        assert answers[0][:3] == ["SCHEDULED", 2, "cancelled"]
+        with pytest.raises(NotOpen, match="would block the event loop"):
+            app.get_task("remind").enqueue_sync(7)
+    finally:
+        await asyncio.to_thread(app.close_sync)
+    assert len(await stored(engine)) == 2
+
+
+async def test_a_forked_child_connects_by_itself(database: str, engine: Engine) -> None:
+    """As gunicorn does with a preloaded application."""
+    app = shop(database)
+
+    def fork() -> int:
+        app.get_task("remind").enqueue_sync(1)
+        child = os.fork()
+        if child == 0:
+            try:
+                app.get_task("remind").enqueue_sync(2)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        return os.waitpid(child, 0)[1]
+
+    try:
+        assert await asyncio.to_thread(fork) == 0
+    finally:
+        await asyncio.to_thread(app.close_sync)
+    assert len(await stored(engine)) == 2
+
+
+async def test_an_app_that_is_not_open_says_how_to_open_it(database: str) -> None:
+    app = shop(database)
+    with pytest.raises(NotOpen, match=r'App "shop" is not open\. Use "async with app:"'):
+        await app.get_task("remind").enqueue(7)
+    async with app:
+        await app.open()
+        await app.close()
+        await app.get_task("remind").enqueue(7)  # closed as often as opened
+
+        def elsewhere() -> None:
+            asyncio.run(app.get_task("remind").enqueue(7))
+
+        with pytest.raises(NotOpen, match="was opened in another event loop"):
+            await asyncio.to_thread(elsewhere)
+    async with app.lifespan_for_web():
+        await app.get_task("remind").enqueue(7)
+
+
+async def test_a_database_that_is_missing_or_not_migrated_is_explained(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
+    monkeypatch.setenv("HOURBELL_DATA_DIR", str(tmp_path))
+    with pytest.raises(
+        NoDatabase, match="No database: set HOURBELL_DATABASE_URL or App\\(url=…\\)"
+    ):
+        await shop(None).open()
+    with pytest.raises(NotMigrated, match=r'database postgres\. Run "hourbell migrate" once'):
+        await shop(postgres).open()
+
+
+async def test_the_url_of_sqlalchemy_is_taken_as_it_is(database: str) -> None:
+    app = shop(database.replace("postgresql://", "postgresql+asyncpg://"))
+    async with app:
+        await app.get_task("remind").enqueue(7)
+
+
+async def test_a_job_of_an_open_transaction_is_waited_for(app: App, database: str) -> None:
+    connection = await asyncpg.connect(database)
+    try:
+        async with app.worker():
+            transaction = connection.transaction()
+            await transaction.start()
+            job = await app.get_task("remind").configure(connection=connection).enqueue(7)
+            waiting = asyncio.create_task(job.result(20))
+            with pytest.raises(NotFound):
+                await job.get()
+            await transaction.commit()
+            assert await waiting == "cart 7"
+    finally:
+        await connection.close()
+
+
+async def test_workers_declare_what_sql_need_not_say(app: App, engine: Engine) -> None:
+    async with app.worker():
+        ...
+    await engine.database.value("select hourbell.enqueue('shop.remind', '{\"cart_id\": 1}')")
+    (spec,) = await stored(engine)
+    assert spec.queue == "mail"

@@ -1,0 +1,377 @@
+"""Jobs in the transactions of users, with each driver: they commit and roll back together."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import django
+import psycopg
+import pytest
+import sqlalchemy as sa
+from django.conf import settings as django_settings
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from hourbell import App, Cancelled
+from hourbell.errors import (
+    ConfigurationError,
+    DuplicateJob,
+    InvalidArguments,
+    KeyBusy,
+    NotInTransaction,
+    NotMigrated,
+    UnknownQueue,
+    UnknownTask,
+    UnknownTenant,
+    WrongConnection,
+)
+
+Use = Callable[[Any, Any], Awaitable[Any]]  # (connection, sync or async task)
+
+
+def make(app: App) -> Any:
+    @app.task(name="mail")
+    async def mail(cart_id: int) -> None: ...
+
+    return mail
+
+
+@pytest.fixture
+async def app(database: str) -> AsyncIterator[App]:
+    made = App("shop", url=database)
+    make(made)
+    async with made:
+        yield made
+    made.close_sync()
+
+
+async def payloads(dsn: str) -> list[int]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(
+            "select (spec::json #>> '{action,payload,cart_id}')::int from hourbell.live order by 1"
+        )
+    finally:
+        await connection.close()
+    return [row[0] for row in rows]
+
+
+class Rollback(Exception):
+    pass
+
+
+def dialect(dsn: str, driver: str) -> Any:
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    host = sa.make_url(dsn.replace("postgresql://", "postgresql+psycopg://")).query["host"]
+    query = {"host": str(host)}
+    return sa.URL.create(f"postgresql+{driver}", username="postgres", database=name, query=query)
+
+
+# Each driver: a transaction in which 1 is enqueued, then 2 in a savepoint that is rolled back.
+
+
+async def with_asyncpg(dsn: str, task: Any, fail: bool) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await task.configure(connection=connection).enqueue(1)
+            with contextlib.suppress(Rollback):
+                async with connection.transaction():
+                    await task.configure(connection=connection).enqueue(2)
+                    raise Rollback
+            if fail:
+                raise Rollback
+    finally:
+        await connection.close()
+
+
+async def with_asyncpg_pool(dsn: str, task: Any, fail: bool) -> None:
+    async with (
+        asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        await connection.set_type_codec(
+            "json", schema="pg_catalog", encoder=str, decoder=lambda text: 1 / 0
+        )
+        await task.configure(connection=connection).enqueue(1)
+        if fail:
+            raise Rollback
+
+
+async def with_psycopg_async(dsn: str, task: Any, fail: bool) -> None:
+    async with await psycopg.AsyncConnection.connect(
+        dsn, row_factory=psycopg.rows.dict_row
+    ) as connection:
+        await task.configure(connection=connection).enqueue(1)
+        with contextlib.suppress(Rollback):
+            async with connection.transaction():
+                await task.configure(connection=connection.cursor()).enqueue(2)
+                raise Rollback
+        if fail:
+            raise Rollback
+
+
+async def with_psycopg(dsn: str, task: Any, fail: bool) -> None:
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+        task.configure(connection=connection).enqueue_sync(1)
+        with contextlib.suppress(Rollback), connection.transaction():
+            task.configure(connection=connection).enqueue_sync(2)
+            raise Rollback
+        if fail:
+            raise Rollback
+
+
+async def with_sqlalchemy(dsn: str, task: Any, fail: bool) -> None:
+    engine = sa.create_engine(dialect(dsn, "psycopg"))
+    try:
+        with Session(engine) as session, session.begin():
+            task.configure(connection=session).enqueue_sync(1)
+            with contextlib.suppress(Rollback), session.begin_nested():
+                task.configure(connection=session).enqueue_sync(2)
+                raise Rollback
+            if fail:
+                raise Rollback
+    finally:
+        engine.dispose()
+
+
+async def with_sqlalchemy_connection(dsn: str, task: Any, fail: bool) -> None:
+    engine = sa.create_engine(dialect(dsn, "psycopg"))
+    try:
+        with engine.begin() as connection:
+            task.configure(connection=connection).enqueue_sync(1)
+            if fail:
+                raise Rollback
+    finally:
+        engine.dispose()
+
+
+async def with_sqlalchemy_async(dsn: str, task: Any, fail: bool, driver: str = "asyncpg") -> None:
+    engine = create_async_engine(dialect(dsn, driver))
+    try:
+        async with AsyncSession(engine) as session, session.begin():
+            await task.configure(connection=session).enqueue(1)
+            with contextlib.suppress(Rollback):
+                async with session.begin_nested():
+                    await task.configure(connection=session).enqueue(2)
+                    raise Rollback
+            if fail:
+                raise Rollback
+    finally:
+        await engine.dispose()
+
+
+async def with_sqlalchemy_async_psycopg(dsn: str, task: Any, fail: bool) -> None:
+    await with_sqlalchemy_async(dsn, task, fail, "psycopg_async")
+
+
+def django_connection(dsn: str) -> Any:
+    """The connection of this thread to this database, under the alias `shop`."""
+    from django.db import connections
+
+    if not django_settings.configured:
+        django_settings.configure(USE_TZ=True)
+        django.setup()
+    url = dialect(dsn, "psycopg")
+    engine = "django.db.backends.postgresql"
+    one = {"ENGINE": engine, "NAME": url.database, "USER": "postgres", "HOST": url.query["host"]}
+    configured = connections.configure_settings({"default": dict(one), "shop": one})
+    connections.settings["shop"] = configured["shop"]
+    return connections["shop"]
+
+
+async def with_django(dsn: str, task: Any, fail: bool, name: Any = None) -> None:
+    from django.db import transaction
+
+    def in_a_view() -> None:
+        connection = django_connection(dsn)
+        try:
+            with transaction.atomic(using="shop"):
+                task.configure(connection=name or connection).enqueue_sync(1)
+                with contextlib.suppress(Rollback), transaction.atomic(using="shop"):
+                    task.configure(connection=connection).enqueue_sync(2)
+                    raise Rollback
+                if fail:
+                    raise Rollback
+        finally:
+            connection.close()
+
+    await asyncio.to_thread(in_a_view)
+
+
+async def with_django_by_alias(dsn: str, task: Any, fail: bool) -> None:
+    await with_django(dsn, task, fail, "django:shop")
+
+
+DRIVERS = [
+    with_asyncpg,
+    with_asyncpg_pool,
+    with_psycopg_async,
+    with_psycopg,
+    with_sqlalchemy,
+    with_sqlalchemy_connection,
+    with_sqlalchemy_async,
+    with_sqlalchemy_async_psycopg,
+    with_django,
+    with_django_by_alias,
+]
+
+
+@pytest.mark.parametrize("use", DRIVERS, ids=lambda use: use.__name__.removeprefix("with_"))
+async def test_a_job_commits_and_rolls_back_with_the_writes_of_the_user(
+    use: Any, app: App, database: str
+) -> None:
+    task = app.get_task("mail")
+    with pytest.raises(Rollback):
+        await use(database, task, True)
+    assert await payloads(database) == []
+    await use(database, task, False)
+    assert await payloads(database) == [1]
+
+
+async def test_autocommit_is_refused_with_every_driver(app: App, database: str) -> None:
+    task = app.get_task("mail")
+    plain = await asyncpg.connect(database)
+    with pytest.raises(NotInTransaction, match="connection= is in autocommit"):
+        await task.configure(connection=plain).enqueue(1)
+    await plain.close()
+    with psycopg.connect(database, autocommit=True) as connection:
+        with pytest.raises(NotInTransaction):
+            task.configure(connection=connection).enqueue_sync(1)
+        with connection.transaction():
+            task.configure(connection=connection).enqueue_sync(7)
+    engine = sa.create_engine(dialect(database, "psycopg"), isolation_level="AUTOCOMMIT")
+    with Session(engine) as session, pytest.raises(NotInTransaction):
+        task.configure(connection=session).enqueue_sync(1)
+    engine.dispose()
+    async_engine = create_async_engine(dialect(database, "asyncpg"))
+    async with async_engine.connect() as autocommit:
+        await autocommit.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(NotInTransaction):
+            await task.configure(connection=autocommit).enqueue(1)
+    await async_engine.dispose()
+
+    def in_a_view() -> None:
+        connection = django_connection(database)
+        with contextlib.closing(connection), pytest.raises(NotInTransaction):
+            task.configure(connection=connection).enqueue_sync(1)
+
+    await asyncio.to_thread(in_a_view)
+    assert await payloads(database) == [7]
+
+
+async def test_async_connections_are_awaited_and_sync_ones_are_not(app: App, database: str) -> None:
+    task = app.get_task("mail")
+    async_connection = await asyncpg.connect(database)
+    with pytest.raises(WrongConnection, match="which is async: await the call"):
+        task.configure(connection=async_connection).enqueue_sync(1)
+    await async_connection.close()
+    with (
+        psycopg.connect(database) as connection,
+        pytest.raises(WrongConnection, match="call the twin with _sync"),
+    ):
+        await task.configure(connection=connection).enqueue(1)
+    with pytest.raises(WrongConnection, match="must be a connection of asyncpg, psycopg 3"):
+        await task.configure(connection=object()).enqueue(1)
+    other = sa.create_engine("sqlite://")
+    with Session(other) as session, pytest.raises(WrongConnection, match="connected to sqlite"):
+        task.configure(connection=session).enqueue_sync(1)
+    other.dispose()
+
+
+async def test_a_refusal_leaves_the_transaction_of_the_user_usable(app: App, database: str) -> None:
+    task = app.get_task("mail")
+    keyed = task.configure(unique_key="cart:7", delay=60)
+    await keyed.enqueue(7)
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            with pytest.raises(
+                DuplicateJob, match='unique_key "cart:7" belongs to job_'
+            ) as refused:
+                await task.configure(unique_key="cart:7", connection=connection).enqueue(8)
+            assert refused.value.holder is not None
+            with pytest.raises(InvalidArguments, match="timeout must be from 1 to 86400"):
+                await task.configure(timeout=100_000, connection=connection).enqueue(8)
+            await task.configure(connection=connection).enqueue(9)
+        other = await asyncpg.connect(database)
+        async with connection.transaction(), other.transaction():
+            await task.configure(unique_key="k", connection=other).enqueue(10)
+            with pytest.raises(
+                KeyBusy, match=r"is held by another open transaction \(waited 0.5 s\)"
+            ):
+                await task.configure(unique_key="k", connection=connection).enqueue(11)
+        await other.close()
+    finally:
+        await connection.close()
+    assert await payloads(database) == [7, 9, 10]
+
+
+async def test_names_are_created_beside_the_transaction_of_the_user(
+    app: App, database: str
+) -> None:
+    task = app.get_task("mail")
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await task.configure(queue="new", tenant="acme", connection=connection).enqueue(1)
+        async with connection.transaction(isolation="repeatable_read"):
+            await connection.execute("select")  # the snapshot is taken
+            with pytest.raises(
+                UnknownTenant, match="your transaction sees an older state: repeat it"
+            ):
+                await task.configure(tenant="later", connection=connection).enqueue(2)
+        closed = App("other", url=database)
+        unknown = make(closed)
+        async with connection.transaction():
+            with pytest.raises(UnknownTask, match='Open the app "other"'):
+                await unknown.configure(connection=connection).enqueue(3)
+        known = App("shop", url=database)
+        async with connection.transaction():
+            with pytest.raises(UnknownQueue, match="queue 'mial' does not exist yet"):
+                await make(known).configure(queue="mial", connection=connection).enqueue(3)
+    finally:
+        await connection.close()
+    assert await payloads(database) == [1]
+
+
+async def test_a_job_is_cancelled_in_the_transaction_of_the_user(app: App, database: str) -> None:
+    task = app.get_task("mail")
+    await task.configure(unique_key="cart:7", delay=60).enqueue(7)
+    connection = await asyncpg.connect(database)
+    try:
+        with contextlib.suppress(Rollback):
+            async with connection.transaction():
+                cancelled = await task.cancel(unique_key="cart:7", connection=connection)
+                assert cancelled is Cancelled.CANCELLED
+                raise Rollback
+        assert await payloads(database) == [7]
+    finally:
+        await connection.close()
+    with psycopg.connect(database) as sync_connection:
+        assert task.cancel_sync(unique_key="cart:7", connection=sync_connection) == "cancelled"
+    assert await payloads(database) == []
+    assert await task.cancel(unique_key="cart:7") is Cancelled.ENDED
+
+
+async def test_a_database_without_hourbell_and_a_role_without_the_grant_are_explained(
+    app: App, database: str, postgres: str
+) -> None:
+    task = app.get_task("mail")
+    elsewhere = await asyncpg.connect(postgres)  # not migrated
+    async with elsewhere.transaction():
+        with pytest.raises(NotMigrated, match='has no schema "hourbell"'):
+            await task.configure(connection=elsewhere).enqueue(1)
+    await elsewhere.execute("create role nothing_granted login")
+    try:
+        with (
+            psycopg.connect(database, user="nothing_granted") as connection,
+            pytest.raises(ConfigurationError, match="--grant-enqueue-to ROLE"),
+        ):
+            task.configure(connection=connection).enqueue_sync(1)
+    finally:
+        await elsewhere.execute("drop role nothing_granted")
+        await elsewhere.close()

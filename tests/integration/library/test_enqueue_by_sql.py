@@ -1,0 +1,460 @@
+"""`hourbell.enqueue`, `hourbell.try_enqueue` and `hourbell.cancel`: jobs from SQL, in the caller's transaction."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from hourbell.documents.jobs import parse_new_job
+from hourbell.engine.core import Engine
+from hourbell.engine.life.create.rows import key_number
+from hourbell.model.errors import InvalidInput
+from hourbell.model.ids import job_text, parse_job_id
+from hourbell.model.jobs import decode_job
+from hourbell.store.function_set import function_set
+from hourbell.store.migrations import grant_enqueue, migrate
+from integration.life.support import Hand, admit_all, eventually, working
+
+TRY = "select * from hourbell.try_enqueue($1, $2, $3, $4, $5)"
+
+
+@contextlib.asynccontextmanager
+async def connected(dsn: str, **options: Any) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn, **options)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def conn(database: str, engine: Engine) -> AsyncIterator[asyncpg.Connection]:
+    """A user's connection to a database that knows the task shop.mail, the tenant default and the queue default."""
+    now = await engine.clock.now()
+    await engine.tenant("default", now)
+    await engine.queue("default", now)
+    await engine.tasks(["shop.mail"], now)
+    async with connected(database) as connection:
+        yield connection
+
+
+async def attempt(
+    connection: asyncpg.Connection,
+    *payloads: str,
+    keys: list[str | None] | None = None,
+    at: list[datetime | None] | None = None,
+    term_of: list[int] | None = None,
+    terms: list[dict[str, Any]] | None = None,
+    **term: Any,
+) -> list[tuple[Any, ...]]:
+    described = json.dumps(terms or [{"task": "shop.mail"} | term])
+    rows = await connection.fetch(TRY, described, list(payloads) or ["{}"], term_of, at, keys)
+    return [tuple(row) for row in rows]
+
+
+async def outcomes(connection: asyncpg.Connection, *payloads: str, **options: Any) -> list[str]:
+    return [row[2] for row in await attempt(connection, *payloads, **options)]
+
+
+async def live(connection: asyncpg.Connection) -> int:
+    count: int = await connection.fetchval("select count(*) from hourbell.live")
+    return count
+
+
+async def test_a_job_exists_if_and_only_if_its_transaction_commits(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    async with connected(database) as other:
+        async with conn.transaction():
+            await outcomes(conn, '{"cart_id": 7}')
+            assert await live(other) == 0
+        assert await live(other) == 1
+        with contextlib.suppress(ZeroDivisionError):
+            async with conn.transaction():
+                await outcomes(conn)
+                raise ZeroDivisionError
+        async with conn.transaction():
+            with contextlib.suppress(ZeroDivisionError):
+                async with conn.transaction():  # a savepoint
+                    await outcomes(conn)
+                    raise ZeroDivisionError
+        assert await live(other) == 1
+
+
+async def test_a_worker_runs_what_sql_has_enqueued(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    seen: list[object] = []
+
+    async def mail(payload: object, context: object) -> None:
+        seen.append(payload)
+
+    async with working(engine, {"shop.mail": mail}):
+        await conn.fetchval("""select hourbell.enqueue('shop.mail', '{"cart_id": 7}')""")
+
+        async def ran() -> bool:
+            return bool(seen)
+
+        await eventually(ran)
+    assert seen == [{"cart_id": 7}]
+
+
+@pytest.mark.parametrize(
+    ("term", "outcome"),
+    [
+        ({"task": "shop.mial"}, "unknown_task"),
+        ({"queue": "mial"}, "unknown_queue"),
+        ({"tenant": "acme"}, "unknown_tenant"),
+        ({"priority": "URGENT"}, "invalid"),
+        ({"timeout_seconds": "soon"}, "invalid"),
+        ({"colour": "red"}, "invalid"),
+        ({"on_duplicate": "keep"}, "invalid"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "invalid"),
+    ],
+)
+async def test_a_refusal_is_a_row_and_leaves_the_transaction_usable(
+    conn: asyncpg.Connection, term: dict[str, Any], outcome: str
+) -> None:
+    async with conn.transaction():
+        assert await outcomes(conn, **term) == [outcome]
+        assert await outcomes(conn) == ["created"]
+    assert await live(conn) == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["7", "[1]", "{", '{"a": "\\u0000"}', '{"a": "\\ud83d"}', '{"a": "%s"}' % ("x" * 262_144)],
+)
+async def test_a_payload_is_an_object_that_can_be_read_back(
+    conn: asyncpg.Connection, payload: str
+) -> None:
+    async with conn.transaction():
+        refused = await attempt(conn, "{}", payload, '{"smile": "\\ud83d\\ude00"}')
+        assert [(row[0], row[2]) for row in refused] == [(2, "invalid")]
+        assert await live(conn) == 0
+
+
+async def test_text_that_closes_the_document_early_stays_in_the_payload(
+    conn: asyncpg.Connection,
+) -> None:
+    hostile = '{"a": "}},\\"tenant_id\\":\\"acme\\",\\"x\\":{"}'
+    await outcomes(conn, hostile, labels={"a": '"},"b":"c'}, concurrency_key='"}')
+    stored = decode_job(await conn.fetchval("select spec from hourbell.executions"))
+    assert stored.action.payload == json.loads(hostile)
+    assert (stored.tenant_id, stored.labels) == ("default", {"a": '"},"b":"c'})
+
+
+async def test_one_refusal_undoes_the_whole_call(conn: asyncpg.Connection) -> None:
+    assert await outcomes(conn, keys=["a"], delay_seconds=60) == ["created"]
+    async with conn.transaction():
+        refused = await attempt(conn, "{}", "{}", "{}", keys=["b", "a", None])
+        assert [(row[0], row[2]) for row in refused] == [(2, "duplicate")]
+        assert "SCHEDULED, runs " in refused[0][4]
+    assert await live(conn) == 1
+    assert await outcomes(conn, keys=["b"]) == ["created"]
+
+
+async def test_a_kept_job_is_returned_also_to_a_later_one_of_the_same_call(
+    conn: asyncpg.Connection,
+) -> None:
+    ((_, first, *_),) = await attempt(conn, keys=["a"])
+    rows = await attempt(conn, "{}", "{}", "{}", keys=["a", "a", "b"], on_duplicate="keep")
+    assert [row[2] for row in rows] == ["kept", "kept", "created"]
+    assert [row[1] for row in rows[:2]] == [first, first]
+    assert await live(conn) == 2
+    assert await outcomes(conn, "{}", "{}", keys=["c", "c"]) == ["duplicate"]
+
+
+async def test_a_waiting_job_is_replaced_and_rolled_back_with_the_transaction(
+    conn: asyncpg.Connection,
+) -> None:
+    ((_, first, *_),) = await attempt(conn, keys=["a"], delay_seconds=60)
+    with contextlib.suppress(ZeroDivisionError):
+        async with conn.transaction():
+            assert await outcomes(conn, keys=["a"], on_duplicate="replace") == ["created"]
+            raise ZeroDivisionError
+    assert await conn.fetchval("select id from hourbell.live") == first
+    ((_, second, *_),) = await attempt(conn, keys=["a"], on_duplicate="replace", delay_seconds=60)
+    assert [row[0] for row in await conn.fetch("select id from hourbell.live")] == [second]
+
+
+async def test_a_key_of_another_open_transaction_is_busy_after_half_a_second(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    async with connected(database) as other, other.transaction():
+        assert await outcomes(other, keys=["a"]) == ["created"]
+        async with asyncio.timeout(5), conn.transaction():
+            assert await outcomes(conn, keys=["a"]) == ["busy"]
+            assert await outcomes(conn, keys=["b"]) == ["created"]
+            # The other way round: each waits for the other. Both are told, and none is ended.
+            first, second = await asyncio.gather(
+                outcomes(conn, keys=["a"]), outcomes(other, keys=["b"])
+            )
+            assert (first, second) == (["busy"], ["busy"])
+    assert await live(conn) == 2
+
+
+async def test_no_setting_of_the_caller_is_changed(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    everything = "select name, setting from pg_settings where name !~ '^(transaction_|in_hot|plpgsql)' order by 1"
+    await conn.execute("update hourbell.tenants set max_jobs = 3 where name = 'default'")
+    async with conn.transaction():
+        await conn.execute("set local lock_timeout = '7s'")
+        await conn.execute("set local idle_in_transaction_session_timeout = '11min'")
+        before = await conn.fetch(everything)
+        assert await outcomes(conn, keys=["a"]) == ["created"]
+        assert await outcomes(conn, "{}", "{}", keys=["a", None], on_duplicate="reject") == [
+            "duplicate"
+        ]
+        await conn.fetchval("select hourbell.enqueue('shop.mail')")
+        await conn.fetchval("select hourbell.cancel(null, 'a')")
+        assert await conn.fetch(everything) == before
+
+
+async def test_a_quota_is_kept(conn: asyncpg.Connection) -> None:
+    await conn.execute("update hourbell.tenants set max_jobs = 2 where name = 'default'")
+    async with conn.transaction():
+        assert await outcomes(conn, "{}", "{}", "{}") == ["over_quota"]
+        assert await outcomes(conn, "{}", "{}") == ["created", "created"]
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await conn.fetchval("select hourbell.enqueue('shop.mail')")
+    assert refused.value.sqlstate == "HB007"
+
+
+async def test_an_error_for_people_has_a_code_and_says_what_to_do(
+    conn: asyncpg.Connection,
+) -> None:
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await conn.fetchval("select hourbell.enqueue('shop.mial')")
+    assert (refused.value.sqlstate, refused.value.hint) == (
+        "HB002",
+        "Check the name, such as shop.send_reminder, or start its worker once.",
+    )
+    enqueue = "select hourbell.enqueue('shop.mail', unique_key => 'cart:7', delay => '1 hour')"
+    job: str = await conn.fetchval(enqueue)
+    with pytest.raises(asyncpg.PostgresError, match=f"cart:7 belongs to {job}") as refused:
+        await conn.fetchval(enqueue)
+    assert refused.value.sqlstate == "HB005"
+    assert parse_job_id(job) == await conn.fetchval("select id from hourbell.live")
+
+
+async def test_a_trigger_enqueues_with_the_options_that_a_worker_declared(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    await engine.queue("mail", await engine.clock.now())
+    await conn.execute(
+        "update hourbell.tasks set defaults = "
+        """'{"queue": "mail", "timeout_seconds": 30, "retry_policy": {"delays_seconds": [60, 300]}}'"""
+    )
+    await conn.execute("""
+        create temp table orders (id int);
+        create function pg_temp.remind() returns trigger language plpgsql as $$
+        begin
+          perform hourbell.enqueue('shop.mail', json_build_object('cart_id', new.id), delay => '24 hours',
+            timeout => '1 minute');
+          return new;
+        end $$;
+        create trigger remind after insert on orders for each row execute function pg_temp.remind();
+    """)
+    await conn.execute("insert into orders values (7), (8)")
+    jobs = [
+        decode_job(row[0]) for row in await conn.fetch("select spec from hourbell.live order by id")
+    ]
+    assert [job.action.payload for job in jobs] == [{"cart_id": 7}, {"cart_id": 8}]
+    assert {(job.queue, job.timeout_seconds) for job in jobs} == {("mail", 60)}
+    assert {job.retry_policy.delays_seconds for job in jobs} == {(60, 300)}
+
+
+async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    cancel = "select hourbell.cancel('shop.mail', 'cart:7')"
+    assert await conn.fetchval(cancel) == "ended"
+    await conn.fetchval(
+        "select hourbell.enqueue('shop.mail', unique_key => 'cart:7', delay => '1 hour')"
+    )
+    with contextlib.suppress(ZeroDivisionError):
+        async with conn.transaction():
+            assert await conn.fetchval(cancel) == "cancelled"
+            raise ZeroDivisionError
+    assert await live(conn) == 1
+    assert await conn.fetchval(cancel) == "cancelled"
+    assert await live(conn) == 0
+
+    await conn.fetchval("select hourbell.enqueue('shop.mail', unique_key => 'cart:7')")
+    hand = await Hand.opened(engine, tasks=["shop.mail"])
+    await admit_all(engine)
+    (claimed,) = await hand.claim()
+    assert await conn.fetchval(cancel) == "requested"
+    assert (await hand.beat([claimed])).cancelled == [claimed.execution_id]
+    await hand.succeed([claimed])
+    assert await conn.fetchval(cancel) == "ended"
+
+
+async def test_a_role_with_the_grant_may_enqueue_and_nothing_else(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    await conn.execute("create role shop_web login")
+    try:
+        async with connected(database, user="shop_web") as web:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await attempt(web)
+            await grant_enqueue(database, "shop_web")
+            # Its own objects in the place of ours, and of functions of PostgreSQL, change nothing.
+            await web.execute("""
+                create temp table tasks (id int, name text);
+                create temp table tenants (id int, name text);
+                create function pg_temp.json_typeof(json) returns text language sql return 'object';
+                create function pg_temp.clock_timestamp() returns timestamptz language sql return '2000-01-01'::timestamptz;
+                set search_path = pg_temp, hourbell, pg_catalog;
+            """)
+            assert await outcomes(web) == ["created"]
+            assert await outcomes(web, "[1]") == ["invalid"]
+            for forbidden in (
+                "select * from hourbell.executions",
+                "delete from hourbell.due",
+                f"select hourbell.live_jobs__{function_set().digest}('{{}}')",
+                "select hourbell.clock()",
+            ):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await web.execute(forbidden)
+        assert await conn.fetchval("select actor from hourbell.audit") == "role shop_web"
+    finally:
+        await conn.execute("drop owned by shop_web; drop role shop_web")
+
+
+async def test_the_names_survive_an_older_build_and_the_functions_that_they_call_are_kept(
+    conn: asyncpg.Connection, database: str
+) -> None:
+    await conn.execute(
+        "insert into hourbell.migrations (name, digest) values ('9999_newer.sql', '')"
+    )
+    try:
+        await conn.execute(
+            "insert into hourbell.function_sets values ('newer', '9', now(), now() - interval '30 days', true)"
+        )
+        await conn.execute(
+            "update hourbell.function_sets set is_public = false where digest <> 'newer'"
+        )
+        await migrate(database)
+        assert await conn.fetchval(
+            "select is_public from hourbell.function_sets where digest = 'newer'"
+        )
+    finally:
+        await conn.execute("delete from hourbell.migrations where name = '9999_newer.sql'")
+        await conn.execute("update hourbell.function_sets set is_public = digest <> 'newer'")
+        await conn.execute("delete from hourbell.function_sets where digest = 'newer'")
+    assert await outcomes(conn) == ["created"]
+
+
+async def test_jobs_of_many_tenants_in_one_call_have_the_first_level(
+    conn: asyncpg.Connection, engine: Engine
+) -> None:
+    names = [f"t{n}" for n in range(50)]
+    await engine.tenants(names, await engine.clock.now())
+    terms = [{"task": "shop.mail", "tenant": name} for name in names]
+    await attempt(conn, *["{}"] * 100, terms=terms, term_of=[*range(1, 51)] * 2)
+    assert await conn.fetchval("select max(checks) from hourbell.due") == 0
+    await attempt(conn, *["{}"] * 100, terms=terms[:1])
+    assert await conn.fetchval("select count(*) from hourbell.due where checks = 4") == 84
+
+
+LINES = st.text(st.characters(codec="ascii"), max_size=5) | st.sampled_from(
+    ["x" * 64, "x" * 65, "x" * 201]
+)
+SECONDS = st.integers(-1, 3) | st.integers(0, 10**9)
+POLICIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_retries": st.integers(-1, 4) | st.just(101),
+        "backoff": st.sampled_from(["FIXED", "LINEAR", "EXPONENTIAL", "LIST", "NONE"]),
+        "initial_delay_seconds": st.integers(-1, 4000),
+        "max_delay_seconds": st.integers(-1, 4000),
+        "delays_seconds": st.lists(st.integers(-1, 3), max_size=4),
+        "non_retryable": st.lists(st.sampled_from(["ValueError", "http_404", "a b"]), max_size=2),
+        "retryable": st.lists(st.sampled_from(["ValueError", "http_404"]), max_size=2),
+        "max_crashes": st.integers(0, 2),
+    },
+)
+TERMS = st.fixed_dictionaries(
+    {"task": st.just("shop.mail") | LINES},
+    optional={
+        "priority": st.sampled_from(["CRITICAL", "HIGH", "MEDIUM", "LOW", "high"]),
+        "delay_seconds": SECONDS,
+        "timeout_seconds": SECONDS,
+        "retry_policy": POLICIES,
+        "delivery": st.sampled_from(["at_least_once", "at_most_once"]),
+        "deadline_seconds": SECONDS,
+        "concurrency_key": LINES,
+        "concurrency_limit": st.integers(0, 3) | st.just(10_001),
+        "labels": st.dictionaries(LINES, LINES, max_size=2),
+    },
+)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example({"task": "shop.mail", "delivery": "at_most_once", "retry_policy": {"max_retries": 0}})
+@example({"task": "shop.mail", "retry_policy": {"initial_delay_seconds": 4000}})
+@example({"task": "shop.mail", "retry_policy": {"delays_seconds": [1], "max_delay_seconds": 1}})
+@given(TERMS)
+async def test_sql_accepts_what_the_api_accepts_and_stores_the_same(
+    conn: asyncpg.Connection, engine: Engine, term: dict[str, Any]
+) -> None:
+    now = await engine.clock.now()
+    fields = {name: value for name, value in term.items() if name not in ("task", "delay_seconds")}
+    document = fields | {
+        "name": term["task"],
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": term.get("delay_seconds", 0)},
+        "action": {"type": "TASK", "name": term["task"], "payload": {"a": 1}},
+    }
+    try:
+        expected = parse_new_job(document, now, 1)
+    except InvalidInput:
+        expected = None
+    ((_, job, outcome, _, detail),) = await attempt(conn, '{"a": 1}', terms=[term])
+    if outcome == "unknown_task":
+        assert term["task"] != "shop.mail"
+        return
+    if expected is None:
+        assert outcome == "invalid", (outcome, detail)
+        return
+    assert outcome == "created", detail
+    row = await conn.fetchrow(
+        "select spec, key, key_limit from hourbell.executions where id = $1", job
+    )
+    assert row is not None
+    stored = decode_job(row["spec"])
+    due = stored.schedule.at - now  # type: ignore[union-attr]
+    assert abs(due - timedelta(seconds=term.get("delay_seconds", 0))) < timedelta(minutes=1)
+    assert {f: getattr(stored, f) for f in stored.__struct_fields__ if f != "schedule"} == {
+        f: getattr(expected, f) for f in expected.__struct_fields__ if f != "schedule"
+    }
+    assert (row["key"], row["key_limit"]) == (key_number(expected), expected.concurrency_limit)
+
+
+async def test_the_end_of_the_validity_is_a_start_deadline(conn: asyncpg.Connection) -> None:
+    at = datetime(2031, 5, 6, 10, tzinfo=UTC)
+    until = (at + timedelta(seconds=90.5)).isoformat()
+    assert await outcomes(conn, at=[at], expires_at=until) == ["created"]
+    row = await conn.fetchrow("select spec, start_by from hourbell.executions")
+    assert row is not None
+    assert row["start_by"] == at + timedelta(seconds=90)  # never later than it was said
+    assert decode_job(row["spec"]).start_deadline_seconds == 90
+    assert await outcomes(conn, "{}", "{}", at=[at, None], expires_at=until) == ["invalid"]
+
+
+async def test_ids_have_the_same_text_in_sql(conn: asyncpg.Connection) -> None:
+    function = f"select hourbell.job_text__{function_set().digest}($1)"
+    for number in (0, 1, 31, 2**22, 381010603205984257, 2**63 - 1):
+        assert await conn.fetchval(function, number) == job_text(number)

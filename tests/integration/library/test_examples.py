@@ -1,0 +1,184 @@
+"""What the README and docs/library.md print, run as it is printed."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from ports import free_port
+
+ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A newcomer's folder with the shop.py of the README."""
+    (source,) = blocks("README.md", "python")
+    (tmp_path / "shop.py").write_text(source)
+    return tmp_path
+
+
+def until_said(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has written this to its log."""
+    deadline = time.monotonic() + 60
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def environment(folder: Path, port: int) -> dict[str, str]:
+    ours = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOURBELL_DATA_DIR": str(folder / "data"),
+        "HOURBELL_PORT": str(port),
+    }
+    return {name: v for name, v in os.environ.items() if not name.startswith("HOURBELL_")} | ours
+
+
+def test_the_first_screen_of_the_readme_runs_as_printed(folder: Path) -> None:
+    port = free_port()
+    env = environment(folder, port)
+    _, commands, curls = blocks("README.md", "sh")
+    up, script = (line.partition("#")[0].split() for line in commands.splitlines())
+    alone = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
+    assert 'run "hourbell up shop:app" in another terminal' in alone.stderr
+    with (folder / "up.log").open("w") as log:
+        server = subprocess.Popen(up, cwd=folder, env=env, stdout=log, stderr=log)
+    try:
+        until_said(folder / "up.log", "Ctrl-C drains and stops everything.", server)
+        ran = subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True)
+        assert re.fullmatch(r"job_\w{13} reminded of cart 7\n", ran.stdout), ran.stderr
+        answers = [
+            json.loads(
+                subprocess.run(
+                    ["sh", "-c", command.replace(":8080", f":{port}")],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+            )
+            for command in re.split(r"\n\n", curls.strip())
+        ]
+        assert [answer.get("status") for answer in answers[:2]] == ["SCHEDULED", "SCHEDULED"]
+        assert {item["name"] for item in answers[2]["items"]} >= {"hello", "reminder"}
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0, (folder / "up.log").read_text()
+    assert "reminding" in (folder / "up.log").read_text()
+
+
+async def test_the_examples_of_the_page_run(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOURBELL_DATABASE_URL", database)
+    shop = types.ModuleType("shop_of_the_page")
+    monkeypatch.setitem(sys.modules, shop.__name__, shop)
+    exec(
+        compile("\n\n".join(blocks("docs/library.md", "python")), "library.md", "exec"), vars(shop)
+    )
+    async with asyncpg.create_pool(database, min_size=1, max_size=1) as pool:
+        await pool.execute("create table if not exists orders (id int)")
+        await shop.example_enqueue()
+        await shop.example_transaction(pool)
+        await asyncio.to_thread(shop.example_sync)
+        shop.app.state = ({8: "paid"},)
+        async with shop.app, shop.app.worker():
+            assert await (await shop.charge.enqueue(1, shop.Money(300))).result(20) == 300
+            assert (await (await shop.poll_payment.enqueue(8)).result(20)).endswith(" of default")
+            assert await (await shop.import_file.enqueue("x")).wait(20) == "SUCCEEDED"
+        await pool.execute("drop table orders")
+
+
+WORKER_OF_OTHERS = """
+import asyncio, pathlib
+from hourbell import App, Context
+
+app = App("shop", imports=["shop_mail"])
+"""
+TASKS_OF_OTHERS = """
+import asyncio, pathlib
+from hourbell import Context
+from shop import app
+
+@app.task(queue="mail")
+async def slow(ctx: Context) -> str:
+    pathlib.Path("began").touch()
+    while not ctx.stopping:
+        await asyncio.sleep(0.01)
+    return "drained"
+"""
+
+
+async def test_a_worker_of_an_app_imports_its_tasks_and_drains_on_a_signal(
+    tmp_path: Path, database: str
+) -> None:
+    (tmp_path / "shop.py").write_text(WORKER_OF_OTHERS)
+    (tmp_path / "shop_mail.py").write_text(TASKS_OF_OTHERS)
+    env = environment(tmp_path, free_port()) | {"HOURBELL_DATABASE_URL": database}
+    with (tmp_path / "worker.log").open("w") as log:
+        worker = subprocess.Popen(
+            ["hourbell", "worker", "shop", "--concurrency", "2", "--name", "w1"],
+            cwd=tmp_path,
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until_said(tmp_path / "worker.log", "is up: queues mail, 2 at a time.", worker)
+        connection = await asyncpg.connect(database)
+        await connection.execute("select hourbell.enqueue('shop.slow')")
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "began").exists():
+            assert time.monotonic() < deadline, (tmp_path / "worker.log").read_text()
+            await asyncio.sleep(0.05)
+        worker.terminate()
+        assert worker.wait(60) == 0
+        assert (
+            await connection.fetchval("select result::text from hourbell.outcomes") == '"drained"'
+        )
+        await connection.close()
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("", "shop:app", "hourbell: shop:app is not an App: shop has no App."),
+        ("from hourbell import App; app = App('shop')", "shop", "App 'shop' has no tasks"),
+        ("1 / 0", "shop:app", "ZeroDivisionError: division by zero"),
+        ("import nowhere", "shop:app", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("", "shopping:app", "hourbell: There is no module 'shopping' in "),
+        (
+            "from hourbell import App\nApp('a').task(queues='x')",
+            "shop",
+            "@app.task has no option queues",
+        ),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_ends_the_command_with_code_2(
+    tmp_path: Path, source: str, target: str, said: str
+) -> None:
+    (tmp_path / "shop.py").write_text(source)
+    done = subprocess.run(
+        ["hourbell", "worker", target],
+        cwd=tmp_path,
+        env=environment(tmp_path, 1024),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

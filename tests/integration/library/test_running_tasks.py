@@ -1,0 +1,290 @@
+"""What a worker does with the tasks of an app: contexts, exceptions, middleware, state, threads."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hourbell import (
+    App,
+    Cancel,
+    Context,
+    Dead,
+    Job,
+    Retry,
+    RetryAfter,
+    RunInfo,
+    Snooze,
+    SyncContext,
+    WorkerOptions,
+    current,
+)
+from hourbell.engine.core import Engine
+from hourbell.errors import ConfigurationError
+from integration.life.support import eventually
+
+FAST = WorkerOptions(lease_seconds=3, drain_seconds=5)
+
+
+@pytest.fixture
+def app(database: str) -> App:
+    return App("shop", url=database, retry=Retry.delays(0, 0))
+
+
+async def fate(app: App, job: Job[Any]) -> tuple[str, str | None, str | None]:
+    await job.wait(20)
+    view = await job.get()
+    return view.status, view.reason, view.error
+
+
+async def test_a_context_knows_its_run(app: App, engine: Engine) -> None:
+    seen: list[Any] = []
+
+    @app.task(name="look", queue="mail", labels={"team": "a"})
+    async def look(ctx: Context, cart_id: int) -> None:
+        seen.append(
+            (ctx.execution_id, ctx.job_id, ctx.task, ctx.queue, dict(ctx.labels), ctx.attempt)
+        )
+        seen.append(
+            (ctx.tenant, ctx.fence > 0, 0 < ctx.remaining <= 300, ctx.cancelled, ctx.stopping)
+        )
+        seen.append(current() is ctx)
+        await ctx.progress({"done": cart_id})
+        await ctx.progress("too soon to be stored")
+
+    async with app, app.worker(FAST):
+        job = await look.enqueue(7)
+        assert await job.wait(20) == "SUCCEEDED"
+    assert seen == [
+        (job.execution_id, job.id, "shop.look", "mail", {"team": "a"}, 1),
+        ("default", True, True, False, False),
+        True,
+    ]
+    with pytest.raises(LookupError, match="No task runs here"):
+        current()
+
+
+async def test_progress_is_shown_while_a_task_runs(app: App, engine: Engine) -> None:
+    may_end = asyncio.Event()
+
+    @app.task(name="slow")
+    async def slow(ctx: Context) -> None:
+        await ctx.progress({"done": 7})
+        await may_end.wait()
+
+    @app.task(name="slow_thread")
+    def slow_thread(ctx: SyncContext) -> None:
+        ctx.progress({"done": 8})
+        while not may_end.is_set():
+            threading.Event().wait(0.01)
+
+    async with app, app.worker(FAST):
+        await slow.enqueue()
+        await slow_thread.enqueue()
+
+        async def reported() -> bool:
+            rows = await engine.database.fetch("select progress::text from hourbell.progress")
+            return {row[0] for row in rows} == {'{"done":7}', '{"done":8}'}
+
+        await eventually(reported)
+        may_end.set()
+
+
+async def test_exceptions_decide_what_follows(app: App) -> None:
+    runs: dict[str, list[int]] = {}
+
+    def note(ctx: Context) -> int:
+        runs.setdefault(ctx.task.removeprefix("shop."), []).append(ctx.attempt)
+        return len(runs[ctx.task.removeprefix("shop.")])
+
+    @app.task(name="snooze")
+    async def snooze(ctx: Context) -> None:
+        if note(ctx) < 3:
+            raise Snooze(timedelta(0))
+
+    @app.task(name="later")
+    async def later(ctx: Context) -> None:
+        if note(ctx) < 2:
+            raise RetryAfter(0, "busy")
+
+    @app.task(name="dead")
+    async def dead(ctx: Context) -> None:
+        note(ctx)
+        raise Dead("hopeless")
+
+    @app.task(name="cancel")
+    async def cancel(ctx: Context) -> None:
+        note(ctx)
+        raise Cancel("not needed")
+
+    @app.task(name="group")
+    async def group(ctx: Context) -> None:
+        note(ctx)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(cancelling())
+
+    async def cancelling() -> None:
+        raise Cancel("wrapped")
+
+    @app.task(name="final", no_retry=[KeyError])
+    async def final(ctx: Context) -> None:
+        note(ctx)
+        raise KeyError("x")
+
+    @app.task(name="retried")
+    async def retried(ctx: Context) -> str:
+        if note(ctx) < 3:
+            raise ValueError("again")
+        return "done"
+
+    async with app, app.worker(FAST):
+        fates = {
+            task.name.removeprefix("shop."): await fate(app, await task.enqueue())
+            for task in (snooze, later, dead, cancel, group, final, retried)
+        }
+    assert {name: found[:2] for name, found in fates.items()} == {
+        "snooze": ("SUCCEEDED", None),
+        "later": ("SUCCEEDED", None),
+        "dead": ("DEAD", "non_retryable"),
+        "cancel": ("CANCELLED", "cancelled"),
+        "group": ("CANCELLED", "cancelled"),
+        "final": ("DEAD", "non_retryable"),
+        "retried": ("SUCCEEDED", None),
+    }
+    assert fates["dead"][2] == "hopeless"
+    assert runs["snooze"] == [1, 1, 1]  # no attempt was used
+    assert runs["later"] == [1, 2]
+    assert runs["retried"] == [1, 2, 3]
+    assert runs["final"] == [1]
+
+
+@dataclass
+class Mailer:
+    sent: list[int]
+
+
+async def test_state_and_lifespan_give_values_and_middleware_is_around_every_task(
+    database: str,
+) -> None:
+    calls: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: App) -> AsyncIterator[Sequence[object]]:
+        calls.append("started")
+        yield [Mailer([])]
+        calls.append("stopped")
+
+    async def outer(run: RunInfo, call: Any) -> Any:
+        calls.append(f"outer {run.task} {run.attempt} {run.payload}")
+        try:
+            return await call()
+        finally:
+            calls.append("outer ends")
+
+    async def inner(run: RunInfo, call: Any) -> Any:
+        calls.append("inner")
+        return f"<{await call()}>"
+
+    app = App("shop", url=database, state=["text"], lifespan=lifespan, middleware=[outer])
+
+    @app.task(name="mail", middleware=[inner])
+    def mail(ctx: SyncContext, cart_id: int) -> str:
+        ctx.get(Mailer).sent.append(cart_id)
+        with pytest.raises(LookupError, match="has no dict in its state"):
+            ctx.get(dict)
+        return f"{ctx.get(str)} {ctx.get(Mailer).sent} {threading.current_thread().name}"
+
+    async with app, app.worker(FAST):
+        assert await (await mail.enqueue(7)).result(20) == "<text [7] handler>"
+    assert calls == [
+        "started",
+        "outer shop.mail 1 {'cart_id': 7}",
+        "inner",
+        "outer ends",
+        "stopped",
+    ]
+
+
+async def test_a_thread_enqueues_through_the_loop_of_its_worker(app: App) -> None:
+    @app.task(name="child")
+    async def child(n: int) -> int:
+        return n
+
+    @app.task(name="parent")
+    def parent() -> int:
+        return child.enqueue_sync(7).result_sync(20)
+
+    async with app, app.worker(FAST):
+        assert await (await parent.enqueue()).result(20) == 7
+
+
+async def test_a_payload_that_does_not_fit_is_not_lost(app: App, engine: Engine) -> None:
+    @app.task(name="mail", retry=Retry.never())
+    async def mail(cart_id: int) -> None: ...
+
+    async with app, app.worker(FAST):
+        await engine.database.value("select hourbell.enqueue('shop.mail', '{\"cart_id\": \"x\"}')")
+
+        async def dead() -> str | None:
+            found: str | None = await engine.database.value(
+                "select error from hourbell.outcomes where failure_kind = 'payload_mismatch'"
+            )
+            return found
+
+        assert "does not fit the parameters of shop.mail" in str(await eventually(dead))
+
+
+async def test_a_worker_takes_only_tasks_that_it_knows(
+    app: App, engine: Engine, database: str
+) -> None:
+    await engine.database.value("delete from hourbell.sessions")  # one that serves everything
+
+    @app.task(name="known")
+    async def known() -> None: ...
+
+    newer = App("shop", url=database)
+
+    @newer.task(name="unknown")
+    async def unknown() -> None: ...
+
+    async with app, newer:
+        job = await unknown.enqueue()
+        async with app.worker(FAST):
+            assert await (await known.enqueue()).wait(20) == "SUCCEEDED"
+
+            async def waits() -> bool:
+                return (await job.explain()).code == "no_worker_for_task"
+
+            await eventually(waits)
+        async with newer.worker(FAST):
+            assert await job.wait(20) == "SUCCEEDED"
+
+
+async def test_a_worker_without_tasks_does_not_start(app: App) -> None:
+    with pytest.raises(ConfigurationError, match="App 'shop' has no tasks"):
+        async with app.worker():
+            ...
+
+
+async def test_a_worker_drains_when_its_context_ends(app: App) -> None:
+    began, may_end, ended = asyncio.Event(), asyncio.Event(), []
+
+    @app.task(name="slow")
+    async def slow(ctx: Context) -> None:
+        began.set()
+        await may_end.wait()
+        ended.append(ctx.stopping)
+
+    async with app:
+        async with app.worker(FAST) as worker:
+            job = await slow.enqueue()
+            await began.wait()
+            worker.stop()
+            may_end.set()
+        assert await job.wait(1) == "SUCCEEDED"
+    assert ended == [True]

@@ -1,0 +1,40 @@
+"""Calls that type checkers refuse: each line with `# E` must be an error, and no other line may be."""
+
+from hourbell import App, Context, Retry
+
+app = App("shop")
+
+
+@app.task
+async def plain(cart_id: int) -> str:
+    return str(cart_id)
+
+
+@app.task
+async def with_context(ctx: Context, cart_id: int, *, lang: str = "en") -> None: ...
+
+
+@app.task(queue="mail", retry=Retry.never())
+def several(*ids: int) -> None: ...
+
+
+async def main() -> None:
+    await plain.enqueue("7")  # E
+    await plain.enqueue()  # E
+    await plain.enqueue(7, 8)  # E
+    await plain.enqueue(cart=7)  # E
+    await plain.enqueue(cart_id=7, delay=5)  # E
+    plain.enqueue_sync("7")  # E
+    plain.bind("7")  # E
+    await plain("7")  # E
+    await with_context.enqueue(7, "de")  # E
+    await with_context.enqueue(7, lang=1)  # E
+    await several.enqueue("1")  # E
+    plain.configure(dealy=5)  # E
+    plain.configure(priority="URGENT")  # E
+    plain.configure(retry=3)  # E
+    plain.configure(on_duplicate="ignore")  # E
+    app.task(queues="mail")  # E
+    number: int = (await plain.enqueue(7)).id  # E
+    result: int = await (await plain.enqueue(7)).result(5)  # E
+    assert number, result
