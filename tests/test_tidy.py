@@ -35,8 +35,10 @@ MAY_IMPORT = {
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "client": set(),  # for programs that have no server
     "__main__": {"cli"},
-    "cli": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "settings", "observe", "compose"},
+    "cli": BELOW_THE_ENGINE
+    | {"store", "engine", "dispatch", "settings", "observe", "compose", "client"},
 }
 
 

@@ -9,6 +9,7 @@ Read the packages in the order in which an execution passes through them:
     actions   what a run does: a task of this process, a webhook
     worker    the process that claims executions and runs them
     api, cli  the same operations over HTTP and in a terminal
+    client    the API from Python, for programs without a database
 
 Imports point upwards in this list and never back; `compose` alone wires concrete classes.
 """
