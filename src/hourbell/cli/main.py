@@ -14,12 +14,14 @@ from hourbell import __version__
 # Each with its module and one line of help, so that the list of commands loads none of them.
 COMMANDS = {
     "api": ("hourbell.cli.roles:api_command", "Serve the API."),
+    "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
     "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
     "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
     "executions": (
         "hourbell.cli.executions:executions_command",
         "List, show, cancel, retry and follow executions.",
     ),
+    "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
     "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),

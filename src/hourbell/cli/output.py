@@ -30,6 +30,9 @@ _COLORS = {
     "FAILED": "red",
     "DEAD": "red",
     "CANCELLED": "bright_black",
+    "ok": "green",  # of a check
+    "warning": "yellow",
+    "failure": "red",
 }
 
 
