@@ -36,13 +36,14 @@ MAY_IMPORT = {
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
+    "client": set[str](),  # for programs that have no server
     "errors": {"model"},
     # `app.worker()` runs the parts of a worker in the user's process.
     "sdk": BELOW_THE_ENGINE
     | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose"},
     "__main__": {"cli"},
     "cli": BELOW_THE_ENGINE
-    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors"},
+    | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors", "client"},
 }
 
 

@@ -22,6 +22,8 @@ from hourbell.security.egress import Egress
 from hourbell.security.sealing import KeyRing
 
 PREFIX = "HOURBELL_"
+# Of the command line, when it calls a server; a process of the server ignores them.
+_NOT_SETTINGS = ("HOURBELL_API_KEY", "HOURBELL_PROFILE", "HOURBELL_URL")
 ALL_QUEUES = "*"
 
 Port = Annotated[int, Meta(ge=1, le=65535, description="a port number from 1 to 65535")]
@@ -96,7 +98,11 @@ def from_environment(env: Mapping[str, str]) -> Settings:
 
     An empty variable counts as not set.
     """
-    given = {name: value for name, value in env.items() if name.startswith(PREFIX) and value}
+    given = {
+        name: value
+        for name, value in env.items()
+        if name.startswith(PREFIX) and value and name not in _NOT_SETTINGS
+    }
     fields = {variable_name(field.name): field for field in msgspec.structs.fields(Settings)}
     values: dict[str, Any] = {"data_dir": _default_data_dir(env)}
     problems: list[str] = []

@@ -1,17 +1,37 @@
 """What a command loads: nobody waits for a web server to see a list of keys."""
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
+from hourbell.cli.main import COMMANDS
+
 SERVE_OR_SEND = ("litestar", "uvicorn", "aiohttp")
 
 
-@pytest.mark.parametrize("command", ["keys", "migrate", "next", "secrets"])
+@pytest.mark.parametrize(
+    "command", ["dlq", "executions", "jobs", "keys", "migrate", "next", "secrets", "settings_of"]
+)
 def test_a_command_that_serves_nothing_loads_no_web_server(command: str) -> None:
     script = f"import hourbell.cli.{command}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     loaded = done.stdout.decode().split()
     assert f"hourbell.cli.{command}" in loaded
     assert not set(SERVE_OR_SEND) & set(loaded)
+
+
+@pytest.mark.parametrize("command", ["dlq", "executions", "jobs", "keys", "secrets", "settings_of"])
+def test_a_command_that_calls_a_server_loads_no_database_driver(command: str) -> None:
+    script = f"import hourbell.cli.{command}, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert not {"asyncpg", "hourbell.engine", "cryptography"} & set(done.stdout.decode().split())
+
+
+def test_the_list_of_commands_has_the_first_sentences_of_their_help() -> None:
+    for name, (place, summary) in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert command.name == name
+        assert summary.endswith(".")

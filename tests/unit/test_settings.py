@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hourbell.cli.servers import API_KEY_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE
 from hourbell.model.errors import ConfigurationError
 from hourbell.settings import Settings, from_environment
 
@@ -94,3 +95,8 @@ def test_a_wrong_url_is_not_repeated_because_of_its_password() -> None:
         refused.value
     )
     assert "secret" not in refused.value.message
+
+
+def test_variables_of_the_command_line_are_no_settings_and_no_mistakes() -> None:
+    variables = (URL_VARIABLE, API_KEY_VARIABLE, PROFILE_VARIABLE)
+    assert from_environment(HOME | dict.fromkeys(variables, "x")) == from_environment(HOME)

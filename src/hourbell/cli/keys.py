@@ -1,110 +1,176 @@
-"""`hourbell keys`: create, list and revoke API keys directly in the database. Needs no API key."""
+"""`hourbell keys`: create, list and revoke API keys.
+
+Directly in the database, which needs no API key; over the API if a server is chosen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 import click
-import msgspec
 
-from hourbell.cli.process import run_with_engine
-from hourbell.documents.keys import parse_new_key
-from hourbell.engine.core import Engine
-from hourbell.engine.operations.api_keys import (
-    KEYLESS_SECONDS,
-    create_key,
-    is_keyless,
-    list_keys,
-    render_key,
-    revoke_key,
+from hourbell.cli.output import Column, instant_text, print_json, print_table, say
+from hourbell.cli.remote import errors_as_exits, fail, open_client, profile_option
+from hourbell.cli.servers import choose_server
+from hourbell.client import Key
+from hourbell.security.access import KeyRole
+
+_BY_CLI = "hourbell keys"
+_COLUMNS = (
+    Column("KEY"),
+    Column("ROLE"),
+    Column("TENANT"),
+    Column("CREATED", optional=True),
+    Column("REVOKED", optional=True),
+    Column("NAME", shrinks_to=12),
 )
-from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.views.pages import MAX_PAGE_SIZE
-from hourbell.model.ids import key_text, parse_key_id
-from hourbell.model.instants import format_instant
-from hourbell.security.access import ApiKey, KeyRole
-
-_BY_CLI = Write(actor="hourbell keys")
 
 
 @click.group("keys")
 def keys_command() -> None:
-    """Create, list and revoke API keys."""
+    """Create, list and revoke API keys.
+
+    Works directly in the database. If a server is chosen, by --profile, HOURBELL_URL or a default
+    profile, the keys of that server are managed, which needs an admin key.
+    """
 
 
 @keys_command.command("create")
 @click.option("--role", type=click.Choice([role.value for role in KeyRole]), required=True)
 @click.option("--name", required=True, help="Its owner or purpose; shown in the audit trail.")
 @click.option("--tenant", help="Restrict the key to this tenant. [all]")
-def create_command(role: str, name: str, tenant: str | None) -> None:
+@profile_option
+def create_command(role: str, name: str, tenant: str | None, profile: str | None) -> None:
     """Create an API key and print it, alone on its line. It is shown only once."""
-    document = {"role": role, "name": name, "tenant_id": tenant}
-
-    async def create(engine: Engine) -> None:
-        new = parse_new_key(document)
-        is_first = await is_keyless(engine)
-        made = await create_key(engine, new, _BY_CLI)
-        if is_first:
-            # After this, all nodes require a key, before the new one is shown.
-            await asyncio.sleep(KEYLESS_SECONDS)
-        click.echo(f"Created {key_text(made.made.key_id)}. The key is shown only once:", err=True)
-        click.echo(made.key)
-
-    run_with_engine(create)
+    if not _is_remote(profile):
+        key_id, key = _create_in_database(role, name, tenant)
+    else:
+        with open_client(profile) as client:
+            made = client.keys.create(name, role, tenant_id=tenant)
+        if made.key is None:
+            fail(f"{made.key_id} was created, but lost on the way. Revoke it, and try again.", 1)
+        key_id, key = made.key_id, made.key
+    say(f"Created {key_id}. The key is shown only once:")
+    click.echo(key)
 
 
 @keys_command.command("list")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def list_command(output: str) -> None:
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+@profile_option
+def list_command(output: str, profile: str | None) -> None:
     """List API keys, newest first, without their secrets."""
-
-    async def show(engine: Engine) -> None:
-        keys: list[ApiKey] = []
-        token = None
-        while True:
-            page = await list_keys(engine, MAX_PAGE_SIZE, token)
-            keys += page.items
-            token = page.next_token
-            if token is None:
-                break
-        click.echo(_json(keys) if output == "json" else _table(keys))
-
-    run_with_engine(show)
-
-
-def _json(keys: Sequence[ApiKey]) -> str:
-    rows = [render_key(key) for key in keys]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
-
-
-def _table(keys: Sequence[ApiKey]) -> str:
-    rows = [("KEY", "ROLE", "TENANT", "CREATED", "REVOKED", "NAME"), *map(_cells, keys)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def _cells(key: ApiKey) -> tuple[str, ...]:
-    return (
-        key_text(key.key_id),
-        key.role.value,
-        "all" if key.tenant_id is None else key.tenant_id,
-        format_instant(key.created_at),
-        "-" if key.revoked_at is None else format_instant(key.revoked_at),
-        key.name,
-    )
+    if not _is_remote(profile):
+        keys = _list_in_database()
+    else:
+        with open_client(profile) as client:
+            keys = list(client.keys.each())
+    if output == "json":
+        print_json(keys)
+    else:
+        print_table(_COLUMNS, map(_cells, keys))
 
 
 @keys_command.command("revoke")
 @click.argument("key_id")
-def revoke_command(key_id: str) -> None:
+@profile_option
+def revoke_command(key_id: str, profile: str | None) -> None:
     """Revoke an API key. Running nodes reject it within 5 seconds."""
+    if not _is_remote(profile):
+        _revoke_in_database(key_id)
+    else:
+        with open_client(profile) as client:
+            client.keys.revoke(key_id)
+    click.echo(f"{key_id} is revoked.")
+
+
+def _is_remote(profile: str | None) -> bool:
+    with errors_as_exits():
+        return choose_server(os.environ, profile).is_named
+    raise AssertionError("an error has ended the command")
+
+
+def _cells(key: Key) -> Sequence[str]:
+    return (
+        key.key_id,
+        key.role,
+        "all" if key.tenant_id is None else key.tenant_id,
+        instant_text(key.created_at),
+        instant_text(key.revoked_at) or "-",
+        key.name,
+    )
+
+
+# The engine is imported where it is needed: a command that calls a server needs none.
+
+
+def _create_in_database(role: str, name: str, tenant: str | None) -> tuple[str, str]:
+    from hourbell.cli.process import run_with_engine
+    from hourbell.documents.keys import parse_new_key
+    from hourbell.engine.core import Engine
+    from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, create_key, is_keyless
+    from hourbell.engine.operations.idempotency import Write
+    from hourbell.model.ids import key_text
+
+    created: list[tuple[str, str]] = []
+
+    async def create(engine: Engine) -> None:
+        new = parse_new_key({"role": role, "name": name, "tenant_id": tenant})
+        is_first = await is_keyless(engine)
+        made = await create_key(engine, new, Write(actor=_BY_CLI))
+        if is_first:
+            # After this, all nodes require a key, before the new one is shown.
+            await asyncio.sleep(KEYLESS_SECONDS)
+        assert made.key is not None
+        created.append((key_text(made.made.key_id), made.key))
+
+    run_with_engine(create)
+    return created[0]
+
+
+def _list_in_database() -> list[Key]:
+    from hourbell.cli.process import run_with_engine
+    from hourbell.engine.core import Engine
+    from hourbell.engine.operations.api_keys import list_keys
+    from hourbell.engine.views.pages import MAX_PAGE_SIZE
+    from hourbell.model.ids import key_text
+
+    keys: list[Key] = []
+
+    async def show(engine: Engine) -> None:
+        token = None
+        while True:
+            page = await list_keys(engine, MAX_PAGE_SIZE, token)
+            for key in page.items:
+                keys.append(
+                    Key(
+                        key_id=key_text(key.key_id),
+                        name=key.name,
+                        role=key.role.value,
+                        tenant_id=key.tenant_id,
+                        created_at=key.created_at,
+                        revoked_at=key.revoked_at,
+                    )
+                )
+            token = page.next_token
+            if token is None:
+                return
+
+    run_with_engine(show)
+    return keys
+
+
+def _revoke_in_database(key_id: str) -> None:
+    from hourbell.cli.process import run_with_engine
+    from hourbell.engine.core import Engine
+    from hourbell.engine.operations.api_keys import revoke_key
+    from hourbell.engine.operations.idempotency import Write
+    from hourbell.model.ids import parse_key_id
 
     async def revoke(engine: Engine) -> None:
-        await revoke_key(engine, parse_key_id(key_id), _BY_CLI)
-        click.echo(f"{key_id} is revoked.")
+        await revoke_key(engine, parse_key_id(key_id), Write(actor=_BY_CLI))
 
     run_with_engine(revoke)

@@ -7,18 +7,31 @@ next` does not have to load a web server.
 import importlib
 
 import click
+from click.shell_completion import CompletionItem
 
 from hourbell import __version__
 
+# Each with its module and one line of help, so that the list of commands loads none of them.
 COMMANDS = {
-    "api": "hourbell.cli.roles:api_command",
-    "keys": "hourbell.cli.keys:keys_command",
-    "migrate": "hourbell.cli.migrate:migrate_command",
-    "next": "hourbell.cli.next:next_command",
-    "scheduler": "hourbell.cli.roles:scheduler_command",
-    "secrets": "hourbell.cli.secrets:secrets_command",
-    "up": "hourbell.cli.up:up_command",
-    "worker": "hourbell.cli.roles:worker_command",
+    "api": ("hourbell.cli.roles:api_command", "Serve the API."),
+    "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
+    "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
+    "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
+    "executions": (
+        "hourbell.cli.executions:executions_command",
+        "List, show, cancel, retry and follow executions.",
+    ),
+    "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
+    "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
+    "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
+    "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),
+    "next": ("hourbell.cli.next:next_command", "Show when a rule would run."),
+    "queues": ("hourbell.cli.settings_of:queues_command", "List queues, and set their limits."),
+    "scheduler": ("hourbell.cli.roles:scheduler_command", "Run the scheduler."),
+    "secrets": ("hourbell.cli.secrets:secrets_command", "Set, list and delete secrets."),
+    "tenants": ("hourbell.cli.settings_of:tenants_command", "List tenants, and set their limits."),
+    "up": ("hourbell.cli.up:up_command", "Run everything in one process."),
+    "worker": ("hourbell.cli.roles:worker_command", "Run executions."),
 }
 
 
@@ -29,9 +42,17 @@ class _CommandsOnDemand(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=COMMANDS[name][1]) for name in found]
 
 
 @click.group(cls=_CommandsOnDemand, context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from hourbell.cli.params import Instant
 from hourbell.model.errors import UnknownId
 from hourbell.model.ids import parse_job_id
-from hourbell.model.instants import InvalidInstant, format_instant, parse_instant
+from hourbell.model.instants import format_instant
 from hourbell.model.schedules import DstGap, DstOverlap
 from hourbell.timing.cron import caution_about, resolve_hash
 from hourbell.timing.errors import TimingError
@@ -16,20 +17,6 @@ from hourbell.timing.forecast import MAX_COUNT, NextRun, next_runs
 from hourbell.timing.intervals import is_interval
 
 _EXAMPLE_JOB = 0  # its values replace H if no job is given
-
-
-class _Instant(click.ParamType[datetime]):
-    name = "instant"
-
-    def convert(
-        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_instant(value)
-        except InvalidInstant as error:
-            self.fail(str(error), param, ctx)
 
 
 class _JobId(click.ParamType[int]):
@@ -55,7 +42,7 @@ def _now() -> datetime:
 @click.argument("rule")
 @click.option("--timezone", default="UTC", show_default=True, help="IANA time zone name.")
 @click.option(
-    "--from", "from_", type=_Instant(), help="RFC 3339, such as 2027-03-13T12:00:00Z. [now]"
+    "--from", "from_", type=Instant(), help="RFC 3339, such as 2027-03-13T12:00:00Z. [now]"
 )
 @click.option("--count", type=click.IntRange(1, MAX_COUNT), default=5, show_default=True)
 @click.option(

@@ -1,27 +1,103 @@
-"""`hourbell secrets`: manage the keys that encrypt secrets."""
+"""`hourbell secrets`: secrets over the API, and in the database the keys that encrypt them."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
-from hourbell.cli.process import run_with_engine
-from hourbell.compose import key_ring_of
-from hourbell.engine.core import Engine
-from hourbell.engine.operations.secrets import reseal
-from hourbell.security.sealing import KeyRing
-from hourbell.settings import from_environment
+from hourbell.cli.output import Column, instant_text, print_json, print_table, say
+from hourbell.cli.remote import Session, confirm, fail, limit_options, limited, remote
+
+MAX_VALUE_CHARACTERS = 10_000  # more than the API accepts
 
 
 @click.group("secrets")
 def secrets_command() -> None:
-    """Manage the keys that encrypt secrets."""
+    """Set, list and delete secrets; manage the keys that encrypt them."""
+
+
+@secrets_command.command("set")
+@click.argument("name")
+@click.option("--tenant", help="Tenant of the secret.")
+@click.option("--generate", is_flag=True, help="Generate a value for signatures, and print it.")
+@click.option("--keep-previous", type=int, help="Also sign with the previous value, in seconds.")
+@remote
+def set_command(
+    session: Session, name: str, tenant: str | None, generate: bool, keep_previous: int | None
+) -> None:
+    """Set a secret. Its value is read from stdin, never from the command line."""
+    value = None if generate else _read_value(name)
+    stored = session.client.secrets.set(
+        name, value, tenant_id=tenant, keep_previous_seconds=keep_previous
+    )
+    if session.as_json:
+        print_json(stored)
+        return
+    say(f"Set {stored.name} of tenant {stored.tenant_id}.")
+    if stored.value is not None:
+        say("Its value is shown only once:")
+        click.echo(stored.value)
+    elif generate:
+        say("Its value was lost on the way: set it again.")
+
+
+def _read_value(name: str) -> str:
+    if sys.stdin.isatty():
+        value: str = click.prompt(f"Value of {name}", hide_input=True, err=True)
+        return value
+    value = sys.stdin.read(MAX_VALUE_CHARACTERS).removesuffix("\n")
+    if not value:
+        fail("The standard input is empty. Pipe the value of the secret into it.", 2)
+    return value
+
+
+@secrets_command.command("list")
+@click.option("--tenant", help="Tenant of the secrets.")
+@limit_options
+@remote
+def list_command(session: Session, tenant: str | None, limit: int, everything: bool) -> None:
+    """List secrets, without their values."""
+    found = limited(session.client.secrets.each(tenant_id=tenant), limit, everything)
+    if session.as_json:
+        print_json(found)
+    elif not found:
+        say("There are no secrets.")
+    else:
+        columns = (Column("SECRET"), Column("TENANT"), Column("SET"), Column("PREVIOUS UNTIL"))
+        rows = (
+            (
+                one.name,
+                one.tenant_id,
+                instant_text(one.updated_at),
+                instant_text(one.previous_until) or "-",
+            )
+            for one in found
+        )
+        print_table(columns, rows)
+
+
+@secrets_command.command("delete")
+@click.argument("name")
+@click.option("--tenant", help="Tenant of the secret.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def delete_command(session: Session, name: str, tenant: str | None, yes: bool) -> None:
+    """Delete a secret. Runs that need it fail from then on."""
+    confirm(f"Delete the secret {name}?", yes)
+    deleted = session.client.secrets.delete(name, tenant_id=tenant)
+    if session.as_json:
+        print_json(deleted)
+    else:
+        say(f"Deleted {deleted.name} of tenant {deleted.tenant_id}.")
 
 
 @secrets_command.command("new-key")
 def new_key_command() -> None:
     """Print a new key for HOURBELL_SECRET_KEYS."""
+    from hourbell.security.sealing import KeyRing
+
     click.echo(KeyRing.generate())
 
 
@@ -29,8 +105,14 @@ def new_key_command() -> None:
 def rotate_command() -> None:
     """Re-encrypt all secrets with the first key of HOURBELL_SECRET_KEYS.
 
-    Afterwards the other keys can be removed.
+    Works on the database. Afterwards the other keys can be removed.
     """
+    # Here, because the other commands need no database.
+    from hourbell.cli.process import run_with_engine
+    from hourbell.compose import key_ring_of
+    from hourbell.engine.core import Engine
+    from hourbell.engine.operations.secrets import reseal
+    from hourbell.settings import from_environment
 
     async def rotate(engine: Engine) -> None:
         ring = key_ring_of(from_environment(os.environ))

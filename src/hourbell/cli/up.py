@@ -79,7 +79,7 @@ def _greeting(settings: Settings, parts: Running) -> str:
     access, header = "It listens on this machine only and requires no API key.", ""
     if parts.requires_keys:
         access = "Every request needs an API key."
-        header = ' -H "Authorization: Bearer $HOURBELL_KEY"'
+        header = ' -H "Authorization: Bearer $HOURBELL_API_KEY"'
     return _GREETING.format(
         host=settings.host, port=settings.port, data=data, access=access, header=header
     )

@@ -1,0 +1,217 @@
+"""`hourbell apply`: make the jobs of a server what a file says, over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from hourbell.cli.files import read_documents, shown
+from hourbell.cli.jobs import schedule_text
+from hourbell.cli.output import instant_text, plain, print_json, say, show_progress, uses_color
+from hourbell.cli.reconcile import (
+    OWNER_LABEL,
+    Change,
+    InvalidJobs,
+    Verb,
+    plan,
+    read_wanted,
+)
+from hourbell.cli.remote import CONFLICT, REFUSED, USAGE, Session, fail, remote
+from hourbell.client import ClientError, Queue, SyncClient
+from hourbell.documents.settings import check_label
+from hourbell.model.errors import ConfigurationError, InvalidInput
+
+_SIGNS = {
+    Verb.CREATE: ("+", "green"),
+    Verb.UPDATE: ("~", "yellow"),
+    Verb.DELETE: ("-", "red"),
+    Verb.ORPHAN: ("?", "yellow"),
+    Verb.PASSED: ("=", None),
+    Verb.KEEP: ("=", None),
+}
+_FILE_FIELDS = {"owner", "jobs"}
+
+
+@click.command("apply")
+@click.option("--file", "-f", required=True, help="YAML or JSON; - is stdin.")
+@click.option("--owner", help="The owner of the jobs; `owner:` in the file says the same.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--prune", is_flag=True, help="Delete jobs of this owner that are not in the file.")
+@remote
+def apply_command(
+    session: Session, file: str, owner: str | None, dry_run: bool, prune: bool
+) -> None:
+    """Create and change jobs until they are what a file says. Safe to repeat.
+
+    Shows a plan: + create, ~ change, - delete, ? owned but not in the file, = as it is. A job that
+    was changed by other means since it was applied is marked as drift.
+    """
+    owner, documents = _read(file, owner)
+    now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
+    queues = _queues_of(session.client, documents)
+    try:
+        wanted = read_wanted(documents, owner, now, queues)
+    except InvalidJobs as error:
+        for line in str(error).splitlines():
+            say(f"hourbell: {plain(line)}")
+        fail(f"{shown(file)} is not valid. Nothing was changed.", USAGE)
+    current = list(session.client.jobs.each(label=f"{OWNER_LABEL}:{owner}", page_size=500))
+    changes = plan(wanted, current, now, prune)
+    _check_owners(session.client, changes, owner)
+    if not session.as_json:
+        _print_plan(session.client, changes, file)
+    failed = [] if dry_run else _carry_out(session.client, changes)
+    if session.as_json:
+        print_json([_as_json(change, change.name in failed, dry_run) for change in changes])
+    _sum_up(changes, len(failed), dry_run)
+    if failed:
+        raise SystemExit(REFUSED)
+
+
+def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
+    jobs: list[Any] = []
+    for document in read_documents(file):
+        if isinstance(document, list):
+            jobs += document
+            continue
+        if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
+            raise ConfigurationError(f"{shown(file)} must have `jobs:` with a list of jobs.")
+        unknown = sorted(map(str, set(document) - _FILE_FIELDS))
+        if unknown:
+            raise ConfigurationError(f"{shown(file)} has {unknown[0]}, beside `owner` and `jobs`.")
+        named = document.get("owner")
+        if named is not None and owner is not None and named != owner:
+            raise ConfigurationError(f"{shown(file)} belongs to the owner {named}, not {owner}.")
+        owner = named if owner is None else owner
+        jobs += document["jobs"]
+    if owner is None:
+        raise ConfigurationError(
+            f"{shown(file)} names no owner. Add `owner: NAME` to it, or give --owner NAME: jobs "
+            f"are found by it, and only jobs of the same owner are deleted by --prune."
+        )
+    try:
+        check_label(owner, "owner")
+    except InvalidInput as error:
+        raise ConfigurationError(error.message) from None
+    return owner, jobs
+
+
+def _queues_of(client: SyncClient, documents: Sequence[Any]) -> Mapping[str, Queue]:
+    """The queues that have defaults for jobs, if the file names any queue."""
+    if not documents:
+        return {}
+    return {queue.queue: queue for queue in client.queues.each(page_size=500)}
+
+
+def _check_owners(client: SyncClient, changes: Sequence[Change], owner: str) -> None:
+    """Refuse to take over jobs that another file owns."""
+    for change in changes:
+        if change.verb is not Verb.CREATE or change.wanted is None:
+            continue
+        tenant = change.wanted.job.tenant_id if change.wanted.has_tenant else None
+        for job in client.jobs.each(name_prefix=change.name, tenant_id=tenant):
+            other = job.labels.get(OWNER_LABEL, owner)
+            if job.name == change.name and other != owner and job.status != "COMPLETED":
+                fail(
+                    f"The job {job.name} belongs to the owner {other}, not {owner}. Nothing was "
+                    f"changed. Remove it there first, or apply with --owner {other}.",
+                    CONFLICT,
+                )
+
+
+def _print_plan(client: SyncClient, changes: Sequence[Change], file: str) -> None:
+    width = max((len(change.name) for change in changes), default=0)
+    for change in changes:
+        if change.verb is Verb.KEEP and not change.note:
+            continue
+        sign, color = _SIGNS[change.verb]
+        line = f"{sign} {plain(change.name):{width}}  {_reason(client, change, file)}".rstrip()
+        click.echo(click.style(line, fg=color) if color and uses_color() else line)
+        for path, before, after in change.fields:
+            click.echo(f"    {path}: {plain(before)} → {plain(after)}")
+
+
+def _reason(client: SyncClient, change: Change, file: str) -> str:
+    match change.verb:
+        case Verb.CREATE:
+            assert change.wanted is not None
+            note = f" ({change.note})" if change.note else ""
+            return f"create: {plain(schedule_text(change.wanted.job.schedule))}{note}"
+        case Verb.UPDATE if change.drifted:
+            return f"drift: {_last_change(client, change)}"
+        case Verb.UPDATE:
+            return change.note or "change"
+        case Verb.DELETE:
+            return f"delete: not in {file}"
+        case Verb.ORPHAN:
+            return f"not in {file}; --prune deletes it"
+        case Verb.PASSED:
+            return "its time has passed"
+    return change.note
+
+
+def _last_change(client: SyncClient, change: Change) -> str:
+    assert change.job_id is not None
+    entries = client.jobs.audit(change.job_id, page_size=1).items
+    if not entries:
+        return "changed by other means"
+    return f"changed by {plain(entries[0].actor)} at {instant_text(entries[0].at)}"
+
+
+def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
+    """Carry out the plan; the names of the jobs that could not be changed."""
+    verbs = (Verb.CREATE, Verb.UPDATE, Verb.DELETE)
+    failed: list[str] = []
+    due = [change for change in changes if change.verb in verbs]
+    for number, change in enumerate(due, 1):
+        try:
+            _carry_out_one(client, change)
+        except ClientError as error:
+            failed.append(change.name)
+            say(f"hourbell: {plain(change.name)}: {plain(error.message)}")
+        show_progress("Applying", number, len(due))
+    return failed
+
+
+def _carry_out_one(client: SyncClient, change: Change) -> None:
+    if change.verb is Verb.DELETE:
+        assert change.job_id is not None
+        client.jobs.delete(change.job_id)
+    else:
+        assert change.wanted is not None
+        client.jobs.put(change.name, change.wanted.document)
+
+
+def _as_json(change: Change, failed: bool, dry_run: bool) -> dict[str, Any]:
+    fields = [{"path": path, "from": old, "to": new} for path, old, new in change.fields]
+    return {
+        "name": change.name,
+        "change": change.verb.value,
+        "job_id": change.job_id,
+        "drifted": change.drifted,
+        "fields": fields,
+        "applied": not dry_run and not failed,
+    }
+
+
+def _sum_up(changes: Sequence[Change], failed: int, dry_run: bool) -> None:
+    def count(*verbs: Verb) -> int:
+        return sum(change.verb in verbs for change in changes)
+
+    counts = (
+        f"{count(Verb.CREATE)} to create, {count(Verb.UPDATE)} to change, "
+        f"{count(Verb.DELETE)} to delete, {count(Verb.KEEP, Verb.PASSED)} as they are"
+    )
+    drifted = sum(change.drifted for change in changes)
+    drift = f"; {drifted} drifted" if drifted else ""
+    orphans = f"; {count(Verb.ORPHAN)} not in the file" if count(Verb.ORPHAN) else ""
+    say(f"Plan: {counts}{drift}{orphans}.")
+    if dry_run:
+        say("This was a dry run: nothing was changed.")
+    elif failed:
+        say(f"{failed} could not be applied.")
+    elif count(Verb.CREATE, Verb.UPDATE, Verb.DELETE):
+        say("Applied.")

@@ -1,0 +1,205 @@
+"""`hourbell dlq`: list, replay and purge dead letters, over the API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from hourbell.cli.executions import ATTEMPT_COLUMNS, attempt_cells
+from hourbell.cli.output import (
+    Column,
+    instant_text,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+)
+from hourbell.cli.params import Instant
+from hourbell.cli.remote import Session, confirm, job_id_of, limit_options, limited, remote
+from hourbell.client import DeadLetter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("EXECUTION"),
+    Column("REASON"),
+    Column("ERROR", shrinks_to=20),
+    Column("DIED", optional=True),
+    Column("JOB", optional=True),
+    Column("TRIES", right=True, optional=True),
+    Column("TENANT", shrinks_to=8, optional=True),
+)
+_NOTHING_CHOSEN = "Give ids of executions, a filter, or --all."
+
+
+@click.group("dlq")
+def dlq_command() -> None:
+    """List, replay and purge dead letters: executions that will not be retried."""
+
+
+def _filters(command: F) -> F:
+    for option in (
+        click.option("--to", "died_to", type=Instant(), help="Died before (RFC 3339)."),
+        click.option("--from", "died_from", type=Instant(), help="Died at or after (RFC 3339)."),
+        click.option("--reason", help="Such as retries_exhausted."),
+        click.option("--tenant"),
+        click.option("--job", help="The id or the name of a job."),
+    ):
+        command = option(command)
+    return command
+
+
+def _selected(session: Session, options: dict[str, Any]) -> dict[str, Any]:
+    job = options["job"]
+    return {
+        "job_id": None if job is None else job_id_of(session.client, job),
+        "tenant_id": options["tenant"],
+        "reason": options["reason"],
+        "died_from": options["died_from"],
+        "died_to": options["died_to"],
+    }
+
+
+@dlq_command.command("list")
+@_filters
+@limit_options
+@remote
+def list_command(session: Session, limit: int, everything: bool, **options: Any) -> None:
+    """List dead letters, latest first."""
+    letters = session.client.dead_letters.each(**_selected(session, options))
+    found = limited(letters, limit, everything)
+    if session.as_json:
+        print_json(found)
+    elif not found:
+        say("There are no such dead letters.")
+    else:
+        print_table(_COLUMNS, map(_cells, found))
+
+
+def _cells(letter: DeadLetter) -> Sequence[str]:
+    return (
+        letter.execution_id,
+        letter.reason,
+        letter.error or "",
+        instant_text(letter.died_at),
+        letter.job_id,
+        str(letter.attempt),
+        letter.tenant_id,
+    )
+
+
+@dlq_command.command("get")
+@click.argument("execution_id")
+@remote
+def get_command(session: Session, execution_id: str) -> None:
+    """Show a dead letter with all its attempts."""
+    letter = session.client.dead_letters.get(execution_id)
+    if session.as_json:
+        print_json(letter)
+        return
+    print_fields(
+        (
+            ("Execution", letter.execution_id),
+            ("Job", letter.job_id),
+            ("Name", None if letter.job is None else str(letter.job.get("name"))),
+            ("Tenant", letter.tenant_id),
+            ("Scheduled", instant_text(letter.scheduled_for)),
+            ("Died", instant_text(letter.died_at)),
+            ("Reason", letter.reason),
+            ("Error", letter.error),
+        )
+    )
+    if letter.attempts:
+        click.echo()
+        print_table(ATTEMPT_COLUMNS, map(attempt_cells, letter.attempts))
+
+
+@dlq_command.command("replay")
+@click.argument("execution_ids", nargs=-1)
+@_filters
+@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@click.option("--rate", type=click.IntRange(1), help="Executions due per second. [all at once]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def replay_command(
+    session: Session,
+    execution_ids: tuple[str, ...],
+    everything: bool,
+    rate: int | None,
+    yes: bool,
+    **options: Any,
+) -> None:
+    """Make dead executions due again: those given, or those that a filter selects."""
+    if _is_by_id(execution_ids, everything, options):
+        for execution_id in execution_ids:
+            session.client.dead_letters.replay(execution_id)
+        _report(session, {"replayed": len(execution_ids), "left": 0})
+        return
+    confirm(f"Replay {_what(options)}?", yes)
+    selected = _selected(session, options)
+    replayed, left, token = 0, 0, None
+    while True:
+        part = session.client.dead_letters.replay_many(
+            **selected, rate_per_second=rate, page_token=token
+        )
+        replayed, left, token = replayed + part.replayed, left + part.left, part.next_page_token
+        if token is None:
+            break
+        say(f"{replayed} replayed so far …")
+        if rate is not None and part.last_run_at is not None:
+            # The rate counts from each call: the next ones follow when these have come due.
+            now = datetime.now(UTC)  # noqa: TID251 - as long as the user waits
+            time.sleep(max(0.0, (part.last_run_at - now).total_seconds()))
+    _report(session, {"replayed": replayed, "left": left})
+
+
+@dlq_command.command("purge")
+@click.argument("execution_ids", nargs=-1)
+@_filters
+@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def purge_command(
+    session: Session, execution_ids: tuple[str, ...], everything: bool, yes: bool, **options: Any
+) -> None:
+    """Remove dead letters: those given, or those that a filter selects. Their history stays."""
+    if _is_by_id(execution_ids, everything, options):
+        confirm(f"Remove {len(execution_ids)} dead letters?", yes)
+        purged = sum(session.client.dead_letters.purge(one).purged for one in execution_ids)
+        _report(session, {"purged": purged})
+        return
+    confirm(f"Remove {_what(options)}?", yes)
+    selected = _selected(session, options)
+    purged, token = 0, None
+    while True:
+        part = session.client.dead_letters.purge_many(**selected, page_token=token)
+        purged, token = purged + part.purged, part.next_page_token
+        if token is None:
+            break
+        say(f"{purged} removed so far …")
+    _report(session, {"purged": purged})
+
+
+def _is_by_id(ids: Sequence[str], everything: bool, options: dict[str, Any]) -> bool:
+    filtered = any(value is not None for value in options.values())
+    if bool(ids) + filtered + everything != 1:
+        raise click.UsageError(_NOTHING_CHOSEN)
+    return bool(ids)
+
+
+def _what(options: dict[str, Any]) -> str:
+    given = [f"{name} {value}" for name, value in options.items() if value is not None]
+    return f"the dead letters with {', '.join(given)}" if given else "all dead letters"
+
+
+def _report(session: Session, counts: dict[str, int]) -> None:
+    if session.as_json:
+        print_json(counts)
+        return
+    if counts.get("left"):
+        say("Left: the job was deleted, or the same occurrence is live again.")
+    print_fields((name.capitalize(), str(count)) for name, count in counts.items())

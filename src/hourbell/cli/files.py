@@ -1,0 +1,120 @@
+"""Documents in files: YAML, of which JSON is a part.
+
+The loader makes only plain values, and reads words as YAML 1.2 does: `on`, `no`, `12:30` and
+`2026-01-01` are texts. In YAML 1.1 they are true, false, 750 and a date, so that a notification
+without `on` and a job with another schedule would result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hourbell.model.errors import ConfigurationError
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_BOOL, _INT, _FLOAT, _NULL = (
+    f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null")
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """Words of YAML 1.2, and no key twice."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|false)$"), list("tf"))
+_Loader.add_implicit_resolver(_NULL, re.compile(r"^(?:null|~|)$"), ["n", "~", ""])
+_Loader.add_implicit_resolver(_INT, re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"^[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$"),
+    list("-+0123456789"),
+)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^(?:<<)$"), ["<"])
+
+
+def read_documents(file: str) -> list[Any]:
+    """The documents of a YAML, JSON or NDJSON file; `-` is stdin. Raises ConfigurationError."""
+    text = read_text(file)
+    try:
+        return [one for one in yaml.load_all(text, _Loader) if one is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        lines = _lines_of_json(text)
+        if lines is not None:
+            return lines
+        raise ConfigurationError(f"{shown(file)} is not valid YAML: {_problem(error)}.") from None
+
+
+def read_text(file: str) -> str:
+    """The text of a file; `-` is stdin. Raises ConfigurationError."""
+    try:
+        with sys.stdin.buffer if file == "-" else Path(file).open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigurationError(f"{shown(file)} has more than {MAX_FILE_BYTES} bytes.")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{shown(file)} is not UTF-8: {error.reason}.") from error
+
+
+def shown(file: str) -> str:
+    return "The standard input" if file == "-" else file
+
+
+def _lines_of_json(text: str) -> list[Any] | None:
+    """The values of a file with one JSON value per line; None: it is not one."""
+
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return None
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either version of YAML would not read as a text, and indents lists."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+for _tag, _pattern, _first in (
+    (_INT, r"^[-+]?[0-9]+$", "-+0123456789"),
+    (_FLOAT, r"^[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?$", "-+0123456789"),
+):
+    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
+
+
+def yaml_text(value: object) -> str:
+    """The YAML of a plain value."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text

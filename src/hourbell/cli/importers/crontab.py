@@ -1,0 +1,171 @@
+"""crontab files: of a user, or of the system (with a column for the user)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import PurePosixPath
+from typing import Any
+
+from hourbell.cli.importers import (
+    COMMAND_TASK,
+    RUNS_A_COMMAND,
+    Import,
+    Imported,
+    job_name,
+    with_distinct_names,
+)
+
+TIMEOUT_SECONDS = 3600
+_VARIABLE = re.compile(r"^\s*(\w+|'\w+'|\"\w+\")\s*=\s*(.*?)\s*$")
+_ZONES = ("CRON_TZ", "TZ")
+_CURL_FLAGS = re.compile(r"-[sSfgkLv46]+|--(?:silent|show-error|fail|location|no-progress-meter)")
+_SINGLE_QUOTED = re.compile(r"'[^']*'")
+_DOUBLE_QUOTED = re.compile(r'"[^"$`]*"')
+_SHELL = re.compile(r"[|&;<>$`(){}*?]")
+_CHANGE_FOLDER = re.compile(r"^\s*cd\s+\S+\s*(?:&&|;)\s*")
+_LAUNCHERS = (
+    "nice",
+    "ionice",
+    "env",
+    "bash",
+    "sh",
+    "sudo",
+    "flock",
+    "timeout",
+    "python",
+    "python3",
+)
+
+
+def read_crontab(text: str, timezone: str, system: bool) -> Import:
+    """The jobs of a crontab."""
+    variables: dict[str, str] = {}
+    jobs: list[Imported] = []
+    notes = [
+        "cron neither retries nor catches up, and has no timeout: the jobs do not retry, skip what "
+        f"they missed, and are stopped after {TIMEOUT_SECONDS} s"
+    ]
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        variable = _VARIABLE.match(stripped)
+        if variable and not stripped.startswith(("*", "@")) and not stripped[0].isdigit():
+            name, value = (part.strip("\"'") for part in variable.groups())
+            if name in _ZONES:
+                timezone = value
+            elif name == "MAILTO":
+                where = f"to {value} " if value else "nowhere "
+                notes.append(f"line {number}: output was mailed {where}(MAILTO); use notifications")
+            else:
+                variables[name] = value
+            continue
+        jobs.append(_entry(stripped, number, timezone, dict(variables), system))
+    return Import(with_distinct_names(jobs), notes)
+
+
+def _entry(
+    line: str, number: int, timezone: str, variables: dict[str, str], system: bool
+) -> Imported:
+    where = f"line {number}: "
+    count = 1 if line.startswith("@") else 5
+    parts = line.split(None, count + system)
+    if len(parts) < count + system + 1:
+        return Imported({"name": f"line-{number}"}, [f"{where}not an entry: {line}"], False)
+    rule, command = " ".join(parts[:count]), parts[-1]
+    notes: list[str] = []
+    payload: dict[str, Any] = {}
+    if system:
+        payload["user"] = parts[count]
+    command, standard_input = _split_input(command)
+    if standard_input is not None:
+        payload["stdin"] = standard_input
+    if variables:
+        payload["environment"] = variables
+    document: dict[str, Any] = {
+        "name": _name_of(command),
+        "schedule": {"cron": rule, "timezone": timezone},
+        "action": None,
+        "retry_policy": {"max_retries": 0},
+        "misfire_policy": "skip",
+        "timeout_seconds": TIMEOUT_SECONDS,
+    }
+    request = _request_of(command) if standard_input is None else None
+    if request is not None:
+        document |= request
+    else:
+        payload = {"command": command, **payload}
+        document["action"] = {"type": "TASK", "name": COMMAND_TASK, "payload": payload}
+        notes.append(where + RUNS_A_COMMAND)
+    if rule == "@reboot":
+        return Imported(document, [f"{where}@reboot has no equivalent: {command}"], False)
+    return Imported(document, notes)
+
+
+def _split_input(command: str) -> tuple[str, str | None]:
+    """The command, and what follows the first %: its standard input."""
+    parts = re.split(r"(?<!\\)%", command, maxsplit=1)
+    texts = [part.replace(r"\%", "%") for part in parts]
+    if len(texts) == 1:
+        return texts[0].strip(), None
+    rest = re.sub(r"(?<!\\)%", "\n", parts[1]).replace(r"\%", "%")
+    return texts[0].strip(), rest + "\n"
+
+
+def _name_of(command: str) -> str:
+    command = _CHANGE_FOLDER.sub("", command)
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    for word in words:
+        base = PurePosixPath(word).name
+        is_name = base and not word.startswith("-") and "=" not in word and not word.isdigit()
+        if is_name and base not in _LAUNCHERS:
+            return job_name(base)
+    return job_name(command)
+
+
+def _request_of(command: str) -> dict[str, Any] | None:
+    """The fields of a job that sends what a plain curl command does; None: it is something else."""
+    command = re.sub(r"\s*(?:>\s*/dev/null\s*(?:2>&1)?|&>\s*/dev/null|2>&1)\s*$", "", command)
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    unquoted = _DOUBLE_QUOTED.sub("", _SINGLE_QUOTED.sub("", command))
+    if not words or PurePosixPath(words[0]).name != "curl" or _SHELL.search(unquoted):
+        return None
+    fields: dict[str, Any] = {}
+    webhook: dict[str, Any] = {"type": "WEBHOOK", "url": "", "method": "GET"}
+    rest = iter(words[1:])
+    for word in rest:
+        if word.startswith(("http://", "https://")) and not webhook["url"]:
+            webhook["url"] = word
+        elif word in ("-X", "--request"):
+            webhook["method"] = next(rest, "")
+        elif word in ("-H", "--header"):
+            name, _, value = next(rest, "").partition(":")
+            webhook.setdefault("headers", {})[name.strip()] = value.strip()
+        elif word in ("-d", "--data", "--data-raw"):
+            webhook["body"] = next(rest, "")
+        elif word in ("-m", "--max-time"):
+            fields["timeout_seconds"] = _whole(next(rest, ""))
+        elif word == "--retry":
+            fields["retry_policy"] = {"max_retries": _whole(next(rest, ""))}
+        elif word in ("-o", "--output"):
+            next(rest, "")
+        elif not _CURL_FLAGS.fullmatch(word):
+            return None
+    body = webhook.get("body")
+    if not webhook["url"] or (body is not None and body.startswith("@")):
+        return None
+    if body is not None and webhook["method"] == "GET":
+        webhook["method"] = "POST"
+    name = job_name(webhook["url"].partition("://")[2].partition("?")[0])
+    return {**fields, "name": name, "action": webhook}
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() else None

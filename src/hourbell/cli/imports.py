@@ -1,0 +1,132 @@
+"""`hourbell import`: jobs of other schedulers as a file for `hourbell apply`. Calls no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from hourbell.cli.files import read_documents, read_text, shown, yaml_text
+from hourbell.cli.importers import Import, Imported, NotReadable
+from hourbell.cli.importers.celery import read_beat_schedule
+from hourbell.cli.importers.crontab import read_crontab
+from hourbell.cli.importers.eventbridge import read_schedules
+from hourbell.cli.importers.k8s import read_cron_jobs
+from hourbell.cli.output import plain, say
+from hourbell.cli.remote import USAGE, errors_as_exits, fail
+from hourbell.documents.jobs import parse_new_job
+from hourbell.model.errors import InvalidInput
+
+_ANY_JOB = 0
+_WIDTH = 100
+
+owner_option = click.option(
+    "--owner", default="imported", show_default=True, help="Owner of the jobs, for `apply`."
+)
+
+
+@click.group("import")
+def import_command() -> None:
+    """Turn jobs of other schedulers into a file for `hourbell apply`.
+
+    The file goes to stdout. What could not be carried over is in its comments. Nothing that is read
+    is executed, and no server is called.
+    """
+
+
+@import_command.command("crontab")
+@click.argument("file")
+@click.option("--timezone", default="UTC", show_default=True, help="Time zone of the machine.")
+@click.option("--system", is_flag=True, help="With a column for the user, as /etc/crontab.")
+@owner_option
+def crontab_command(file: str, timezone: str, system: bool, owner: str) -> None:
+    """Read a crontab; - is stdin, as in `crontab -l | hourbell import crontab -`."""
+    _convert(file, owner, lambda: read_crontab(read_text(file), timezone, system))
+
+
+@import_command.command("celery")
+@click.argument("file")
+@owner_option
+def celery_command(file: str, owner: str) -> None:
+    """Read the `beat_schedule` of a Python file. It is parsed, not executed."""
+    _convert(file, owner, lambda: read_beat_schedule(read_text(file)))
+
+
+@import_command.command("k8s")
+@click.argument("file")
+@owner_option
+def k8s_command(file: str, owner: str) -> None:
+    """Read CronJobs, as in `kubectl get cronjobs -o yaml | hourbell import k8s -`."""
+    _convert(file, owner, lambda: read_cron_jobs(read_documents(file)))
+
+
+@import_command.command("eventbridge")
+@click.argument("file")
+@owner_option
+def eventbridge_command(file: str, owner: str) -> None:
+    """Read EventBridge schedules and rules, as JSON of the AWS command line."""
+    _convert(file, owner, lambda: read_schedules(read_documents(file)))
+
+
+def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
+    now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
+    with errors_as_exits():
+        try:
+            found = read()
+        except NotReadable as error:
+            fail(f"{shown(file)} cannot be imported: {error}.", USAGE)
+    jobs = [_checked(job, now) for job in found.jobs]
+    click.echo("\n".join(_lines(file, owner, msgspec.structs.replace(found, jobs=jobs))))
+    usable = sum(job.is_usable for job in jobs)
+    notes = sum(len(job.notes) for job in jobs) + len(found.notes)
+    say(f"{usable} of {len(jobs)} jobs carried over, with {notes} notes. Check them, then try:")
+    say("  hourbell apply -f FILE --dry-run")
+
+
+def _checked(job: Imported, now: datetime) -> Imported:
+    """The job; not usable if Hourbell would refuse it."""
+    if not job.is_usable:
+        return job
+    schedule = job.document["schedule"]
+    kind = "ONE_TIME" if "at" in schedule else "RECURRING"
+    try:
+        parse_new_job({**job.document, "type": kind}, now, _ANY_JOB)
+    except InvalidInput as error:
+        name = job.document["name"]
+        problems = [f"{name}: {one.path}: {one.message}" for one in error.errors]
+        return Imported(job.document, [*job.notes, *problems], False)
+    return job
+
+
+def _lines(file: str, owner: str, found: Import) -> Iterator[str]:
+    yield f"# Imported from {plain(shown(file))}. Check it, then: hourbell apply -f FILE --dry-run"
+    for note in found.notes:
+        yield from _comment(note, "")
+    yield from yaml_text({"owner": owner}).splitlines()
+    if not any(job.is_usable for job in found.jobs):
+        yield "jobs: []"
+    else:
+        yield "jobs:"
+    for job in found.jobs:
+        yield ""
+        yield from (line for note in job.notes for line in _comment(note, "  "))
+        mark = "  " if job.is_usable else "  # "
+        yield from (f"{mark}{line}" for line in _document_lines(job.document))
+
+
+def _document_lines(document: dict[str, Any]) -> Iterable[str]:
+    return yaml_text([document]).splitlines()
+
+
+def _comment(note: str, indent: str) -> Iterator[str]:
+    """A note as lines of a comment."""
+    line = ""
+    for word in plain(note).split():
+        if line and len(indent) + len(line) + len(word) > _WIDTH:
+            yield f"{indent}# {line}"
+            line = ""
+        line = f"{line} {word}".strip()
+    yield f"{indent}# {line}"

@@ -1,0 +1,518 @@
+"""`hourbell jobs`: create, list, change, run and explain jobs, over the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from hourbell.cli.files import read_documents, shown
+from hourbell.cli.output import (
+    Column,
+    instant_text,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+    show_progress,
+)
+from hourbell.cli.params import Instant
+from hourbell.cli.remote import (
+    REFUSED,
+    Session,
+    confirm,
+    job_id_of,
+    limit_options,
+    limited,
+    remote,
+)
+from hourbell.client import (
+    CreatedJob,
+    Explanation,
+    Job,
+    NewJob,
+    RefusedJob,
+    RetryPolicy,
+    Schedule,
+    Task,
+    Webhook,
+)
+from hourbell.model.errors import ConfigurationError
+from hourbell.model.jobs import JobStatus, JobType
+from hourbell.model.policies import Priority
+
+PRIORITIES = [priority.name for priority in Priority]
+STATUSES = [status.value for status in JobStatus]
+TYPES = [kind.value for kind in JobType]
+CHUNK = 2_000  # jobs of one request, so that progress is seen
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("JOB"),
+    Column("NAME", shrinks_to=16),
+    Column("STATUS"),
+    Column("NEXT RUN", optional=True),
+    Column("SCHEDULE", shrinks_to=9, optional=True),
+    Column("TENANT", shrinks_to=8, optional=True),
+    Column("QUEUE", shrinks_to=8, optional=True),
+)
+
+
+@click.group("jobs")
+def jobs_command() -> None:
+    """Create, list, change, run and explain jobs.
+
+    JOB is the id of a job, or its name if no other job has it.
+    """
+
+
+def _definition_options(command: F) -> F:
+    for option in reversed(
+        (
+            click.option("--cron", "rule", help="Recurring: a cron rule, such as '0 2 * * *'."),
+            click.option("--every", type=int, help="Recurring: an interval in seconds."),
+            click.option("--at", type=Instant(), help="Once, at an instant (RFC 3339)."),
+            click.option("--delay", type=int, help="Once, after so many seconds."),
+            click.option("--timezone", help="IANA time zone name of the schedule."),
+            click.option("--url", help="Call this URL."),
+            click.option("--method", help="HTTP method. [POST]"),
+            click.option("--header", "headers", multiple=True, help="'Name: value'; repeatable."),
+            click.option("--body", help="JSON, or a text."),
+            click.option("--task", help="Run this task, instead of calling a URL."),
+            click.option("--payload", help="Of the task: JSON, or a text."),
+            click.option("--tenant", help="Tenant of the job."),
+            click.option("--queue", help="Queue of the job."),
+            click.option("--priority", type=click.Choice(PRIORITIES, case_sensitive=False)),
+            click.option("--max-retries", type=int, help="How often a failed run is retried."),
+            click.option("--timeout", type=int, help="Seconds of one attempt."),
+            click.option("--unique-key", help="At most one job that has not ended has this key."),
+            click.option("--label", "labels", multiple=True, help="name:value; repeatable."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@jobs_command.command("create")
+@click.argument("name", required=False)
+@click.option(
+    "--file", "-f", help="A file with one or many jobs: YAML, JSON or NDJSON; - is stdin."
+)
+@_definition_options
+@remote
+def create_command(session: Session, name: str | None, file: str | None, **options: Any) -> None:
+    """Create the job NAME from options, or all jobs of a file. Prints their ids."""
+    given = sorted(key for key, value in options.items() if value not in (None, ()))
+    if file is None:
+        _create_one(session, _job_of(name, options))
+    elif name is not None or given:
+        raise click.UsageError("Give a name and options, or --file, not both.")
+    else:
+        _create_from(session, file)
+
+
+def _create_one(session: Session, new: NewJob) -> None:
+    job = session.client.jobs.create(new)
+    for warning in job.warnings:
+        say(f"Warning: {warning.path}: {warning.message}")
+    if session.as_json:
+        print_json(job)
+        return
+    when = f"; it runs at {instant_text(job.next_run_at)}" if job.next_run_at else ""
+    say(f"Created {job.name}{when}.")
+    click.echo(job.job_id)
+
+
+def _create_from(session: Session, file: str) -> None:
+    jobs = _jobs_in(file)
+    results: list[CreatedJob | RefusedJob] = []
+    for start in range(0, len(jobs), CHUNK):
+        results += session.client.jobs.create_many(jobs[start : start + CHUNK])
+        show_progress("Creating jobs", len(results), len(jobs))
+    if session.as_json:
+        print_json(results)
+    refused = 0
+    for number, result in enumerate(results, 1):
+        if isinstance(result, RefusedJob):
+            refused += 1
+            say(f"hourbell: job {number} ({_name_of(jobs[number - 1])}): {result.detail}")
+        elif not session.as_json:
+            click.echo(result.job_id)
+    say(f"Created {len(results) - refused} of {len(results)} jobs.")
+    if refused:
+        raise SystemExit(REFUSED)
+
+
+def _name_of(job: object) -> str:
+    return str(job.get("name", "without a name")) if isinstance(job, Mapping) else "not an object"
+
+
+def _jobs_in(file: str) -> Sequence[Any]:
+    """The jobs of a file: one, a list, `jobs:` with a list, or several documents."""
+    jobs: list[Any] = []
+    for document in read_documents(file):
+        if isinstance(document, dict) and isinstance(document.get("jobs"), list):
+            jobs += document["jobs"]
+        else:
+            jobs += document if isinstance(document, list) else [document]
+    if not jobs:
+        raise ConfigurationError(f"{shown(file)} contains no jobs.")
+    return jobs
+
+
+def _job_of(name: str | None, options: Mapping[str, Any]) -> NewJob:
+    if name is None:
+        raise click.UsageError("Give the name of the job, or --file.")
+    schedules = ("rule", "every", "at", "delay")
+    if sum(options[key] is not None for key in schedules) != 1:
+        raise click.UsageError("Give one of --cron, --every, --at and --delay.")
+    if (options["url"] is None) == (options["task"] is None):
+        raise click.UsageError("Give one of --url and --task.")
+    schedule = Schedule(
+        cron=options["rule"],
+        every_seconds=options["every"],
+        at=options["at"],
+        delay_seconds=options["delay"],
+        timezone=options["timezone"],
+    )
+    retries = options["max_retries"]
+    return NewJob(
+        name=name,
+        schedule=schedule,
+        action=_action_of(options),
+        tenant_id=options["tenant"],
+        queue=options["queue"],
+        priority=options["priority"],
+        retry_policy=None if retries is None else RetryPolicy(max_retries=retries),
+        timeout_seconds=options["timeout"],
+        unique_key=options["unique_key"],
+        labels=dict(_split(label, ":", "--label") for label in options["labels"]) or None,
+    )
+
+
+def _action_of(options: Mapping[str, Any]) -> Webhook | Task:
+    if options["task"] is not None:
+        _refuse(options, "--task", "method", "headers", "body")
+        return Task(name=options["task"], payload=json_or_text(options["payload"]))
+    _refuse(options, "--url", "payload")
+    headers = dict(_split(header, ":", "--header") for header in options["headers"])
+    return Webhook(
+        url=options["url"],
+        method=options["method"],
+        headers=headers or None,
+        body=json_or_text(options["body"]),
+    )
+
+
+def _refuse(options: Mapping[str, Any], beside: str, *keys: str) -> None:
+    for key in keys:
+        if options[key]:
+            raise click.UsageError(f"--{key.removesuffix('s')} does not apply to {beside}.")
+
+
+def _split(text: str, sign: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition(sign)
+    if not found:
+        raise click.UsageError(f"{option} must be name{sign}value, not {text!a}.")
+    return name.strip(), value.strip()
+
+
+def json_or_text(value: str | None) -> Any:
+    """The JSON value of a text; the text itself if it is not JSON."""
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+@jobs_command.command("list")
+@click.option("--tenant")
+@click.option("--status", type=click.Choice(STATUSES, case_sensitive=False))
+@click.option("--queue")
+@click.option("--type", "kind", type=click.Choice(TYPES, case_sensitive=False))
+@click.option("--name-prefix")
+@click.option("--label", help="name:value")
+@limit_options
+@remote
+def list_command(
+    session: Session,
+    tenant: str | None,
+    status: str | None,
+    queue: str | None,
+    kind: str | None,
+    name_prefix: str | None,
+    label: str | None,
+    limit: int,
+    everything: bool,
+) -> None:
+    """List jobs, newest first. Deleted ones only with --status CANCELLED."""
+    jobs = session.client.jobs.each(
+        tenant_id=tenant,
+        status=status,
+        queue=queue,
+        type=kind,
+        name_prefix=name_prefix,
+        label=label,
+    )
+    found = limited(jobs, limit, everything)
+    if session.as_json:
+        print_json(found)
+    elif not found:
+        say("There are no such jobs.")
+    else:
+        print_table(_COLUMNS, map(_cells, found))
+
+
+def _cells(job: Job) -> Sequence[str]:
+    return (
+        job.job_id,
+        job.name,
+        job.status,
+        instant_text(job.next_run_at) or "-",
+        schedule_text(job.schedule),
+        job.tenant_id,
+        job.queue,
+    )
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """A schedule for people."""
+    zone = f" {schedule.timezone}" if schedule.timezone not in (None, "UTC") else ""
+    if schedule.cron is not None:
+        return schedule.cron + zone
+    if schedule.every_seconds is not None:
+        return f"every {schedule.every_seconds} s"
+    return f"once{zone}"
+
+
+@jobs_command.command("get")
+@click.argument("job")
+@remote
+def get_command(session: Session, job: str) -> None:
+    """Show a job."""
+    print_job(session, session.client.jobs.get(job_id_of(session.client, job)))
+
+
+def print_job(session: Session, job: Job) -> None:
+    """One job, with all that there is to know."""
+    if session.as_json:
+        print_json(job)
+        return
+    schedule, policy = job.schedule, job.retry_policy
+    print_fields(
+        (
+            ("Job", job.job_id),
+            ("Name", job.name),
+            ("Status", job.status),
+            ("Version", str(job.version)),
+            ("Schedule", schedule_text(schedule)),
+            ("At", instant_text(schedule.at)),
+            ("Next run", instant_text(job.next_run_at)),
+            ("Starts", instant_text(schedule.starts_at)),
+            ("Ends", instant_text(schedule.ends_at)),
+            ("Max runs", _number(schedule.max_runs)),
+            *_action_fields(job.action),
+            ("Tenant", job.tenant_id),
+            ("Queue", job.queue),
+            ("Priority", job.priority),
+            ("Retries", _retries_text(policy)),
+            ("Timeout", f"{job.timeout_seconds} s"),
+            ("Delivery", job.delivery),
+            ("Overlaps", job.overlap_policy),
+            ("Misfires", job.misfire_policy),
+            ("Unique key", job.unique_key),
+            ("Labels", ", ".join(f"{name}:{value}" for name, value in job.labels.items())),
+            ("Created", instant_text(job.created_at)),
+            ("Changed", instant_text(job.updated_at) if job.version > 1 else None),
+        )
+    )
+    for warning in job.warnings:
+        say(f"Warning: {warning.path}: {warning.message}")
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _action_fields(action: Webhook | Task) -> Iterable[tuple[str, str | None]]:
+    if isinstance(action, Task):
+        yield "Task", action.name
+        yield "Payload", _json_text(action.payload)
+        return
+    yield "Calls", f"{action.method} {action.url}"
+    yield "Headers", "\n".join(f"{name}: {value}" for name, value in (action.headers or {}).items())
+    yield "Body", _json_text(action.body)
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _retries_text(policy: RetryPolicy) -> str:
+    if policy.delays_seconds:
+        return "after " + ", ".join(f"{seconds} s" for seconds in policy.delays_seconds)
+    if not policy.max_retries:
+        return "none"
+    return f"{policy.max_retries}, {policy.backoff} from {policy.initial_delay_seconds} s"
+
+
+@jobs_command.command("update")
+@click.argument("job")
+@click.option(
+    "--set", "changes", multiple=True, help="path=value, such as schedule.cron='0 3 * * *'."
+)
+@click.option("--file", "-f", help="A file with a merge patch: YAML or JSON; - is stdin.")
+@click.option("--if-version", type=int, help="Only if the job has this version.")
+@remote
+def update_command(
+    session: Session, job: str, changes: tuple[str, ...], file: str | None, if_version: int | None
+) -> None:
+    """Change a job: given fields change, null resets a field to its default."""
+    patch: dict[str, Any] = {}
+    if file is not None:
+        documents = read_documents(file)
+        if len(documents) != 1 or not isinstance(documents[0], dict):
+            raise ConfigurationError(f"{shown(file)} must contain one object.")
+        patch = documents[0]
+    for change in changes:
+        _set(patch, *_split(change, "=", "--set"))
+    if not patch:
+        raise click.UsageError("Give --set or --file.")
+    job_id = job_id_of(session.client, job)
+    print_job(session, session.client.jobs.update(job_id, patch, version=if_version))
+
+
+def _set(patch: dict[str, Any], path: str, value: str) -> None:
+    *outer, last = path.split(".")
+    for key in outer:
+        patch = patch.setdefault(key, {})
+        if not isinstance(patch, dict):
+            raise click.UsageError(f"--set {path}: {key} has a value already.")
+    patch[last] = json_or_text(value)
+
+
+@jobs_command.command("pause")
+@click.argument("jobs", nargs=-1, required=True)
+@remote
+def pause_command(session: Session, jobs: tuple[str, ...]) -> None:
+    """Pause jobs: no further run starts until they are resumed."""
+    _on_each(session, jobs, session.client.jobs.pause, "Paused")
+
+
+@jobs_command.command("resume")
+@click.argument("jobs", nargs=-1, required=True)
+@remote
+def resume_command(session: Session, jobs: tuple[str, ...]) -> None:
+    """Resume paused jobs, from now on."""
+    _on_each(session, jobs, session.client.jobs.resume, "Resumed")
+
+
+@jobs_command.command("delete")
+@click.argument("jobs", nargs=-1, required=True)
+@click.option("--cancel-running", is_flag=True, help="Cancel running executions.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def delete_command(
+    session: Session, jobs: tuple[str, ...], cancel_running: bool, yes: bool
+) -> None:
+    """Delete jobs. Running executions finish, unless --cancel-running is given."""
+    count = "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
+    confirm(f"Delete {count}?", yes)
+
+    def delete(job_id: str) -> Job:
+        return session.client.jobs.delete(job_id, cancel_running=cancel_running)
+
+    _on_each(session, jobs, delete, "Deleted")
+
+
+def _on_each(session: Session, jobs: Sequence[str], act: Callable[[str], Job], done: str) -> None:
+    changed = []
+    for job in jobs:
+        changed.append(act(job_id_of(session.client, job)))
+        if not session.as_json:
+            say(f"{done} {changed[-1].name}.")
+            click.echo(changed[-1].job_id)
+    if session.as_json:
+        print_json(changed)
+
+
+@jobs_command.command("run")
+@click.argument("job")
+@click.option("--body", help="Of a webhook, for this run only: JSON, or a text.")
+@click.option("--payload", help="Of a task, for this run only: JSON, or a text.")
+@remote
+def run_command(session: Session, job: str, body: str | None, payload: str | None) -> None:
+    """Run a job now. Prints the id of the execution."""
+    requested = session.client.jobs.run(
+        job_id_of(session.client, job), body=json_or_text(body), payload=json_or_text(payload)
+    )
+    if session.as_json:
+        print_json(requested)
+        return
+    for execution_id in requested.execution_ids:
+        click.echo(execution_id)
+    say(f"See it with: hourbell executions get {requested.execution_ids[0]}")
+
+
+@jobs_command.command("explain")
+@click.argument("job")
+@remote
+def explain_command(session: Session, job: str) -> None:
+    """Say what a job waits for."""
+    job_id = job_id_of(session.client, job)
+    print_explanation(session, session.client.jobs.explain(job_id))
+
+
+def print_explanation(session: Session, explanation: Explanation) -> None:
+    """What a job or an execution waits for."""
+    if session.as_json:
+        print_json(explanation)
+        return
+    blocker = explanation.blocked_by
+    print_fields(
+        (
+            ("Waits for", explanation.code),
+            ("Why", explanation.message),
+            ("Until", instant_text(explanation.until)),
+            ("Execution", explanation.execution_id),
+            (
+                "Blocked by",
+                None if blocker is None else f"{blocker.execution_id} of {blocker.job_id}",
+            ),
+        )
+    )
+
+
+@jobs_command.command("next")
+@click.argument("job")
+@click.option("--count", type=click.IntRange(1, 100), default=10, show_default=True)
+@remote
+def next_command(session: Session, job: str, count: int) -> None:
+    """List the next runs of a job."""
+    runs = session.client.jobs.next_runs(job_id_of(session.client, job), count=count)
+    if session.as_json:
+        print_json(runs)
+        return
+    for warning in runs.warnings:
+        say(f"Warning: {warning.path}: {warning.message}")
+    if not runs.items:
+        say("No run is planned: the job is paused or has ended.")
+        return
+    rows = (
+        (_utc(run.scheduled_for), instant_text(run.scheduled_for), run.note or "")
+        for run in runs.items
+    )
+    print_table((Column("UTC"), Column("LOCAL"), Column("NOTE", shrinks_to=20)), rows)
+
+
+def _utc(instant: datetime) -> str:
+
+    return instant_text(instant.astimezone(UTC))

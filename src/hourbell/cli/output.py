@@ -1,0 +1,205 @@
+"""What commands print: tables for people, JSON for machines. Data on stdout, talk on stderr.
+
+Texts that come from a server may contain anything. `plain` makes them safe for a terminal, and every
+table and field goes through it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+GAP = 2  # spaces between columns
+_COLORS = {
+    "SCHEDULED": "cyan",
+    "QUEUED": "cyan",
+    "RUNNING": "blue",
+    "AWAITING": "blue",
+    "SUCCEEDED": "green",
+    "COMPLETED": "green",
+    "RETRYING": "yellow",
+    "PAUSED": "yellow",
+    "SKIPPED": "yellow",
+    "FAILED": "red",
+    "DEAD": "red",
+    "CANCELLED": "bright_black",
+    "ok": "green",  # of a check
+    "warning": "yellow",
+    "failure": "red",
+}
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a table."""
+
+    title: str
+    shrinks_to: int | None = None  # shortened to this, if the terminal is too narrow
+    optional: bool = False  # left out, the last one first, if that does not help
+    right: bool = False  # numbers
+
+
+def say(text: str) -> None:
+    """Tell the user something that is not data."""
+    click.echo(text, err=True)
+
+
+def show_progress(label: str, done: int, total: int) -> None:
+    """How far long work is, on one line; only on a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{label}: {done:,} of {total:,}", nl=done >= total, err=True)
+
+
+def print_json(value: object) -> None:
+    """A value for machines."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_json_line(value: object) -> None:
+    """One value of a stream, on one line."""
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """A table for people; as wide as its contents unless it goes to a terminal."""
+    width = terminal_width() if sys.stdout.isatty() else None
+    click.echo("\n".join(table_lines(columns, list(rows), width, uses_color())))
+
+
+def print_fields(fields: Iterable[tuple[str, str | None]]) -> None:
+    """The fields of one thing, each on its line; those without a value are left out."""
+    given = [(name, value) for name, value in fields if value]
+    width = max(len(name) for name, _ in given) + GAP
+    for name, value in given:
+        lines = [plain(line) for line in value.split("\n")]
+        shown = f"\n{' ' * width}".join(lines)
+        if len(lines) == 1 and value in _COLORS:
+            shown = paint(shown, value, uses_color())
+        click.echo(f"{name:{width}}{shown}")
+
+
+def uses_color() -> bool:
+    """Whether stdout is a terminal that shows colours, and the user has not refused them."""
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+
+
+def paint(text: str, word: str, color: bool) -> str:
+    """A text in the colour of this word, if it has one."""
+    if not color or word not in _COLORS:
+        return text
+    return click.style(text, fg=_COLORS[word])
+
+
+def terminal_width() -> int:
+    """The columns of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
+def table_lines(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, color: bool
+) -> list[str]:
+    """The lines of a table that is at most `width` wide, if that is possible."""
+    cells = [[column.title for column in columns], *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+    kept = range(len(columns)) if width is None else _fit(columns, widths, width)
+    lines = []
+    for number, row in enumerate(cells):
+        shown = [
+            _cell(row[index], widths[index], columns[index].right, color and number > 0)
+            for index in kept
+        ]
+        lines.append((" " * GAP).join(shown).rstrip())
+    return lines
+
+
+def _fit(columns: Sequence[Column], widths: list[int], width: int) -> Sequence[int]:
+    """The columns that are shown; makes `widths` smaller where that is allowed."""
+    kept = list(range(len(columns)))
+    spare = [
+        0 if column.shrinks_to is None else max(0, width - column.shrinks_to)
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    while True:
+        too_much = sum(widths[index] for index in kept) + GAP * (len(kept) - 1) - width
+        dispensable = [index for index in kept if columns[index].optional]
+        if too_much <= sum(spare[index] for index in kept) or not dispensable:
+            break
+        kept.remove(dispensable[-1])
+    while too_much > 0 and any(spare[index] for index in kept):
+        widest = max((index for index in kept if spare[index]), key=lambda index: widths[index])
+        widths[widest] -= 1
+        spare[widest] -= 1
+        too_much -= 1
+    return kept
+
+
+def _cell(text: str, width: int, right: bool, color: bool) -> str:
+    short = shortened(text, width)
+    space = " " * (width - display_width(short))
+    painted = paint(short, text.partition(" ")[0].partition("(")[0], color)
+    return space + painted if right else painted + space
+
+
+def shortened(text: str, width: int) -> str:
+    """A text that is at most `width` wide, with … for what is missing."""
+    if display_width(text) <= width:
+        return text
+    kept, used = "", 1
+    for letter in text:
+        used += display_width(letter)
+        if used > width:
+            break
+        kept += letter
+    return kept.rstrip() + "…"
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF")
+        for letter in text
+    )
+
+
+def plain(text: str) -> str:
+    """The text without anything that a terminal would obey."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return " " if letter in "\n\t" else letter.encode("unicode_escape", "replace").decode()
+
+
+def instant_text(instant: datetime | None) -> str:
+    """An instant for people, in its own offset; empty if there is none."""
+    if instant is None:
+        return ""
+    zone = "Z" if instant.utcoffset() == UTC.utcoffset(None) else f"{instant:%z}"
+    return f"{instant:%Y-%m-%d %H:%M:%S}{zone[:3] + ':' + zone[3:] if len(zone) > 1 else zone}"
+
+
+def milliseconds_text(milliseconds: int | None) -> str:
+    """A duration for people; empty if there is none."""
+    if milliseconds is None:
+        return ""
+    seconds = milliseconds / 1000
+    if seconds < 1:
+        return f"{milliseconds} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

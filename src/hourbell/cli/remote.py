@@ -1,0 +1,179 @@
+"""Shared code of the commands that call a server: options, the client, errors, exit codes.
+
+0    done
+1    the server refused the request, or a check failed
+2    the command or its configuration is wrong; nothing was sent
+3    not found
+4    no API key, an unknown one, or one that does not allow this
+5    contradicts the current state
+6    the server cannot be reached or is unavailable; try again later
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+
+from hourbell.cli.output import plain, say
+from hourbell.cli.servers import Server, choose_server, profile_names
+from hourbell.client import (
+    AccessDenied,
+    ClientError,
+    Conflict,
+    Job,
+    NotFound,
+    ProblemError,
+    SyncClient,
+    Unavailable,
+    Unreachable,
+)
+from hourbell.model.errors import ConfigurationError, HourbellError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+REFUSED, USAGE, NOT_FOUND, DENIED, CONFLICT, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+
+_RETRIES = 3  # fewer than in a program: a user waits for the answer
+_MAX_NAMESAKES = 10
+_EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
+    (NotFound, NOT_FOUND),
+    (AccessDenied, DENIED),
+    (Conflict, CONFLICT),
+    (Unavailable, UNAVAILABLE),
+    (Unreachable, UNAVAILABLE),
+)
+
+
+class Session(msgspec.Struct, frozen=True):
+    """What a command works with."""
+
+    client: SyncClient
+    as_json: bool
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with an error."""
+    say(f"hourbell: {plain(message)}")
+    sys.exit(code)
+
+
+@contextmanager
+def errors_as_exits(server: Server | None = None) -> Iterator[None]:
+    """Report errors in a sentence, and end with their exit code."""
+    try:
+        yield
+    except HourbellError as error:
+        fail(error.message, USAGE)
+    except ClientError as error:
+        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), REFUSED)
+        if not isinstance(error, ProblemError) and code == REFUSED:
+            code = USAGE
+        fail(error.message + _what_to_do(error, server), code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _what_to_do(error: ClientError, server: Server | None) -> str:
+    if isinstance(error, Unreachable) and server is not None and not server.is_named:
+        return " Start a server with `hourbell up`, or choose one with HOURBELL_URL or --profile."
+    if error.code == "unauthenticated":
+        return " Set HOURBELL_API_KEY, or choose a profile with --profile."
+    return ""
+
+
+def _complete_profile(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    try:
+        names = profile_names(os.environ)
+    except ConfigurationError:
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+profile_option = click.option(
+    "--profile",
+    help="A profile of ~/.config/hourbell/config.toml.",
+    shell_complete=_complete_profile,
+)
+
+
+def remote(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that calls a server, with the options `--profile` and `--output`."""
+
+    def run(profile: str | None, output: str, **options: Any) -> None:
+        with open_client(profile) as client:
+            command(Session(client, output == "json"), **options)
+
+    outputs = click.Choice(["table", "json"])
+    with_output = click.option("--output", "-o", type=outputs, default="table", show_default=True)
+    return profile_option(with_output(functools.wraps(command)(run)))
+
+
+@contextmanager
+def open_client(profile: str | None) -> Iterator[SyncClient]:
+    """A client of the chosen server; errors end the command."""
+    server = None
+    with errors_as_exits():
+        server = choose_server(os.environ, profile)
+    with (
+        errors_as_exits(server),
+        SyncClient(server.url, server.api_key, retries=_RETRIES) as client,
+    ):
+        yield client
+
+
+def limit_options(command: Callable[P, T]) -> Callable[P, T]:
+    """The options `--limit` and `--all` of a list."""
+    everything = click.option("--all", "everything", is_flag=True, help="Without a limit.")
+    limit = click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+    return limit(everything(command))
+
+
+def limited(items: Iterable[T], limit: int, everything: bool) -> list[T]:
+    """The first items of a list; tells the user if there are more."""
+    if everything:
+        return list(items)
+    found = list(islice(items, limit + 1))
+    if len(found) > limit:
+        say(f"There are more than {limit}. Use --limit or --all to see them.")
+    return found[:limit]
+
+
+def job_id_of(client: SyncClient, job: str) -> str:
+    """The id of a job that is given by its id or its name."""
+    if job.startswith("job_"):
+        return job
+    same: list[Job] = []
+    for found in client.jobs.each(name_prefix=job):
+        if found.name == job:
+            same.append(found)
+        if len(same) > _MAX_NAMESAKES:
+            break
+    if not same:
+        fail(f"There is no job named {job}. See `hourbell jobs list`.", NOT_FOUND)
+    if len(same) > 1:
+        ids = ", ".join(found.job_id for found in same[:_MAX_NAMESAKES])
+        fail(f"Several jobs are named {job}. Give the id of one of them: {ids}.", USAGE)
+    return same[0].job_id
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something that cannot be undone; `--yes` answers."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(f"{question} Give --yes to do it without being asked.", USAGE)
+    if not click.confirm(question, err=True):
+        fail("Nothing was changed.", REFUSED)

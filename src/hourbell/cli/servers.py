@@ -1,0 +1,92 @@
+"""Which server a command calls, and with which API key.
+
+URL and key always come from the same place, so that a key is never sent to a server that it was not
+meant for.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from hourbell.model.errors import ConfigurationError
+
+URL_VARIABLE, API_KEY_VARIABLE = "HOURBELL_URL", "HOURBELL_API_KEY"
+PROFILE_VARIABLE = "HOURBELL_PROFILE"
+
+_LOCAL_HOST, _LOCAL_PORT = "127.0.0.1", "8080"
+_ANY_ADDRESS = ("0.0.0.0", "::")  # nosec B104
+_DEFAULT_PROFILE = "default"
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server and the key for it."""
+
+    url: str
+    api_key: str | None
+    is_named: bool  # False: the local `hourbell up`, because nothing else was chosen
+
+
+class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: str
+    api_key: str | None = None
+
+
+class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    profiles: dict[str, _Profile] = {}
+
+
+def choose_server(env: Mapping[str, str], profile: str | None) -> Server:
+    """The server of the profile, of the environment, of the default profile, or the local one."""
+    if profile is not None:
+        return _from_profile(env, profile)
+    url, key = env.get(URL_VARIABLE), env.get(API_KEY_VARIABLE) or None
+    if url:
+        return Server(url, key, is_named=True)
+    if key is None:
+        if env.get(PROFILE_VARIABLE):
+            return _from_profile(env, env[PROFILE_VARIABLE])
+        if _DEFAULT_PROFILE in _read_config(env).profiles:
+            return _from_profile(env, _DEFAULT_PROFILE)
+    host = env.get("HOURBELL_HOST") or _LOCAL_HOST
+    host = _LOCAL_HOST if host in _ANY_ADDRESS else host
+    host = f"[{host}]" if ":" in host else host
+    return Server(f"http://{host}:{env.get('HOURBELL_PORT') or _LOCAL_PORT}", key, is_named=False)
+
+
+def config_path(env: Mapping[str, str]) -> Path:
+    """The file with the profiles."""
+    folder = env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or ".") / ".config"
+    return Path(folder) / "hourbell" / "config.toml"
+
+
+def profile_names(env: Mapping[str, str]) -> list[str]:
+    """The names of all profiles, for completion."""
+    return sorted(_read_config(env).profiles)
+
+
+def _from_profile(env: Mapping[str, str], name: str) -> Server:
+    profiles = _read_config(env).profiles
+    if name not in profiles:
+        known = f"It has {', '.join(sorted(profiles))}." if profiles else "It has none."
+        raise ConfigurationError(f"There is no profile {name} in {config_path(env)}. {known}")
+    return Server(profiles[name].url, profiles[name].api_key, is_named=True)
+
+
+def _read_config(env: Mapping[str, str]) -> _Config:
+    path = config_path(env)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return _Config()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}.") from error
+    try:
+        return msgspec.convert(tomllib.loads(text), _Config)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigurationError(
+            f"{path} is not valid: {error}. It has tables [profiles.NAME] with url and api_key."
+        ) from error

@@ -1,0 +1,223 @@
+"""A client for the REST API, for programs that do not use the database of Hourbell.
+
+    async with Client("https://hourbell.example.com", api_key) as client:
+        job = await client.jobs.create(
+            NewJob(name="hello", schedule=delay(5), action=Webhook(url="https://example.com/hello"))
+        )
+
+    with SyncClient("https://hourbell.example.com", api_key) as client:
+        for execution in client.executions.each(status="DEAD"):
+            ...
+
+Both have the same resources and methods. A call whose response is lost, or that meets a server that
+is unavailable, is retried; each write has one Idempotency-Key over all its retries.
+
+    values       what is sent and returned: frozen structs
+    errors       what a call raises
+    resources    the methods: each returns the call that it stands for
+    calls        requests and retries, without I/O
+    methods      what makes a method async or blocking
+    connections  the I/O
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Self
+
+from hourbell.client.connections import AioConnections, PooledConnections, endpoint_of
+from hourbell.client.errors import (
+    AccessDenied,
+    ClientError,
+    Conflict,
+    FieldError,
+    InvalidRequest,
+    NotFound,
+    ProblemError,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+)
+from hourbell.client.methods import AsyncRunner, R, SyncRunner
+from hourbell.client.resources import (
+    Cell,
+    DeadLetters,
+    Executions,
+    Jobs,
+    Keys,
+    Monitors,
+    Queues,
+    Secrets,
+    Targets,
+    Tenants,
+)
+from hourbell.client.values import (
+    Attempt,
+    AuditEntry,
+    CreatedJob,
+    DeadLetter,
+    Execution,
+    Explanation,
+    Forecast,
+    Job,
+    Key,
+    MadeKey,
+    Monitor,
+    NewJob,
+    NextRun,
+    NextRuns,
+    Notification,
+    Page,
+    Purged,
+    Queue,
+    QueueSettings,
+    RateLimit,
+    RefusedJob,
+    Replayed,
+    Requested,
+    RetryPolicy,
+    Schedule,
+    Secret,
+    StoredSecret,
+    Target,
+    TargetSettings,
+    Task,
+    Tenant,
+    TenantSettings,
+    Webhook,
+    at,
+    cron,
+    delay,
+    every,
+)
+
+__all__ = [
+    "AccessDenied",
+    "Attempt",
+    "AuditEntry",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "CreatedJob",
+    "DeadLetter",
+    "Execution",
+    "Explanation",
+    "FieldError",
+    "Forecast",
+    "InvalidRequest",
+    "Job",
+    "Key",
+    "MadeKey",
+    "Monitor",
+    "NewJob",
+    "NextRun",
+    "NextRuns",
+    "NotFound",
+    "Notification",
+    "Page",
+    "ProblemError",
+    "Purged",
+    "Queue",
+    "QueueSettings",
+    "RateLimit",
+    "RefusedJob",
+    "Replayed",
+    "Requested",
+    "RetryPolicy",
+    "Schedule",
+    "Secret",
+    "StoredSecret",
+    "SyncClient",
+    "Target",
+    "TargetSettings",
+    "Task",
+    "Tenant",
+    "TenantSettings",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "Unreachable",
+    "Webhook",
+    "at",
+    "cron",
+    "delay",
+    "every",
+]
+
+DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_RETRIES = 5
+
+
+class _Resources(Generic[R]):
+    """The resources of the API."""
+
+    def __init__(self, runner: R) -> None:
+        self.jobs = Jobs(runner)
+        self.executions = Executions(runner)
+        self.dead_letters = DeadLetters(runner)
+        self.tenants = Tenants(runner)
+        self.queues = Queues(runner)
+        self.targets = Targets(runner)
+        self.secrets = Secrets(runner)
+        self.keys = Keys(runner)
+        self.monitors = Monitors(runner)
+        self.cell = Cell(runner)
+
+
+class Client(_Resources[AsyncRunner]):
+    """The API of a server, for asyncio."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self._connections = AioConnections(endpoint_of(url, api_key, retries), timeout_seconds)
+        super().__init__(self._connections)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connections.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class SyncClient(_Resources[SyncRunner]):
+    """The API of a server, blocking. Can be used by several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self._connections = PooledConnections(endpoint_of(url, api_key, retries), timeout_seconds)
+        super().__init__(self._connections)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,197 @@
+"""The I/O of the clients: aiohttp for the async one, the standard library for the sync one.
+
+The sync client keeps a few connections open and can be used by several threads. It needs neither an
+event loop nor aiohttp, which takes eight times as long to import as all that is used here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import select
+import ssl
+import time
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from hourbell.client.calls import Answer, Endpoint, Lost, Plan, Request, Wait, steps_of
+from hourbell.client.errors import ClientError
+from hourbell.client.methods import AsyncRunner, SyncRunner
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+
+MAX_IDLE_CONNECTIONS = 8
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+
+
+def endpoint_of(url: str, api_key: str | None, retries: int) -> Endpoint:
+    """The server at this URL; raises ClientError if that is not one."""
+    _split(url)
+    return Endpoint(url=url.rstrip("/"), api_key=api_key, retries=retries)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or parts.username is not None:
+        raise ClientError(
+            "invalid_url",
+            f"{url!a} is not the URL of a server. Give one such as https://hourbell.example.com, "
+            "without user, query and fragment.",
+        )
+    return parts
+
+
+class AioConnections(AsyncRunner):
+    """Carries out plans with aiohttp."""
+
+    def __init__(self, endpoint: Endpoint, timeout_seconds: float) -> None:
+        self._endpoint = endpoint
+        self._timeout_seconds = timeout_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self, plan: Plan[T]) -> T:
+        steps = steps_of(self._endpoint, plan)
+        learnt: Answer | Lost | None = None
+        while True:
+            try:
+                step = steps.send(learnt)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            if isinstance(step, Wait):
+                await asyncio.sleep(step.seconds)
+                learnt = None
+            else:
+                learnt = await self._send(step)
+
+    async def _send(self, request: Request) -> Answer | Lost:
+        import aiohttp
+
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
+            self._session = aiohttp.ClientSession(timeout=timeout)
+        try:
+            async with self._session.request(
+                request.method,
+                self._endpoint.url + request.target,
+                headers=request.headers,
+                data=request.body,
+                allow_redirects=False,
+                skip_auto_headers=("Content-Type",),
+            ) as response:
+                body = await response.read()
+        except TimeoutError:
+            return Lost(_too_slow(self._timeout_seconds))
+        except (aiohttp.ClientError, OSError) as error:
+            return Lost(_reason(error))
+        return Answer(response.status, body, response.headers.get("Retry-After"))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class PooledConnections(SyncRunner):
+    """Carries out plans with `http.client`."""
+
+    def __init__(self, endpoint: Endpoint, timeout_seconds: float) -> None:
+        self._endpoint = endpoint
+        self._timeout_seconds = timeout_seconds
+        self._parts = _split(endpoint.url)
+        self._idle: deque[http.client.HTTPConnection] = deque(maxlen=MAX_IDLE_CONNECTIONS)
+
+    def run(self, plan: Plan[T]) -> T:
+        steps = steps_of(self._endpoint, plan)
+        learnt: Answer | Lost | None = None
+        while True:
+            try:
+                step = steps.send(learnt)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            if isinstance(step, Wait):
+                time.sleep(step.seconds)
+                learnt = None
+            else:
+                learnt = self._send(step)
+
+    def _send(self, request: Request) -> Answer | Lost:
+        connection = self._connection()
+        try:
+            connection.request(
+                request.method,
+                self._parts.path + request.target,
+                request.body,
+                dict(request.headers),
+            )
+            response = connection.getresponse()
+            body = response.read(MAX_ANSWER_BYTES)
+        except TimeoutError:
+            connection.close()
+            return Lost(_too_slow(self._timeout_seconds))
+        except (http.client.HTTPException, OSError) as error:
+            connection.close()
+            return Lost(_reason(error))
+        except BaseException:  # such as a KeyboardInterrupt: the response may still arrive
+            connection.close()
+            raise
+        if response.will_close or not response.isclosed():
+            connection.close()
+        else:
+            self._keep(connection)
+        return Answer(response.status, body, response.getheader("Retry-After"))
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """An idle connection that the server has not closed, or a new one."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+        host, port = self._parts.hostname, self._parts.port
+        assert host is not None
+        kind = (
+            http.client.HTTPSConnection
+            if self._parts.scheme == "https"
+            else http.client.HTTPConnection
+        )
+        return kind(host, port, timeout=self._timeout_seconds)
+
+    def _keep(self, connection: http.client.HTTPConnection) -> None:
+        if len(self._idle) < MAX_IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _too_slow(seconds: float) -> str:
+    return f"no answer within {seconds:g} seconds"
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no response; texts of libraries repeat the address, in several forms."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        if error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno).lower()
+        if error.strerror:
+            return error.strerror.lower()
+    return str(error).rstrip(".") or type(error).__name__

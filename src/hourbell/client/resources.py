@@ -1,0 +1,701 @@
+"""The resources of the API: each method returns the call that it stands for.
+
+`list` returns one page; `each` goes through all of them. A page may be short, or empty, and still
+have a next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from hourbell.client import values as v
+from hourbell.client.calls import MERGE_PATCH, NDJSON, Call
+from hourbell.client.errors import FieldError
+from hourbell.client.methods import Items, Method, Part, R
+
+JobDefinition = v.NewJob | Mapping[str, Any]
+
+MAX_BATCH_ITEMS = 10_000
+MAX_BATCH_BYTES = 15 * 1024 * 1024  # of 16 MB that the API accepts
+
+_API = "/api/v1"
+_JOBS = f"{_API}/jobs"
+_JOB = f"{_API}/jobs/{{job_id}}"
+_EXECUTIONS = f"{_API}/executions"
+_EXECUTION = f"{_API}/executions/{{execution_id}}"
+_LETTERS = f"{_API}/dead-letters"
+_LETTER = f"{_API}/dead-letters/{{execution_id}}"
+
+_encode = msgspec.json.Encoder().encode
+_BatchResult = v.CreatedJob | v.RefusedJob
+
+
+class _RawResult(msgspec.Struct):
+    """A result of a batch: one struct for both kinds, which have no tag."""
+
+    job_id: str | None = None
+    code: str = ""
+    detail: str = ""
+    errors: Sequence[FieldError] = ()
+
+
+class _RawResults(msgspec.Struct):
+    results: Sequence[_RawResult]
+
+
+def document_of(job: JobDefinition) -> Mapping[str, Any]:
+    """The JSON document that creates a job."""
+    if not isinstance(job, v.NewJob):
+        return job
+    document: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(datetime,))
+    return {"type": "RECURRING" if job.schedule.recurs else "ONE_TIME"} | document
+
+
+class Jobs(Part[R]):
+    """Jobs: create, read, change, run."""
+
+    @Method
+    def create(self, job: JobDefinition, *, idempotency_key: str | None = None) -> Call[v.Job]:
+        """Create a job."""
+        return Call(
+            method="POST",
+            path=_JOBS,
+            answer=v.Job,
+            body=_encode(document_of(job)),
+            idempotency_key=idempotency_key,
+        )
+
+    @Method
+    def create_many(
+        self, jobs: Iterable[JobDefinition], *, idempotency_key: str | None = None
+    ) -> Generator[Call[_RawResults], _RawResults, Sequence[_BatchResult]]:
+        """Create any number of jobs, up to 10,000 with each request.
+
+        The results are in the order of the jobs. A refused job does not affect the others.
+        """
+        results: list[_BatchResult] = []
+        for number, body in enumerate(_batches(jobs)):
+            answer = yield Call(
+                method="POST",
+                path=f"{_JOBS}/batch",
+                answer=_RawResults,
+                body=body,
+                media_type=NDJSON,
+                idempotency_key=idempotency_key and f"{idempotency_key}-{number}",
+            )
+            results += [
+                v.CreatedJob(result.job_id)
+                if result.job_id is not None
+                else v.RefusedJob(result.code, result.detail, result.errors)
+                for result in answer.results
+            ]
+        return results
+
+    @Method
+    def put(self, name: str, job: JobDefinition) -> Call[v.Job]:
+        """Create the job that was put under this name, or replace its definition."""
+        return Call(
+            method="PUT",
+            path=f"{_JOBS}/by-name/{{name}}",
+            answer=v.Job,
+            parameters={"name": name},
+            body=_encode(document_of(job)),
+        )
+
+    @Method
+    def get(self, job_id: str) -> Call[v.Job]:
+        """Read a job."""
+        return Call(method="GET", path=_JOB, answer=v.Job, parameters={"job_id": job_id})
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        status: str | None = None,
+        queue: str | None = None,
+        type: str | None = None,
+        name_prefix: str | None = None,
+        label: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Job]]:
+        """One page of the jobs, newest first. A label is `name:value`."""
+        query = {
+            "tenant_id": tenant_id,
+            "status": status,
+            "queue": queue,
+            "type": type,
+            "name_prefix": name_prefix,
+            "label": label,
+            "page_size": page_size,
+            "page_token": page_token,
+        }
+        return Call(method="GET", path=_JOBS, answer=v.Page[v.Job], query=query)
+
+    each = Items(list)
+
+    @Method
+    def update(
+        self, job_id: str, patch: Mapping[str, Any], *, version: int | None = None
+    ) -> Call[v.Job]:
+        """Change the given fields of a job; None resets a field to its default.
+
+        With `version`, only if the job still has that version.
+        """
+        return Call(
+            method="PATCH",
+            path=_JOB,
+            answer=v.Job,
+            parameters={"job_id": job_id},
+            body=_encode(patch),
+            media_type=MERGE_PATCH,
+            version=version,
+        )
+
+    @Method
+    def delete(
+        self, job_id: str, *, cancel_running: bool = False, version: int | None = None
+    ) -> Call[v.Job]:
+        """Delete a job. Running executions finish, or are cancelled."""
+        return Call(
+            method="DELETE",
+            path=_JOB,
+            answer=v.Job,
+            parameters={"job_id": job_id},
+            query={"running": "cancel" if cancel_running else None},
+            version=version,
+        )
+
+    @Method
+    def pause(self, job_id: str, *, version: int | None = None) -> Call[v.Job]:
+        """Pause a job: no further run starts until it is resumed."""
+        return _on_job("pause", job_id, version)
+
+    @Method
+    def resume(self, job_id: str, *, version: int | None = None) -> Call[v.Job]:
+        """Resume a paused job, from now on."""
+        return _on_job("resume", job_id, version)
+
+    @Method
+    def run(
+        self,
+        job_id: str,
+        *,
+        body: Any = None,
+        payload: Any = None,
+        idempotency_key: str | None = None,
+    ) -> Call[v.Requested]:
+        """Run a job now; `body` of a webhook or `payload` of a task apply to this run only."""
+        override = {"body": body, "payload": payload}
+        given = {name: value for name, value in override.items() if value is not None}
+        return Call(
+            method="POST",
+            path=f"{_JOB}/run",
+            answer=v.Requested,
+            parameters={"job_id": job_id},
+            body=_encode(given) if given else None,
+            idempotency_key=idempotency_key,
+        )
+
+    @Method
+    def backfill(self, job_id: str, *, after: datetime, through: datetime) -> Call[v.Requested]:
+        """Run the occurrences later than `after` and up to and including `through`."""
+        return Call(
+            method="POST",
+            path=f"{_JOB}/backfill",
+            answer=v.Requested,
+            parameters={"job_id": job_id},
+            body=_encode({"after": after, "through": through}),
+        )
+
+    @Method
+    def explain(self, job_id: str) -> Call[v.Explanation]:
+        """The one thing that a job waits for."""
+        return Call(
+            method="GET",
+            path=f"{_JOB}/explain",
+            answer=v.Explanation,
+            parameters={"job_id": job_id},
+        )
+
+    @Method
+    def next_runs(self, job_id: str, *, count: int | None = None) -> Call[v.NextRuns]:
+        """The next runs of a job, as currently known."""
+        return Call(
+            method="GET",
+            path=f"{_JOB}/next-runs",
+            answer=v.NextRuns,
+            parameters={"job_id": job_id},
+            query={"count": count},
+        )
+
+    @Method
+    def executions(
+        self,
+        job_id: str,
+        *,
+        status: str | Sequence[str] | None = None,
+        reason: str | None = None,
+        queue: str | None = None,
+        created_from: datetime | None = None,
+        created_to: datetime | None = None,
+        expand_missed: bool = False,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Execution]]:
+        """One page of the executions of a job, latest first."""
+        query = {
+            "status": status,
+            "reason": reason,
+            "queue": queue,
+            "from": created_from,
+            "to": created_to,
+            "expand": "missed" if expand_missed else None,
+            "page_size": page_size,
+            "page_token": page_token,
+        }
+        return Call(
+            method="GET",
+            path=f"{_JOB}/executions",
+            answer=v.Page[v.Execution],
+            parameters={"job_id": job_id},
+            query=query,
+        )
+
+    each_execution = Items(executions)
+
+    @Method
+    def audit(
+        self, job_id: str, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.AuditEntry]]:
+        """One page of the changes of a job and their actors, latest first."""
+        return Call(
+            method="GET",
+            path=f"{_JOB}/audit",
+            answer=v.Page[v.AuditEntry],
+            parameters={"job_id": job_id},
+            query={"page_size": page_size, "page_token": page_token},
+        )
+
+    each_audit = Items(audit)
+
+
+def _on_job(verb: str, job_id: str, version: int | None) -> Call[v.Job]:
+    return Call(
+        method="POST",
+        path=f"{_JOB}/{verb}",
+        answer=v.Job,
+        parameters={"job_id": job_id},
+        version=version,
+    )
+
+
+def _batches(jobs: Iterable[JobDefinition]) -> Iterable[bytes]:
+    """Bodies with one job per line, each within the bounds of the API."""
+    lines: list[bytes] = []
+    size = 0
+    for job in jobs:
+        line = _encode(document_of(job))
+        if lines and (len(lines) == MAX_BATCH_ITEMS or size + len(line) + 1 > MAX_BATCH_BYTES):
+            yield b"\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield b"\n".join(lines)
+
+
+class Executions(Part[R]):
+    """Executions: search, read, explain, cancel, retry."""
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        job_id: str | None = None,
+        status: str | Sequence[str] | None = None,
+        reason: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        created_from: datetime | None = None,
+        created_to: datetime | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Execution]]:
+        """One page of the executions of all jobs, latest created first."""
+        query = {
+            "tenant_id": tenant_id,
+            "job_id": job_id,
+            "status": status,
+            "reason": reason,
+            "queue": queue,
+            "label": label,
+            "from": created_from,
+            "to": created_to,
+            "page_size": page_size,
+            "page_token": page_token,
+        }
+        return Call(method="GET", path=_EXECUTIONS, answer=v.Page[v.Execution], query=query)
+
+    each = Items(list)
+
+    @Method
+    def get(self, execution_id: str) -> Call[v.Execution]:
+        """Read an execution with all its attempts."""
+        return _of_execution("GET", _EXECUTION, execution_id, v.Execution)
+
+    @Method
+    def explain(self, execution_id: str) -> Call[v.Explanation]:
+        """The one thing that an execution waits for."""
+        return _of_execution("GET", f"{_EXECUTION}/explain", execution_id, v.Explanation)
+
+    @Method
+    def cancel(self, execution_id: str) -> Call[v.Execution]:
+        """Cancel an execution. If it runs, its worker is asked to stop it."""
+        return _of_execution("POST", f"{_EXECUTION}/cancel", execution_id, v.Execution)
+
+    @Method
+    def retry(self, execution_id: str) -> Call[v.Execution]:
+        """Retry a RETRYING execution now, or replay a DEAD one."""
+        return _of_execution("POST", f"{_EXECUTION}/retry", execution_id, v.Execution)
+
+
+def _of_execution(method: str, path: str, execution_id: str, answer: type[v.T]) -> Call[v.T]:
+    return Call(method=method, path=path, answer=answer, parameters={"execution_id": execution_id})
+
+
+class DeadLetters(Part[R]):
+    """Dead letters: list, read, replay, purge."""
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        job_id: str | None = None,
+        reason: str | None = None,
+        died_from: datetime | None = None,
+        died_to: datetime | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.DeadLetter]]:
+        """One page of the dead letters, latest first."""
+        query = _selection(tenant_id, job_id, reason, died_from, died_to)
+        query |= {"page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=_LETTERS, answer=v.Page[v.DeadLetter], query=query)
+
+    each = Items(list)
+
+    @Method
+    def get(self, execution_id: str) -> Call[v.DeadLetter]:
+        """Read a dead letter with all attempts and the job as it was."""
+        return _of_execution("GET", _LETTER, execution_id, v.DeadLetter)
+
+    @Method
+    def replay(self, execution_id: str) -> Call[v.Execution]:
+        """Make the execution due again, under the same id."""
+        return _of_execution("POST", f"{_LETTER}/replay", execution_id, v.Execution)
+
+    @Method
+    def purge(self, execution_id: str) -> Call[v.Purged]:
+        """Remove a dead letter."""
+        return _of_execution("DELETE", _LETTER, execution_id, v.Purged)
+
+    @Method
+    def replay_many(
+        self,
+        *,
+        tenant_id: str | None = None,
+        job_id: str | None = None,
+        reason: str | None = None,
+        died_from: datetime | None = None,
+        died_to: datetime | None = None,
+        limit: int | None = None,
+        rate_per_second: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Replayed]:
+        """Replay up to `limit` dead letters that match; continue with `next_page_token`."""
+        wanted = _selection(tenant_id, job_id, reason, died_from, died_to)
+        wanted |= {"limit": limit, "rate_per_second": rate_per_second, "page_token": page_token}
+        return Call(
+            method="POST", path=f"{_LETTERS}/replay", answer=v.Replayed, body=_given(wanted)
+        )
+
+    @Method
+    def purge_many(
+        self,
+        *,
+        tenant_id: str | None = None,
+        job_id: str | None = None,
+        reason: str | None = None,
+        died_from: datetime | None = None,
+        died_to: datetime | None = None,
+        limit: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Purged]:
+        """Remove up to `limit` dead letters that match; continue with `next_page_token`."""
+        wanted = _selection(tenant_id, job_id, reason, died_from, died_to)
+        wanted |= {"limit": limit, "page_token": page_token}
+        return Call(method="POST", path=f"{_LETTERS}/purge", answer=v.Purged, body=_given(wanted))
+
+
+def _selection(
+    tenant_id: str | None,
+    job_id: str | None,
+    reason: str | None,
+    died_from: datetime | None,
+    died_to: datetime | None,
+) -> dict[str, object]:
+    return {
+        "tenant_id": tenant_id,
+        "job_id": job_id,
+        "reason": reason,
+        "from": died_from,
+        "to": died_to,
+    }
+
+
+def _given(document: Mapping[str, object]) -> bytes:
+    return _encode({name: value for name, value in document.items() if value is not None})
+
+
+class Tenants(Part[R]):
+    """Tenants: settings and counts."""
+
+    @Method
+    def list(
+        self, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.Tenant]]:
+        """One page of the tenants, by name."""
+        return _listed(f"{_API}/tenants", v.Page[v.Tenant], page_size, page_token)
+
+    each = Items(list)
+
+    @Method
+    def get(self, name: str) -> Call[v.Tenant]:
+        """Read the settings and current counts of a tenant."""
+        return _named("GET", f"{_API}/tenants/{{name}}", {"name": name}, v.Tenant)
+
+    @Method
+    def set(self, name: str, settings: v.TenantSettings | Mapping[str, Any]) -> Call[v.Tenant]:
+        """Replace all settings of a tenant; omitted ones return to their defaults."""
+        return _named("PUT", f"{_API}/tenants/{{name}}", {"name": name}, v.Tenant, settings)
+
+
+class Queues(Part[R]):
+    """Queues: settings and counts."""
+
+    @Method
+    def list(
+        self, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.Queue]]:
+        """One page of the queues, by name."""
+        return _listed(f"{_API}/queues", v.Page[v.Queue], page_size, page_token)
+
+    each = Items(list)
+
+    @Method
+    def get(self, name: str) -> Call[v.Queue]:
+        """Read the settings and current counts of a queue."""
+        return _named("GET", f"{_API}/queues/{{name}}", {"name": name}, v.Queue)
+
+    @Method
+    def set(self, name: str, settings: v.QueueSettings | Mapping[str, Any]) -> Call[v.Queue]:
+        """Replace all settings of a queue; omitted ones return to their defaults."""
+        return _named("PUT", f"{_API}/queues/{{name}}", {"name": name}, v.Queue, settings)
+
+
+class Targets(Part[R]):
+    """Target hosts of webhooks: limits and counts."""
+
+    @Method
+    def list(
+        self, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.Target]]:
+        """One page of the target hosts, by name."""
+        return _listed(f"{_API}/targets", v.Page[v.Target], page_size, page_token)
+
+    each = Items(list)
+
+    @Method
+    def get(self, host: str) -> Call[v.Target]:
+        """Read the limits of a host and how many executions wait for them."""
+        return _named("GET", f"{_API}/targets/{{host}}", {"host": host}, v.Target)
+
+    @Method
+    def set(self, host: str, settings: v.TargetSettings | Mapping[str, Any]) -> Call[v.Target]:
+        """Replace all limits of a host; omitted ones are removed."""
+        return _named("PUT", f"{_API}/targets/{{host}}", {"host": host}, v.Target, settings)
+
+
+def _listed(
+    path: str, answer: type[v.T], page_size: int | None, page_token: str | None
+) -> Call[v.T]:
+    query = {"page_size": page_size, "page_token": page_token}
+    return Call(method="GET", path=path, answer=answer, query=query)
+
+
+def _named(
+    method: str, path: str, parameters: Mapping[str, str], answer: type[v.T], body: object = None
+) -> Call[v.T]:
+    return Call(
+        method=method,
+        path=path,
+        answer=answer,
+        parameters=parameters,
+        body=None if body is None else _encode(body),
+    )
+
+
+class Secrets(Part[R]):
+    """Secrets: set, list, delete. Their values cannot be read."""
+
+    @Method
+    def set(
+        self,
+        name: str,
+        value: str | None = None,
+        *,
+        tenant_id: str | None = None,
+        keep_previous_seconds: int | None = None,
+    ) -> Call[v.StoredSecret]:
+        """Set a secret; without a value, one for signatures is generated and returned once."""
+        document = {
+            "value": value,
+            "generate": "signing" if value is None else None,
+            "tenant_id": tenant_id,
+            "keep_previous_seconds": keep_previous_seconds,
+        }
+        return Call(
+            method="PUT",
+            path=f"{_API}/secrets/{{name}}",
+            answer=v.StoredSecret,
+            parameters={"name": name},
+            body=_given(document),
+        )
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Secret]]:
+        """One page of the secrets of a tenant, without their values."""
+        query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=f"{_API}/secrets", answer=v.Page[v.Secret], query=query)
+
+    each = Items(list)
+
+    @Method
+    def delete(self, name: str, *, tenant_id: str | None = None) -> Call[v.Secret]:
+        """Delete a secret."""
+        return Call(
+            method="DELETE",
+            path=f"{_API}/secrets/{{name}}",
+            answer=v.Secret,
+            parameters={"name": name},
+            query={"tenant_id": tenant_id},
+        )
+
+
+class Keys(Part[R]):
+    """API keys: create, list, revoke."""
+
+    @Method
+    def create(self, name: str, role: str, *, tenant_id: str | None = None) -> Call[v.MadeKey]:
+        """Create an API key. Only this response contains it."""
+        document = {"name": name, "role": role, "tenant_id": tenant_id}
+        return Call(method="POST", path=f"{_API}/keys", answer=v.MadeKey, body=_given(document))
+
+    @Method
+    def list(
+        self, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.Key]]:
+        """One page of the API keys, newest first."""
+        return _listed(f"{_API}/keys", v.Page[v.Key], page_size, page_token)
+
+    each = Items(list)
+
+    @Method
+    def revoke(self, key_id: str) -> Call[v.Key]:
+        """Revoke an API key. All nodes reject it within 5 seconds."""
+        return _named("DELETE", f"{_API}/keys/{{key_id}}", {"key_id": key_id}, v.Key)
+
+
+class Monitors(Part[R]):
+    """Monitors: dead man's switches for jobs."""
+
+    @Method
+    def create(
+        self,
+        job_id: str,
+        url: str,
+        *,
+        grace_seconds: int,
+        headers: Mapping[str, str] | None = None,
+        secrets: str | None = None,
+    ) -> Call[v.Monitor]:
+        """Send an alert to `url` if the job has no success within the grace period."""
+        document = {
+            "job_id": job_id,
+            "url": url,
+            "grace_seconds": grace_seconds,
+            "headers": headers,
+            "secrets": secrets,
+        }
+        return Call(method="POST", path=f"{_API}/monitors", answer=v.Monitor, body=_given(document))
+
+    @Method
+    def list(
+        self, *, page_size: int | None = None, page_token: str | None = None
+    ) -> Call[v.Page[v.Monitor]]:
+        """One page of the monitors, newest first."""
+        return _listed(f"{_API}/monitors", v.Page[v.Monitor], page_size, page_token)
+
+    each = Items(list)
+
+    @Method
+    def get(self, monitor_id: str) -> Call[v.Monitor]:
+        """Read a monitor."""
+        path = f"{_API}/monitors/{{monitor_id}}"
+        return _named("GET", path, {"monitor_id": monitor_id}, v.Monitor)
+
+    @Method
+    def delete(self, monitor_id: str) -> Call[v.Monitor]:
+        """Delete a monitor."""
+        path = f"{_API}/monitors/{{monitor_id}}"
+        return _named("DELETE", path, {"monitor_id": monitor_id}, v.Monitor)
+
+
+class Cell(Part[R]):
+    """What concerns the whole cell."""
+
+    @Method
+    def audit(
+        self,
+        *,
+        tenant_id: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.AuditEntry]]:
+        """One page of all changes and their actors, latest first."""
+        query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=f"{_API}/audit", answer=v.Page[v.AuditEntry], query=query)
+
+    each_audit = Items(audit)
+
+    @Method
+    def forecast(
+        self, *, hours: int | None = None, tenant_id: str | None = None
+    ) -> Call[v.Forecast]:
+        """The number of executions due, by minute."""
+        query = {"hours": hours, "tenant_id": tenant_id}
+        return Call(method="GET", path=f"{_API}/forecast", answer=v.Forecast, query=query)

@@ -1,0 +1,209 @@
+"""`hourbell apply`: the plan, what it does, and that a second time does nothing."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.cli.conftest import Command
+
+TWO = """
+owner: {owner}
+jobs:
+  - name: {owner}-nightly
+    schedule: {{cron: "0 2 * * *", timezone: Asia/Kolkata}}
+    action:
+      type: WEBHOOK
+      url: https://example.com/report
+      headers: {{X-Kind: nightly}}
+      body: {{on: yes, at: 12:30}}
+    retry_policy: {{delays_seconds: [60, 300]}}
+    labels: {{team: billing}}
+    notifications:
+      - {{on: [failure], url: https://example.com/alert}}
+  - name: {owner}-often
+    schedule: {{every_seconds: 600}}
+    action: {{type: TASK, name: count, payload: {{a: 1}}}}
+"""
+
+
+class File:
+    """A file with jobs of an owner of its own."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path, self.owner = path, owner
+        self.write(TWO.format(owner=owner))
+
+    def write(self, text: str) -> None:
+        self.path.write_text(text)
+
+    def replace(self, old: str, new: str) -> None:
+        text = self.path.read_text()
+        assert old in text
+        self.write(text.replace(old, new))
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        return "apply", "-f", str(self.path)
+
+
+@pytest.fixture
+def file(tmp_path: Path, request: pytest.FixtureRequest) -> File:
+    return File(tmp_path / "jobs.yaml", re.sub(r"\W", "-", request.node.name)[5:45].strip("-"))
+
+
+def changes(hourbell: Command, file: File, *args: str) -> dict[str, Any]:
+    shown = hourbell.good(*file.args, "-o", "json", *args).json
+    return {one["name"].removeprefix(f"{file.owner}-"): one["change"] for one in shown}
+
+
+def jobs(hourbell: Command, file: File) -> dict[str, Any]:
+    label = f"hourbell.owner:{file.owner}"
+    listed = hourbell.good("jobs", "list", "--label", label, "--all", "-o", "json").json
+    return {job["name"].removeprefix(f"{file.owner}-"): job for job in listed}
+
+
+def test_a_dry_run_changes_nothing_apply_creates_and_a_second_time_does_nothing(
+    hourbell: Command, file: File
+) -> None:
+    plan = hourbell.good(*file.args, "--dry-run")
+    assert f"+ {file.owner}-nightly  create: 0 2 * * * Asia/Kolkata" in plan.out
+    assert "2 to create" in plan.err
+    assert "nothing was changed" in plan.err
+    assert jobs(hourbell, file) == {}
+    assert changes(hourbell, file) == {"nightly": "create", "often": "create"}
+    made = jobs(hourbell, file)
+    assert made["nightly"]["action"]["body"] == {"on": "yes", "at": "12:30"}
+    assert made["nightly"]["notifications"][0]["on"] == ["failure"]
+    assert changes(hourbell, file) == {"nightly": "keep", "often": "keep"}
+    again = hourbell.good(*file.args)
+    assert again.out == ""
+    assert "2 as they are" in again.err
+    assert jobs(hourbell, file) == made
+
+
+def test_a_change_of_the_file_is_shown_field_by_field_and_applied(
+    hourbell: Command, file: File
+) -> None:
+    hourbell.good(*file.args)
+    file.replace("0 2 * * *", "30 2 * * *")
+    file.replace("delays_seconds: [60, 300]", "max_retries: 1")
+    shown = hourbell.good(*file.args).out
+    assert f"~ {file.owner}-nightly  change" in shown
+    assert "    schedule.cron: 0 2 * * * → 30 2 * * *" in shown
+    assert "    retry_policy.delays_seconds: [60,300] → none" in shown
+    assert "drift" not in shown
+    job = jobs(hourbell, file)["nightly"]
+    assert (job["schedule"]["cron"], job["version"]) == ("30 2 * * *", 2)
+
+
+def test_a_change_by_other_means_is_reported_as_drift_and_undone(
+    hourbell: Command, file: File
+) -> None:
+    hourbell.good(*file.args)
+    hourbell.good("jobs", "update", f"{file.owner}-often", "--set", "priority=CRITICAL")
+    plan = hourbell.good(*file.args, "--dry-run")
+    assert re.search(r"~ \S+-often +drift: changed by \S+ at 20", plan.out)
+    assert "    priority: CRITICAL → MEDIUM" in plan.out
+    assert "1 drifted" in plan.err
+    hourbell.good(*file.args)
+    assert jobs(hourbell, file)["often"]["priority"] == "MEDIUM"
+
+
+def test_a_paused_job_stays_paused(hourbell: Command, file: File) -> None:
+    hourbell.good(*file.args)
+    hourbell.good("jobs", "pause", f"{file.owner}-often")
+    assert "is paused" in hourbell.good(*file.args).out
+    file.replace("every_seconds: 600", "every_seconds: 900")
+    hourbell.good(*file.args)
+    job = jobs(hourbell, file)["often"]
+    assert (job["status"], job["schedule"]["every_seconds"]) == ("PAUSED", 900)
+
+
+def test_a_job_that_left_the_file_is_kept_until_prune_and_of_this_owner_only(
+    hourbell: Command, file: File, tmp_path: Path
+) -> None:
+    other = File(tmp_path / "other.yaml", "somebody-else")
+    hourbell.good(*other.args)
+    hourbell.good(*file.args)
+    file.write(file.path.read_text().partition(f"  - name: {file.owner}-often")[0])
+    plan = hourbell.good(*file.args)
+    assert f"? {file.owner}-often" in plan.out
+    assert "--prune deletes it" in plan.out
+    assert set(jobs(hourbell, file)) == {"nightly", "often"}
+    assert f"- {file.owner}-often" in hourbell.good(*file.args, "--prune", "--dry-run").out
+    assert changes(hourbell, file, "--prune") == {"nightly": "keep", "often": "delete"}
+    assert set(jobs(hourbell, file)) == {"nightly"}
+    assert set(jobs(hourbell, other)) == {"nightly", "often"}
+    assert changes(hourbell, file, "--prune") == {"nightly": "keep"}
+
+
+def test_jobs_of_another_owner_are_not_taken_over(hourbell: Command, file: File) -> None:
+    hourbell.good(*file.args)
+    file.replace(f"owner: {file.owner}\n", "owner: thief\n")
+    refused = hourbell(*file.args)
+    assert refused.code == 5
+    assert f"belongs to the owner {file.owner}, not thief" in refused.err
+
+
+def test_defaults_of_a_queue_are_no_difference(hourbell: Command, file: File) -> None:
+    hourbell.good("queues", "set", "slow", "--default-timeout-seconds", "77")
+    file.replace(
+        "schedule: {every_seconds: 600}", "queue: slow\n    schedule: {every_seconds: 600}"
+    )
+    hourbell.good(*file.args)
+    assert jobs(hourbell, file)["often"]["timeout_seconds"] == 77
+    assert changes(hourbell, file) == {"nightly": "keep", "often": "keep"}
+
+
+def test_a_credential_cannot_be_compared_and_is_sent_each_time_without_a_new_version(
+    hourbell: Command, file: File
+) -> None:
+    file.replace("X-Kind: nightly", "Authorization: Bearer abc")
+    hourbell.good(*file.args)
+    assert "cannot be compared" in hourbell.good(*file.args).out
+    assert jobs(hourbell, file)["nightly"]["version"] == 1
+    file.replace("Bearer abc", "Bearer new")
+    hourbell.good(*file.args)
+    assert jobs(hourbell, file)["nightly"]["version"] == 2
+    assert "new" not in str(jobs(hourbell, file)["nightly"]["action"])
+
+
+def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
+    hourbell: Command, file: File
+) -> None:
+    file.replace("schedule: {every_seconds: 600}", 'schedule: {at: "2026-01-01T00:00:00Z"}')
+    assert changes(hourbell, file)["often"] == "passed"
+    assert set(jobs(hourbell, file)) == {"nightly"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("jobs: []", "names no owner"),
+        ("owner: a b\njobs: []", "owner: must be"),
+        ("owner: a\njob: []", "must have `jobs:`"),
+        ("owner: a\njobs: []\nname: x", "has name, beside"),
+        (
+            "owner: a\njobs:\n  - name: x\n    name: y",
+            "line 4, column 5: the key 'name' appears twice",
+        ),
+        ("owner: a\njobs: [", "is not valid YAML: line 2, column 8"),
+        ("owner: a\njobs: !!python/object/apply:os.system [ls]", "is not valid YAML"),
+        ("owner: a\njobs: [5]", "job 1: must be an object"),
+        ("owner: a\njobs: [{name: x, schedule: {delay_seconds: 5}}]", "would run again"),
+        ("owner: a\njobs: [{name: x, schedule: {cron: '61 * * * *'}}]", "x: schedule.cron: minute"),
+        (
+            "owner: a\njobs: [{name: x/y, schedule: {cron: '1 * * * *'}, action: {type: TASK, name: t}}]",
+            "must not contain /",
+        ),
+    ],
+)
+def test_a_file_that_is_not_valid_is_explained_and_nothing_changes(
+    hourbell: Command, file: File, text: str, says: str
+) -> None:
+    file.write(text)
+    done = hourbell(*file.args)
+    assert done.code == 2
+    assert says in done.err.replace("\n", " "), done.err

@@ -1,0 +1,320 @@
+"""Commands that call a server: jobs, executions, dead letters, tenants, queues, secrets."""
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.cli.conftest import Command, eventually
+
+YEARLY = ("--cron", "0 3 1 1 *", "--task", "count")
+
+
+def made(hourbell: Command, name: str, *options: str) -> str:
+    """The id of a new job."""
+    return hourbell.good("jobs", "create", name, *(options or YEARLY)).out.strip()
+
+
+def died(hourbell: Command, url: str, name: str) -> tuple[str, str]:
+    """A job, and its execution, which is dead."""
+    job = made(hourbell, name, "--cron", "0 3 1 1 *", "--url", f"{url}/nope", "--max-retries", "0")
+    execution = hourbell.good("jobs", "run", job).out.strip()
+    eventually(lambda: status(hourbell, execution) == "DEAD")
+    return job, execution
+
+
+def status(hourbell: Command, execution: str) -> Any:
+    return hourbell.good("executions", "get", execution, "-o", "json").json["status"]
+
+
+def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(hourbell: Command) -> None:
+    options = (
+        "--cron",
+        "0 2 * * *",
+        "--timezone",
+        "Asia/Kolkata",
+        "--url",
+        "https://example.com/r",
+    )
+    more = ("--header", "X-A: 1", "--body", '{"a": 1}', "--priority", "high", "--label", "team:b")
+    done = hourbell.good("jobs", "create", "nightly", *options, *more)
+    job_id = done.out.strip()
+    assert re.fullmatch(r"job_[0-9a-z]{13}", job_id)
+    assert "Created nightly; it runs at" in done.err
+    shown = hourbell.good("jobs", "get", "nightly", "-o", "json").json
+    assert shown["job_id"] == job_id
+    assert shown["schedule"]["timezone"] == "Asia/Kolkata"
+    assert shown["action"]["headers"] == {"X-A": "1"}
+    assert shown["action"]["body"] == {"a": 1}
+    assert shown["labels"] == {"team": "b"}
+    assert "POST https://example.com/r" in hourbell.good("jobs", "get", job_id).out
+    change = ("--set", "priority=LOW", "--set", "schedule.cron=0 4 * * *", "--if-version", "1")
+    changed = hourbell.good("jobs", "update", job_id, *change, "-o", "json").json
+    assert (changed["priority"], changed["schedule"]["cron"]) == ("LOW", "0 4 * * *")
+    stale = hourbell("jobs", "update", job_id, *change)
+    assert stale.code == 5
+    assert hourbell.good("jobs", "pause", "nightly").out.strip() == job_id
+    assert "paused" in hourbell.good("jobs", "explain", "nightly").out
+    assert "PAUSED" in hourbell.good("jobs", "list", "--status", "paused").out
+    hourbell.good("jobs", "resume", "nightly")
+    table = hourbell.good("jobs", "next", "nightly", "--count", "2").out.splitlines()
+    assert len(table) == 3
+    assert table[1].endswith("04:00:00+05:30")
+    refused = hourbell("jobs", "delete", "nightly")
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    hourbell.good("jobs", "delete", "nightly", "--yes")
+    assert hourbell("jobs", "get", "nightly").code == 3
+    assert hourbell.good("jobs", "get", job_id, "-o", "json").json["status"] == "CANCELLED"
+
+
+def test_many_jobs_come_from_a_file_or_a_pipe(hourbell: Command, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(
+        """
+        - name: from-yaml
+          type: RECURRING
+          schedule: {cron: "0 3 1 1 *"}
+          action: {type: WEBHOOK, url: "https://example.com/"}
+          notifications:
+            - on: [failure]
+              url: https://example.com/alert
+        - name: wrong
+          type: RECURRING
+        """
+    )
+    done = hourbell("jobs", "create", "-f", str(file))
+    assert done.code == 1
+    assert len(done.out.splitlines()) == 1
+    assert "job 2 (wrong)" in done.err
+    assert "Created 1 of 2 jobs." in done.err
+    lines = "\n".join(
+        json.dumps(
+            {
+                "name": f"line-{number}",
+                "type": "ONE_TIME",
+                "schedule": {"delay_seconds": 86_400},
+                "action": {"type": "TASK", "name": "count"},
+            }
+        )
+        for number in range(3)
+    )
+    assert len(hourbell.good("jobs", "create", "-f", "-", stdin=lines).out.splitlines()) == 3
+    listed = hourbell.good("jobs", "list", "--name-prefix", "line-", "-o", "json").json
+    assert {job["name"] for job in listed} == {"line-0", "line-1", "line-2"}
+
+
+def test_a_list_says_that_there_is_more(hourbell: Command) -> None:
+    for number in range(3):
+        made(hourbell, f"page-{number}")
+    done = hourbell.good("jobs", "list", "--name-prefix", "page-", "--limit", "2")
+    assert len(done.out.splitlines()) == 3
+    assert "There are more than 2." in done.err
+    everything = hourbell.good("jobs", "list", "--name-prefix", "page-", "--all")
+    assert len(everything.out.splitlines()) == 4
+
+
+def test_a_name_that_two_jobs_have_needs_an_id(hourbell: Command) -> None:
+    ids = [made(hourbell, "twin"), made(hourbell, "twin")]
+    done = hourbell("jobs", "get", "twin")
+    assert done.code == 2
+    assert all(one in done.err for one in ids)
+
+
+def test_executions_are_listed_shown_and_retried(hourbell: Command, url: str) -> None:
+    _, execution = died(hourbell, url, "fails")
+    table = hourbell.good("executions", "list", "--job", "fails", "--status", "dead").out
+    assert execution in table
+    assert "DEAD(non_retryable)" in table
+    shown = hourbell.good("executions", "get", execution).out
+    assert "http_404" in shown
+    assert hourbell.good("executions", "retry", execution).out.strip() == execution
+    eventually(lambda: status(hourbell, execution) == "DEAD")
+    assert hourbell("executions", "cancel", execution).code == 5
+
+
+def test_a_waiting_execution_is_explained_and_cancelled(hourbell: Command) -> None:
+    job = made(hourbell, "later", "--delay", "86400", "--task", "count")
+    (execution,) = hourbell.good("executions", "list", "--job", job, "-o", "json").json
+    explained = hourbell.good("executions", "explain", execution["execution_id"]).out
+    assert "not_due" in explained
+    hourbell.good("executions", "cancel", execution["execution_id"])
+    assert status(hourbell, execution["execution_id"]) == "CANCELLED"
+
+
+def test_tail_prints_a_line_for_each_change_until_it_is_interrupted(
+    hourbell: Command, url: str
+) -> None:
+    job = made(
+        hourbell, "followed", "--cron", "0 3 1 1 *", "--url", f"{url}/livez", "--method", "GET"
+    )
+    tail = hourbell.started(
+        "executions", "tail", "--job", job, "--status", "succeeded", "-o", "json"
+    )
+    assert tail.stdout is not None
+    assert tail.stderr is not None
+    assert tail.stderr.readline().startswith("Following")
+    execution = hourbell.good("jobs", "run", job).out.strip()
+    line = json.loads(tail.stdout.readline())
+    assert (line["execution_id"], line["status"]) == (execution, "SUCCEEDED")
+    tail.send_signal(signal.SIGINT)
+    _, said = tail.communicate(timeout=30)
+    assert tail.returncode == 130
+    assert "Traceback" not in said
+
+
+def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str) -> None:
+    job, execution = died(hourbell, url, "dies")
+    assert execution in hourbell.good("dlq", "list", "--job", job).out
+    assert "http_404" in hourbell.good("dlq", "get", execution).out
+    assert hourbell("dlq", "replay").code == 2
+    assert hourbell("dlq", "replay", "--job", job).code == 2  # nobody to ask
+    replayed = hourbell.good("dlq", "replay", "--job", job, "--yes", "-o", "json").json
+    assert replayed == {"replayed": 1, "left": 0}
+    eventually(lambda: execution in hourbell.good("dlq", "list", "--job", job).out)
+    hourbell.good("dlq", "replay", execution)
+    eventually(lambda: execution in hourbell.good("dlq", "list", "--job", job).out)
+    purged = hourbell.good("dlq", "purge", "--job", job, "--yes", "-o", "json").json
+    assert purged == {"purged": 1}
+    assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
+
+
+def test_settings_of_tenants_and_queues_that_are_not_given_stay(hourbell: Command) -> None:
+    hourbell.good("tenants", "set", "acme", "--weight", "2", "--rate", "5", "--burst", "3")
+    hourbell.good("tenants", "set", "acme", "--max-jobs", "10")
+    shown = hourbell.good("tenants", "get", "acme", "-o", "json").json
+    assert (shown["weight"], shown["max_jobs"]) == (2.0, 10)
+    assert shown["rate_limit"] == {"per_second": 5.0, "burst": 3}
+    hourbell.good("tenants", "set", "acme", "--unset", "rate")
+    table = hourbell.good("tenants", "list").out
+    assert re.search(r"acme +2 +- +- +10", table)
+    assert hourbell("tenants", "set", "acme", "--unset", "nothing").code == 2
+    hourbell.good("queues", "set", "mail", "--max-concurrency", "3")
+    assert re.search(r"mail +3", hourbell.good("queues", "list").out)
+    assert "Workers" in hourbell.good("queues", "get", "mail").out
+
+
+def test_the_value_of_a_secret_comes_from_stdin_and_is_never_shown(hourbell: Command) -> None:
+    done = hourbell.good("secrets", "set", "token", stdin="s3cret-value\n")
+    assert "s3cret" not in done.out + done.err
+    assert hourbell.good("secrets", "set", "sign", "--generate").out.startswith("whsec_")
+    assert "token" in hourbell.good("secrets", "list").out
+    hourbell.good("secrets", "delete", "token", "--yes")
+    assert "token" not in hourbell.good("secrets", "list").out
+    assert hourbell("secrets", "set", "empty").code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("jobs", "get", "job_0000000000000"), 3, "There is no job"),
+        (("jobs", "create", "x", "--cron", "61 * * * *", "--task", "t"), 1, "schedule.cron"),
+        (("jobs", "create", "x", "--task", "t"), 2, "Give one of --cron"),
+        (("jobs", "create", "x", "--delay", "1"), 2, "Give one of --url and --task"),
+        (("jobs", "create", "-f", "/no/such/file"), 2, "cannot be read: No such file"),
+        (("jobs", "list", "--status", "sleeping"), 2, "'sleeping' is not one of"),
+        (("jobs", "list", "--profile", "nowhere"), 2, "There is no profile nowhere"),
+    ],
+)
+def test_an_error_is_a_sentence_and_an_exit_code(
+    hourbell: Command, args: tuple[str, ...], code: int, says: str
+) -> None:
+    done = hourbell(*args)
+    assert done.code == code
+    assert says in done.err
+    assert done.out == ""
+
+
+def test_no_server_is_reported_with_what_to_do(hourbell: Command) -> None:
+    done = hourbell("jobs", "list", HOURBELL_PORT="1")
+    assert done.code == 6
+    assert done.err == (
+        "hourbell: No response from http://127.0.0.1:1: connection refused. Start a server with "
+        "`hourbell up`, or choose one with HOURBELL_URL or --profile.\n"
+    )
+
+
+def test_url_and_key_come_from_the_environment_or_a_profile(
+    hourbell: Command, url: str, config: Path
+) -> None:
+    env = {"HOURBELL_PORT": "1"}
+    assert hourbell.good("jobs", "list", HOURBELL_URL=url, **env).code == 0
+    config.write_text(
+        f'[profiles.default]\nurl = "{url}"\n[profiles.other]\nurl = "http://127.0.0.1:1"\n'
+    )
+    assert hourbell.good("jobs", "list", **env).code == 0
+    assert hourbell("jobs", "list", "--profile", "other").code == 6
+    assert hourbell("jobs", "list", HOURBELL_PROFILE="other").code == 6
+    assert hourbell.good("jobs", "list", HOURBELL_PROFILE="other", HOURBELL_URL=url).code == 0
+    config.write_text("[profiles.default]\naddress = 1\n")
+    done = hourbell("jobs", "list")
+    assert done.code == 2
+    assert "is not valid" in done.err
+
+
+def test_a_terminal_gets_colours_and_a_table_that_fits_and_a_pipe_gets_neither(
+    hourbell: Command,
+) -> None:
+    name = "a-rather-long-name-of-a-job-that-does-not-fit-into-a-narrow-terminal"
+    made(hourbell, name)
+    command = ("jobs", "list", "--name-prefix", "a-rather")
+    seen = hourbell.on_terminal(*command, columns=80)
+    assert "\x1b[36mSCHEDULED" in seen
+    for columns in (60, 80, 120):
+        plain = hourbell.on_terminal(*command, columns=columns, NO_COLOR="1")
+        assert "\x1b" not in plain
+        assert all(len(line) <= columns for line in plain.splitlines())
+        assert "…" in plain
+    piped = hourbell.good(*command, COLUMNS="60").out
+    assert name in piped
+    assert "\x1b" not in piped
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent(hourbell: Command, url: str) -> None:
+    body = json.dumps({"text": "\u001b]0;title\u0007 \u202e"})
+    made(hourbell, "escapes", "--cron", "0 3 1 1 *", "--url", f"{url}/livez", "--body", body)
+    seen = hourbell.on_terminal("jobs", "get", "escapes", NO_COLOR="1")
+    assert "\x1b" not in seen
+    assert "\u202e" not in seen
+    assert "title" in seen
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_options_and_profiles(
+    hourbell: Command, config: Path, shell: str
+) -> None:
+    assert "_HOURBELL_COMPLETE" in hourbell.good("completion", shell).out
+    config.write_text('[profiles.prod]\nurl = "https://example.com"\n')
+    words = {
+        "COMP_WORDS": "hourbell jobs list --profile p",
+        "COMP_CWORD": "p" if shell == "fish" else "4",
+    }
+    done = hourbell(_HOURBELL_COMPLETE=f"{shell}_complete", **words)
+    assert "prod" in done.out
+    words = {"COMP_WORDS": "hourbell ex", "COMP_CWORD": "ex" if shell == "fish" else "1"}
+    done = hourbell(_HOURBELL_COMPLETE=f"{shell}_complete", **words)
+    assert "executions" in done.out
+
+
+def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
+    hourbell: Command, url: str, config: Path
+) -> None:
+    # Last of its file: from here on the server requires keys.
+    admin = hourbell.good("keys", "create", "--role", "admin", "--name", "first").out.strip()
+    denied = hourbell("jobs", "list")
+    assert denied.code == 4
+    assert "Set HOURBELL_API_KEY" in denied.err
+    assert hourbell.good("jobs", "list", HOURBELL_API_KEY=admin).code == 0
+    config.write_text(f'[profiles.prod]\nurl = "{url}"\napi_key = "{admin}"\n')
+    prod = ("--profile", "prod")
+    viewer = hourbell.good("keys", "create", "--role", "viewer", "--name", "v", *prod).out.strip()
+    refused = hourbell("jobs", "create", "x", *YEARLY, HOURBELL_API_KEY=viewer)
+    assert refused.code == 4
+    by_api = hourbell.good("keys", "list", "-o", "json", *prod).json
+    assert {key["name"] for key in by_api} == {"first", "v"}
+    assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
+    (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
+    assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out

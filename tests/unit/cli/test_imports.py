@@ -1,0 +1,202 @@
+"""`hourbell import`: realistic files become jobs that Hourbell accepts, and nothing is dropped without a word."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hourbell.cli.files import read_documents
+from hourbell.cli.imports import import_command
+from hourbell.cli.reconcile import read_wanted
+
+FILES = Path(__file__).parents[2] / "data" / "imports"
+NOW = datetime(2026, 11, 17, tzinfo=UTC)
+
+
+def imported(*args: str) -> Result:
+    result = CliRunner().invoke(import_command, [args[0], str(FILES / args[1]), *args[2:]])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def jobs_of(result: Result, tmp_path: Path) -> dict[str, Any]:
+    """The jobs by name, as `apply` reads them; all are valid."""
+    file = tmp_path / "jobs.yaml"
+    file.write_text(result.stdout)
+    (document,) = read_documents(str(file))
+    assert len(read_wanted(document["jobs"], document["owner"], NOW, {})) == len(document["jobs"])
+    return {job["name"]: job for job in document["jobs"]}
+
+
+def test_a_crontab(tmp_path: Path) -> None:
+    result = imported("crontab", "crontab")
+    jobs = jobs_of(result, tmp_path)
+    dump = jobs["dump.sh"]
+    assert dump["schedule"] == {"cron": "15 2 * * *", "timezone": "Europe/Berlin"}
+    assert dump["action"]["payload"]["command"].startswith("nice -n 10 /opt/backup/dump.sh")
+    assert dump["action"]["payload"]["environment"]["SHELL"] == "/bin/bash"
+    assert (dump["retry_policy"], dump["misfire_policy"]) == ({"max_retries": 0}, "skip")
+    ping = jobs["hc.example.com-ping-7"]
+    assert ping["action"] == {
+        "type": "WEBHOOK",
+        "url": "https://hc.example.com/ping/7",
+        "method": "GET",
+    }
+    assert (ping["timeout_seconds"], ping["retry_policy"]) == (10, {"max_retries": 5})
+    report = jobs["example.com-report"]["action"]
+    assert (report["method"], report["body"]) == ("POST", '{"kind":"weekday"}')
+    mail = jobs["mail"]["action"]["payload"]
+    assert mail["command"] == '/usr/bin/mail -s "report % done" team'
+    assert mail["stdin"] == "Hello\nWorld\n"
+    assert {"rails", "rails-2", "rotate"} < set(jobs)
+    text = result.stdout
+    assert "# line 11: @reboot has no equivalent: /usr/local/bin/start-agent" in text
+    assert "mailed to ops@example.com" in text
+    assert "never matches" in text
+    assert "not an entry: broken line" in text
+    assert "7 of 10 jobs carried over" in result.stderr
+
+
+def test_a_system_crontab_has_users(tmp_path: Path) -> None:
+    jobs = jobs_of(imported("crontab", "crontab.system", "--system"), tmp_path)
+    assert jobs["php"]["action"]["payload"]["user"] == "www-data"
+    assert jobs["php"]["schedule"] == {"cron": "47 6 * * 7", "timezone": "UTC"}
+    assert jobs["run-parts"]["action"]["payload"]["command"].startswith("cd / && run-parts")
+
+
+def test_a_celery_beat_schedule(tmp_path: Path) -> None:
+    result = imported("celery", "celeryconfig.py", "--owner", "shop")
+    jobs = jobs_of(result, tmp_path)
+    assert jobs["add-every-30-seconds"]["schedule"] == {"every_seconds": 30}
+    assert jobs["add-every-30-seconds"]["action"]["payload"] == {"args": [16, 16]}
+    monday = jobs["monday-morning"]
+    assert monday["schedule"] == {"cron": "30 7 * * mon", "timezone": "Europe/London"}
+    assert (monday["queue"], monday["start_deadline_seconds"]) == ("reports", 15)
+    assert jobs["quarterly"]["schedule"]["cron"] == "0 0 1 1,4,7,10 *"
+    assert jobs["sync"]["schedule"] == {"every_seconds": 600}
+    assert jobs["backup"]["schedule"] == {"every_seconds": 86_400}
+    text = result.stdout
+    assert "owner: shop" in text
+    assert "# half: runs every 0.5 s: rounded to 1 s" in text
+    assert "# monday-morning: option priority=3 is not carried over" in text
+    assert "# at-sunset: its schedule cannot be carried over: solar('sunset'" in text
+    assert "# from-settings: its task is computed: settings.TASK" in text
+
+
+def test_a_python_file_is_never_executed(tmp_path: Path) -> None:
+    proof = tmp_path / "executed"
+    file = tmp_path / "conf.py"
+    file.write_text(
+        f"open({str(proof)!r}, 'w')\n"
+        f"beat_schedule = {{'a': {{'task': 't', 'schedule': open({str(proof)!r}, 'w')}}}}\n"
+    )
+    result = CliRunner().invoke(import_command, ["celery", str(file)])
+    assert result.exit_code == 0
+    assert not proof.exists()
+
+
+def test_kubernetes_cron_jobs(tmp_path: Path) -> None:
+    result = imported("k8s", "cronjobs.yaml")
+    jobs = jobs_of(result, tmp_path)
+    report = jobs["billing.nightly-report"]
+    assert report["schedule"] == {"cron": "30 2 * * *", "timezone": "America/New_York"}
+    assert report["overlap_policy"] == "forbid"
+    assert (report["start_deadline_seconds"], report["deadline_seconds"]) == (600, 1800)
+    assert report["retry_policy"]["max_retries"] == 4
+    assert report["action"]["payload"]["args"] == ["--all", "on"]
+    assert report["action"]["payload"]["environment"] == {"LEVEL": "info"}
+    assert report["labels"]["team"] == "billing"
+    assert jobs["cleanup"]["schedule"] == {"cron": "@hourly"}
+    for note in (
+        "env PASSWORD comes from a secret",
+        "volumeMounts of the container is not carried over",
+        "cleanup: is suspended: after apply, run `hourbell jobs pause cleanup`",
+        "runs several pods",
+        "Service web is not a CronJob",
+    ):
+        assert note in " ".join(result.stdout.replace("#", " ").split())
+
+
+def test_eventbridge_schedules_and_rules(tmp_path: Path) -> None:
+    result = imported("eventbridge", "eventbridge.json")
+    jobs = jobs_of(result, tmp_path)
+    report = jobs["nightly-report"]
+    assert report["schedule"]["cron"] == "0 2 * * 1-5"  # 2-6 of Amazon is Monday to Friday
+    assert report["schedule"]["timezone"] == "Asia/Kolkata"
+    assert report["action"]["payload"]["kind"] == "nightly"
+    assert (report["retry_policy"], report["deadline_seconds"]) == ({"max_retries": 5}, 3600)
+    assert jobs["every-five"]["schedule"] == {"every_seconds": 300}
+    assert jobs["every-five"]["action"]["payload"] == "plain text"
+    assert jobs["third-friday"]["schedule"]["cron"] == "15 10 * * 5#3"
+    assert jobs["last-day"]["schedule"]["cron"] == "0 18 L * *"
+    assert "odd" not in jobs
+    for note in (
+        "may start up to 15 minutes later",
+        "<aws.…> placeholders",
+        "has a dead-letter queue",
+        "every-five: is disabled",
+        "the year 2026 is not carried over",
+        "rate(1 fortnight) is not a rate",
+        "on-event reacts to events",
+    ):
+        assert note in " ".join(result.stdout.replace("#", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("days", "ours"),
+    [
+        ("1", "0"),
+        ("7", "6"),
+        ("2-6", "1-5"),
+        ("6L", "5L"),
+        ("2,4", "1,3"),
+        ("MON-FRI", "MON-FRI"),
+        ("1/2", "0/2"),
+    ],
+)
+def test_amazon_counts_the_days_of_the_week_from_one(tmp_path: Path, days: str, ours: str) -> None:
+    file = tmp_path / "one.json"
+    file.write_text(f'{{"Name": "n", "ScheduleExpression": "cron(0 1 ? * {days} *)"}}')
+    result = CliRunner().invoke(import_command, ["eventbridge", str(file)])
+    assert jobs_of(result, tmp_path)["n"]["schedule"]["cron"] == f"0 1 * * {ours}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "says"),
+    [
+        ("celery", "def (", "it is not Python: line 1"),
+        ("celery", "x = 1", "assigns no dictionary"),
+        ("k8s", "a: 1", "contains no Kubernetes manifest"),
+        ("eventbridge", "{}", "contains no schedule"),
+        ("k8s", "a: [", "is not valid YAML"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_in_a_sentence(
+    tmp_path: Path, kind: str, text: str, says: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    result = CliRunner().invoke(import_command, [kind, str(file)])
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: on", {"a": "on"}),
+        ("on: no", {"on": "no"}),
+        ("a: 12:30", {"a": "12:30"}),
+        ("a: 2026-01-01", {"a": "2026-01-01"}),
+        ("a: 010", {"a": "010"}),
+        ("a: [1, -2, 1.5, 1e3, true, null, ~]", {"a": [1, -2, 1.5, 1000.0, True, None, None]}),
+        ("x: &d {p: 1}\ny: {<<: *d, q: 2}", {"x": {"p": 1}, "y": {"p": 1, "q": 2}}),
+    ],
+)
+def test_words_mean_what_yaml_1_2_says(tmp_path: Path, text: str, value: Any) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    assert read_documents(str(file)) == [value]
