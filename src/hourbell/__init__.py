@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hourbell.errors import Cancel as Cancel
     from hourbell.errors import Dead as Dead
     from hourbell.errors import HourbellError as HourbellError
+    from hourbell.errors import LeaseLost as LeaseLost
     from hourbell.errors import RetryAfter as RetryAfter
     from hourbell.errors import Snooze as Snooze
     from hourbell.model.policies import Priority as Priority
@@ -63,6 +64,7 @@ _PUBLIC = {
     "HourbellError": "errors",
     "Job": "sdk.jobs",
     "JobView": "sdk.jobs",
+    "LeaseLost": "errors",
     "Options": "sdk.values",
     "Priority": "model.policies",
     "Retry": "sdk.values",

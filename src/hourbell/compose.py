@@ -39,6 +39,7 @@ from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.sdk.app import App, no_database
 from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
+from hourbell.sdk.schedules import manifest_of
 from hourbell.security.egress import LOOPBACK, Egress
 from hourbell.security.sealing import KeyRing
 from hourbell.settings import ALL_QUEUES, Settings, from_environment
@@ -276,6 +277,7 @@ def _app_worker_settings(settings: Settings, app: App, options: WorkerOptions) -
         name=options.name or f"{platform.node()}-{os.getpid()}-{uuid4().hex[:6]}",
         queues=options.queues_of(app),
         tasks=tuple(app.tasks),
+        manifest=manifest_of(app, settings.revision),
         slots=slots,
         critical_slots=min(settings.worker_critical_slots, max(slots // 10, 0)),
         low_share=settings.worker_low_share,
@@ -364,7 +366,12 @@ async def running(
             actions = await stack.enter_async_context(_actions(tasks, settings, engine, clock))
             dispatch = PostgresDispatch(engine)
             names = handlers if app_tasks is None else app_tasks.names
-            worker = Worker(dispatch, actions, worker_settings(settings, names))
+            own = worker_settings(settings, names)
+            if app_tasks is not None:
+                own = msgspec.structs.replace(
+                    own, manifest=manifest_of(app_tasks.app, settings.revision)
+                )
+            worker = Worker(dispatch, actions, own)
             if app_tasks is not None:
                 await declare_tasks(engine, declared_terms(app_tasks.app))
                 app_tasks.attach(worker, dispatch)

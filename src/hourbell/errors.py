@@ -4,11 +4,13 @@ raised to callers     InvalidArguments, UnknownTask, UnknownQueue, UnknownTenant
                       KeyBusy, QuotaExceeded, NotInTransaction, WrongConnection, NotOpen,
                       NoDatabase, NotMigrated, StoreUnavailable, NotFound, JobFailed, WaitTimeout
 raised by handlers    Snooze, RetryAfter, Cancel, Dead
+raised into handlers  LeaseLost
 raised at decoration  InvalidTask
 """
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 from hourbell.model import errors
@@ -128,6 +130,13 @@ class WaitTimeout(HourbellError, TimeoutError):
 
     code = "wait_timeout"
     title = "The job has not ended in time"
+
+
+class LeaseLost(asyncio.CancelledError):
+    """This worker no longer holds the execution, and another one may run it: stop, change nothing.
+
+    Not an Exception, so that `except Exception` in a handler does not hide it.
+    """
 
 
 class _Decision(Exception):

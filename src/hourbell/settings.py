@@ -33,6 +33,9 @@ Crashes = Annotated[
     int, Meta(ge=1, le=MAX_CRASHES, description=f"a number from 1 to {MAX_CRASHES}")
 ]
 Days = Annotated[int, Meta(ge=1, le=MAX_DAYS, description=f"whole days from 1 to {MAX_DAYS}")]
+Revision = Annotated[
+    int, Meta(ge=0, le=2**63 - 1, description="a number that grows with each deploy, such as 41")
+]
 CriticalSlots = Annotated[int, Meta(ge=0, le=10_000, description="a number from 0 to 10000")]
 Share = Annotated[float, Meta(ge=0, le=1, description="a share from 0 to 1")]
 Queues = Annotated[
@@ -79,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     max_crashes: Crashes = 3  # worker crashes while it ran alone, until an execution is DEAD
     port: Port = 8080
+    revision: Revision | None = None  # of the code of an app: the highest live one leads
     secret_keys: SecretKeys = ""  # keys that encrypt secrets, the newest first
     worker_critical_slots: CriticalSlots = 5  # slots reserved for CRITICAL; leaves at least one
     worker_low_share: Share = 0.05  # share of claims that start with the lowest priority

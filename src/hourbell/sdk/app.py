@@ -58,6 +58,7 @@ class App:
         *,
         url: str | None = None,
         embedded: bool = False,
+        revision: int | None = None,
         tenant: str = "default",
         queue: str | None = None,
         timeout: Seconds | None = None,
@@ -73,7 +74,8 @@ class App:
         """An app of this name.
 
         Its database is `url`, or HOURBELL_DATABASE_URL, or that of a running `hourbell up`; with
-        `embedded` it starts a PostgreSQL of its own. `tenant`, `queue`, `timeout` and `retry` are
+        `embedded` it starts a PostgreSQL of its own. The schedules of the highest `revision`
+        (HOURBELL_REVISION) among live workers are in effect. `tenant`, `queue`, `timeout` and `retry` are
         for tasks that set none. A worker imports the modules `imports` (`shop.*.tasks`), enters
         `lifespan`, and gives handlers `state` and what the lifespan yields.
         """
@@ -85,6 +87,7 @@ class App:
         self.name = name
         self.url = url
         self.embedded = embedded
+        self.revision = revision
         self.tenant = tenant
         self.queue = queue
         self.timeout = timeout

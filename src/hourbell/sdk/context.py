@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from hourbell.model.executions import Claimed
+from hourbell.errors import LeaseLost
+from hourbell.model.executions import MAX_CHECKPOINT_BYTES, Claimed
 from hourbell.model.ids import execution_text, job_text
+from hourbell.model.jobs import NO_CHECKPOINT
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -44,6 +46,9 @@ class WorkerOfRun(Protocol):
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
         """Store the progress of a run, as JSON; False: the lease is lost."""
 
+    async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
+        """Store a checkpoint, as JSON; False: the lease is lost."""
+
 
 class _Settings(msgspec.Struct):
     """Fields of a job that a worker decodes only when they are asked for."""
@@ -55,6 +60,7 @@ class _Settings(msgspec.Struct):
 class _Base:
     __slots__ = (
         "_cancelled",
+        "_checkpoint",
         "_claimed",
         "_log",
         "_loop",
@@ -74,8 +80,10 @@ class _Base:
         state: Sequence[object],
         worker: WorkerOfRun | None,
         loop: asyncio.AbstractEventLoop | None = None,
+        checkpoint: msgspec.Raw = NO_CHECKPOINT,  # of an earlier run
     ) -> None:
         self._claimed = claimed
+        self._checkpoint = checkpoint
         self._state = state
         self._worker = worker
         self._loop = loop
@@ -157,6 +165,12 @@ class _Base:
             f"from the lifespan."
         )
 
+    def restore(self, kind: type[T]) -> T | None:
+        """The last checkpoint of an earlier run of this execution; None: there is none."""
+        if self._checkpoint == NO_CHECKPOINT:
+            return None
+        return msgspec.json.decode(self._checkpoint, type=kind)
+
     @property
     def _more(self) -> _Settings:
         if self._settings is None:
@@ -180,6 +194,17 @@ class Context(_Base):
 
     __slots__ = ()
 
+    async def checkpoint(self, value: object) -> None:
+        """Store a value, up to 64 KB as JSON, that the next run of this execution can `restore`.
+
+        It is durable when this returns. LeaseLost: another worker may already run the execution.
+        """
+        encoded = _encoded_checkpoint(value)
+        if self._worker is None:
+            return
+        if not await self._worker.set_checkpoint(self._claimed, encoded):
+            raise LeaseLost
+
     async def progress(self, value: object) -> None:
         """Show how far the run is; at most one report a second is stored."""
         report = self._due_progress(value)
@@ -191,6 +216,17 @@ class SyncContext(_Base):
     """The context of a plain function, which runs in a thread."""
 
     __slots__ = ()
+
+    def checkpoint(self, value: object) -> None:
+        """Store a value, up to 64 KB as JSON, that the next run of this execution can `restore`.
+
+        It is durable when this returns. LeaseLost: another worker may already run the execution.
+        """
+        encoded = _encoded_checkpoint(value)
+        if self._worker is not None and self._loop is not None:
+            storing = self._worker.set_checkpoint(self._claimed, encoded)
+            if not asyncio.run_coroutine_threadsafe(storing, self._loop).result():
+                raise LeaseLost
 
     def progress(self, value: object) -> None:
         """Show how far the run is; at most one report a second is stored."""
@@ -204,6 +240,16 @@ class SyncContext(_Base):
         """End here if the run was asked to stop. A thread cannot be stopped from outside."""
         if self._cancelled:
             raise asyncio.CancelledError("the run was asked to stop")
+
+
+def _encoded_checkpoint(value: object) -> str:
+    encoded = msgspec.json.encode(value)
+    if len(encoded) > MAX_CHECKPOINT_BYTES:
+        raise ValueError(
+            f"A checkpoint has at most {MAX_CHECKPOINT_BYTES} bytes as JSON; this one has"
+            f" {len(encoded)}. Store the data elsewhere, and its key here."
+        )
+    return encoded.decode()
 
 
 # The context of the task that runs, or what makes it: most tasks without a context never ask.

@@ -21,7 +21,7 @@ from hourbell.actions import Run, StillRunning, failed
 from hourbell.actions.task import Threads
 from hourbell.dispatch import Dispatch
 from hourbell.errors import Cancel, ConfigurationError, Dead, RetryAfter, Snooze
-from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Released, Succeeded
+from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Snoozed, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
 from hourbell.sdk.app import App
@@ -33,7 +33,6 @@ from hourbell.worker.runtime import Worker
 log = structlog.get_logger()
 
 _MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
-SNOOZED = "snoozed"
 _DONE = Succeeded()
 
 
@@ -92,6 +91,14 @@ class AppRunner:
             session, claimed.execution_id, claimed.fence, value
         )
 
+    async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
+        session = None if self._worker is None else self._worker.session
+        if session is None or self._dispatch is None:
+            return False
+        return await self._dispatch.set_checkpoint(
+            session, claimed.execution_id, claimed.fence, value
+        )
+
     async def run(self, action: TaskAction, run: Run) -> Outcome:
         task = self._app.tasks.get(action.name)
         if task is None:
@@ -128,11 +135,9 @@ class AppRunner:
             _current.reset(token)
 
     def _context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
-        if task.is_async:
-            return Context(run.claimed, task.name, run.timeout_seconds, self._state, self)
-        return SyncContext(
-            run.claimed, task.name, run.timeout_seconds, self._state, self, self._loop
-        )
+        kind = Context if task.is_async else SyncContext
+        claimed, timeout = run.claimed, run.timeout_seconds
+        return kind(claimed, task.name, timeout, self._state, self, self._loop, run.spec.checkpoint)
 
     async def _call(
         self,
@@ -172,7 +177,7 @@ class AppRunner:
         decision = _decision(error)
         match decision:
             case Snooze():
-                return Released(decision.seconds, SNOOZED)
+                return Snoozed(decision.seconds)
             case RetryAfter():
                 return Failed(str(decision), "RetryAfter", retry_after_seconds=decision.seconds)
             case Cancel():

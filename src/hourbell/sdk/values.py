@@ -116,7 +116,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     exclude: tuple[str, ...] = ()  # names of calendars
-    paused: bool = False
 
 
 def cron(
@@ -133,7 +132,6 @@ def cron(
     starts_at: datetime | None = None,
     ends_at: datetime | None = None,
     exclude: Sequence[str] = (),
-    paused: bool = False,
 ) -> Schedule:
     """A schedule by a cron rule of 5 or 6 fields, or a macro such as @daily, in a time zone."""
     from hourbell.timing.cron import resolve_hash
@@ -157,7 +155,6 @@ def cron(
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
         exclude=tuple(exclude),
-        paused=paused,
     )
 
 
@@ -172,7 +169,6 @@ def every(
     starts_at: datetime | None = None,
     ends_at: datetime | None = None,
     exclude: Sequence[str] = (),
-    paused: bool = False,
 ) -> Schedule:
     """A schedule by elapsed time, in whole seconds."""
     seconds = seconds_of(interval)
@@ -188,7 +184,6 @@ def every(
         starts_at=_aware("starts_at", starts_at),
         ends_at=_aware("ends_at", ends_at),
         exclude=tuple(exclude),
-        paused=paused,
     )
 
 

@@ -1,0 +1,93 @@
+"""The schedules that tasks declare, as the manifest with which a worker opens its session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourbell.errors import ConfigurationError, InvalidArguments
+from hourbell.model.manifests import Manifest
+from hourbell.sdk.app import App
+from hourbell.sdk.tasks import Task, term_of
+from hourbell.sdk.values import Schedule
+
+# Fields of a term of `hourbell.try_enqueue` that a job has under the same name.
+_SHARED = (
+    "queue",
+    "priority",
+    "timeout_seconds",
+    "retry_policy",
+    "delivery",
+    "deadline_seconds",
+    "concurrency_key",
+    "concurrency_limit",
+    "labels",
+)
+
+
+def manifest_of(app: App, revision: int | None) -> Manifest:
+    """What the code of an app declares; raises ConfigurationError. App(revision=…) goes first."""
+    schedules: dict[str, dict[str, Any]] = {}
+    tasks = set(app.tasks.values())  # a task has an entry for each of its aliases
+    for task in tasks:
+        for schedule in task.options.schedule:
+            key = _key(task, schedule)
+            if key in schedules:
+                raise ConfigurationError(
+                    f"{task.name} has two schedules with the key {schedule.key!r}. Give each a key= of its own."
+                )
+            schedules[key] = _document(task, schedule)
+    return Manifest(
+        app=app.name,
+        revision=revision if app.revision is None else app.revision,
+        tasks={task.name: {"aliases": task.options.aliases} for task in tasks},
+        schedules=schedules,
+    )
+
+
+def _key(task: Task[..., Any], schedule: Schedule) -> str:
+    """The name of a schedule in its app."""
+    if schedule.key is not None:
+        return f"{task.name}#{schedule.key}"
+    if len(task.options.schedule) > 1:
+        raise ConfigurationError(
+            f'{task.name} has several schedules. Give each a key=, such as cron(…, key="daily"), so that'
+            " a change of one is not taken for another."
+        )
+    return task.name
+
+
+def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
+    """The job of a schedule, as the API takes it."""
+    term = msgspec.json.decode(term_of(task, {}))
+    try:
+        payload = msgspec.json.decode(task._signature.payload((), schedule.args))
+    except InvalidArguments as error:
+        raise ConfigurationError(f"The schedule of {task.name}: {error}") from None
+    if schedule.cron is not None:
+        when: dict[str, Any] = {
+            "cron": schedule.cron,
+            "timezone": schedule.timezone,
+            "dst_gap": schedule.gap,
+            "dst_overlap": schedule.repeated,
+        }
+    else:
+        when = {"every_seconds": schedule.every_seconds}
+    if schedule.jitter_seconds:
+        when["jitter_seconds"] = int(schedule.jitter_seconds)
+    if schedule.exclude:
+        when["exclude"] = list(schedule.exclude)
+    if schedule.starts_at is not None:
+        when["starts_at"] = schedule.starts_at.isoformat()
+    if schedule.ends_at is not None:
+        when["ends_at"] = schedule.ends_at.isoformat()
+    return {
+        "type": "RECURRING",
+        "tenant_id": term["tenant"],
+        "schedule": when,
+        "action": {"type": "TASK", "name": task.name, "payload": payload},
+        "misfire_policy": schedule.misfire.value,
+        "overlap_policy": schedule.overlap.value,
+        **{name: term[name] for name in _SHARED if name in term},
+    }
