@@ -222,6 +222,7 @@ async def test_spelling_a_schedule_in_ten_ways_gains_nothing(still: Engine) -> N
 # Keys.
 
 
+@pytest.mark.timeout(400)  # half a minute alone, several beside other tests
 async def test_what_shares_a_key_keeps_its_order_over_retries_and_crashes(engine: Engine) -> None:
     """A hundred thousand keys, two executions each; of all attempts some fail, and some are lost with their worker."""
     chosen = random.Random(7)
