@@ -100,6 +100,7 @@ SLOW = (
     "integration/api/test_random_input.py",
     "integration/api/test_schemathesis.py",
     "integration/api/test_wake_ups.py::test_no_wake_up_is_lost_beside",
+    "integration/cli/",
     "integration/life/test_bad_results.py::test_a_nul_and_other_odd_results",
     "integration/life/test_claims.py::test_claimers_in_several_processes",
     "integration/life/test_claims.py::test_claims_and_settles_racing",

@@ -17,10 +17,12 @@ COMMANDS = {
     "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
     "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
     "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
+    "doctor": ("hourbell.cli.doctor:doctor_command", "Check a cell, and say what to do."),
     "executions": (
         "hourbell.cli.executions:executions_command",
         "List, show, cancel, retry and follow executions.",
     ),
+    "forecast": ("hourbell.cli.forecast:forecast_command", "Draw the coming load."),
     "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),

@@ -1,0 +1,91 @@
+"""`hourbell doctor`: check a cell, directly in its database. Changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import asyncpg
+import click
+
+from hourbell.cli.output import paint, plain, print_json, say, uses_color
+from hourbell.cli.process import NO_DATABASE, database_problem
+from hourbell.cli.remote import REFUSED
+from hourbell.compose import open_engine
+from hourbell.engine.views.diagnosis import Finding, Level, examine, findings
+from hourbell.model.errors import HourbellError
+from hourbell.settings import Settings, from_environment
+from hourbell.store.clock import DatabaseClock
+from hourbell.store.embedded import embedded_dsn
+from hourbell.store.migrations import is_migrated
+
+_SIGNS = {Level.OK: "ok", Level.WARNING: "warn", Level.FAILURE: "FAIL"}
+_NOT_RUNNING = (
+    "Start it with `hourbell up`, or set HOURBELL_DATABASE_URL to examine another database."
+)
+
+
+@click.command("doctor")
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def doctor_command(output: str) -> None:
+    """Check the database, clock, time zones, schema, leader, workers and what is stuck.
+
+    Works on the database of HOURBELL_DATABASE_URL, or of the local `hourbell up`. The exit code is
+    1 if a check failed.
+    """
+    found = asyncio.run(_examine())
+    if output == "json":
+        print_json(found)
+    else:
+        _print(found)
+    failed = sum(one.level is Level.FAILURE for one in found)
+    warned = sum(one.level is Level.WARNING for one in found)
+    say(f"{len(found)} checks, {warned} warnings, {failed} failures.")
+    if failed:
+        raise SystemExit(REFUSED)
+
+
+async def _examine() -> Sequence[Finding]:
+    try:
+        settings = from_environment(os.environ)
+    except HourbellError as error:
+        return [Finding("settings", Level.FAILURE, error.message, "Correct the variables.")]
+    found = [Finding("settings", Level.OK, "valid")]
+    dsn = settings.database_url or embedded_dsn(settings.data_dir)
+    try:
+        return [*found, *await _examine_database(dsn, settings)]
+    except NO_DATABASE as error:
+        if settings.database_url is None:
+            what = f"the PostgreSQL of {settings.data_dir} is not running"
+            found.append(Finding("database", Level.FAILURE, what, _NOT_RUNNING))
+        else:
+            what, _, advice = database_problem(error).partition(". ")
+            found.append(Finding("database", Level.FAILURE, what, advice))
+    except HourbellError as error:
+        found.append(Finding("database", Level.FAILURE, error.message))
+    except (TimeoutError, asyncpg.PostgresError) as error:
+        what = f"the database cannot be examined: {error or type(error).__name__}"
+        found.append(Finding("database", Level.FAILURE, what, "Look at the log of PostgreSQL."))
+    return found
+
+
+async def _examine_database(dsn: str, settings: Settings) -> Sequence[Finding]:
+    if not await is_migrated(dsn):
+        what = "the database lacks tables or functions of this version"
+        return [Finding("schema", Level.FAILURE, what, "Run `hourbell migrate` of this version.")]
+    async with open_engine(dsn, settings) as engine:
+        drift = await DatabaseClock(engine.database).drift_seconds()
+        state = await examine(engine, drift)
+    return [Finding("schema", Level.OK, "every migration is applied"), *findings(state)]
+
+
+def _print(found: Sequence[Finding]) -> None:
+    width = max(len(one.check) for one in found)
+    for one in found:
+        sign = paint(f"{_SIGNS[one.level]:4}", one.level.value, uses_color())
+        click.echo(f"{sign}  {one.check:{width}}  {plain(one.what)}")
+        if one.advice:
+            click.echo(f"{'':{width + 8}}→ {plain(one.advice)}")

@@ -1,0 +1,102 @@
+"""`hourbell forecast`: draw the coming load, over the API."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+
+import click
+
+from hourbell.cli.output import instant_text, print_json, say, terminal_width
+from hourbell.cli.remote import Session, remote
+from hourbell.client import Forecast
+from hourbell.timing.errors import UnknownZone
+from hourbell.timing.zones import load_zone
+
+MAX_ROWS = 25  # 24 hours, the first of which has begun
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)  # minutes of one row
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_FULL = "█"
+_WIDTH_IN_A_PIPE = 80
+
+Row = tuple[datetime, int]  # when it begins, and the executions that are due in it
+
+
+@click.command("forecast")
+@click.option("--hours", type=click.IntRange(1, 168), default=24, show_default=True)
+@click.option("--tenant", help="Of one tenant only.")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA time zone name.")
+@remote
+def forecast_command(session: Session, hours: int, tenant: str | None, timezone: str) -> None:
+    """Draw how many executions are due in the coming hours."""
+    try:
+        zone = load_zone(timezone)
+    except UnknownZone as error:
+        raise click.UsageError(str(error)) from None
+    forecast = session.client.cell.forecast(hours=hours, tenant_id=tenant)
+    if session.as_json:
+        print_json(forecast)
+        return
+    total = sum(minute.executions for minute in forecast.minutes)
+    if not total:
+        say(f"Nothing is due in the next {hours} hours.")
+        return
+    width = terminal_width() if sys.stdout.isatty() else _WIDTH_IN_A_PIPE
+    click.echo("\n".join(chart_lines(forecast, zone, width, _blocks())))
+    busiest = max(forecast.minutes, key=lambda minute: minute.executions)
+    at = instant_text(busiest.at.astimezone(zone))
+    say(f"{total:,} executions; the busiest minute is {at} with {busiest.executions:,}.")
+    if forecast.estimated:
+        say("Some jobs were too many to count, or cannot be computed: this is an estimate.")
+    if forecast.complete_until < forecast.ends_at:
+        say(f"It is complete until {instant_text(forecast.complete_until.astimezone(zone))}.")
+
+
+def _blocks() -> bool:
+    """Whether the output can show block characters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16")
+
+
+def chart_lines(forecast: Forecast, zone: tzinfo, width: int, blocks: bool) -> Iterator[str]:
+    """One line for each span of time."""
+    rows, step = _rows(forecast)
+    most = max(count for _, count in rows)
+    numbers = len(f"{most:,}")
+    label = "%a %H:%M" if forecast.ends_at - forecast.begins_at > timedelta(days=1) else "%H:%M"
+    room = max(10, width - len(rows[0][0].astimezone(zone).strftime(label)) - numbers - 4)
+    yield f"Executions due in each {_span(step)}"
+    for at, count in rows:
+        bar = _bar(count / most * room, blocks)
+        yield f"{at.astimezone(zone).strftime(label)}  {count:{numbers},}  {bar}".rstrip()
+
+
+def _rows(forecast: Forecast) -> tuple[Sequence[Row], int]:
+    begins = forecast.begins_at.replace(second=0, microsecond=0)
+    minutes = (forecast.ends_at - begins) / timedelta(minutes=1)
+    step = next((step for step in _STEPS if minutes / step <= MAX_ROWS), _STEPS[-1])
+    # Whole steps of the day, so that a row begins at a round time.
+    begins -= timedelta(minutes=(begins.hour * 60 + begins.minute) % step)
+    rows: dict[int, int] = {}
+    for minute in forecast.minutes:
+        row = (minute.at - begins) // timedelta(minutes=step)
+        rows[row] = rows.get(row, 0) + minute.executions
+    last = (forecast.ends_at - begins - timedelta(microseconds=1)) // timedelta(minutes=step)
+    count = max(last, *rows) + 1
+    return [
+        (begins + timedelta(minutes=step * row), rows.get(row, 0)) for row in range(count)
+    ], step
+
+
+def _span(minutes: int) -> str:
+    if minutes < 60:
+        return "minute" if minutes == 1 else f"{minutes} minutes"
+    return "hour" if minutes == 60 else f"{minutes // 60} hours"
+
+
+def _bar(length: float, blocks: bool) -> str:
+    """A bar; anything above 0 is seen."""
+    if not blocks:
+        return "#" * max(round(length), 1 if length else 0)
+    eighths = max(round(length * 8), 1 if length else 0)
+    return _FULL * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,330 @@
+"""diagnosis: what is wrong with a cell, and what to do about it.
+
+`examine` reads, `findings` decides. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from hourbell.engine.core import Engine
+from hourbell.store.function_set import function_set
+from hourbell.store.queries import queries
+from hourbell.timing.zones import tz_version
+
+_Q = queries("diagnosis")
+
+LATE = timedelta(minutes=1)
+MAX_DRIFT_SECONDS = 1.0
+MAX_TRANSACTION_SECONDS = 600.0
+MAX_CONNECTION_SHARE = 0.9
+OLD_FUNCTIONS = timedelta(hours=2)  # running processes mark theirs every hour
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check."""
+
+    check: str
+    level: Level
+    what: str
+    advice: str = ""
+
+
+class LateQueue(msgspec.Struct, frozen=True):
+    """Executions of a queue that are overdue."""
+
+    queue: str
+    executions: int
+    since: datetime
+    has_worker: bool
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read."""
+
+    now: datetime
+    server_version: str
+    pooled: bool
+    connections: int
+    max_connections: int
+    oldest_transaction_seconds: float
+    drift_seconds: float | None  # None: the round trip was too slow to tell
+    tz_version: str
+    planned_with: Sequence[str]  # versions of tzdata
+    function_versions: Sequence[str]  # of other builds that are in use
+    has_functions: bool
+    epoch: int | None
+    led_until: datetime | None
+    late_timetables: int
+    broken_timetables: Sequence[str]
+    late_queues: Sequence[LateQueue]
+    workers: int
+    expired_sessions: int
+    without_task: int
+    suspects: int
+    notices: int
+    dead_letters: int  # of the last day
+
+
+async def examine(engine: Engine, drift_seconds: float | None) -> State:
+    """Read the state of a migrated cell."""
+    database = engine.database
+    now = await engine.clock.now()
+    late = now - LATE
+    server = await database.row(_Q["server"])
+    leader = await database.row_or_none(_Q["leader"])
+    timetables = await database.row(_Q["timetables"], late)
+    stuck = await database.row(_Q["stuck"], late, now, now - timedelta(days=1))
+    sets = await database.fetch(_Q["function_sets"], function_set().digest)
+    recent = now - OLD_FUNCTIONS
+    return State(
+        now=now,
+        server_version=server["version"],
+        pooled=database.pooled,
+        connections=server["connections"],
+        max_connections=server["max_connections"],
+        oldest_transaction_seconds=server["oldest_transaction"],
+        drift_seconds=drift_seconds,
+        tz_version=tz_version(),
+        planned_with=timetables["tz_versions"],
+        function_versions=[
+            row["version"] for row in sets if not row["own"] and row["used_at"] > recent
+        ],
+        has_functions=any(row["own"] for row in sets),
+        epoch=None if leader is None else leader["epoch"],
+        led_until=None if leader is None else leader["expires_at"],
+        late_timetables=timetables["late"],
+        broken_timetables=timetables["broken"],
+        late_queues=[
+            LateQueue(row["queue"], row["executions"], row["since"], row["has_worker"])
+            for row in await database.fetch(_Q["late"], late, now)
+        ],
+        workers=stuck["workers"],
+        expired_sessions=stuck["expired_sessions"],
+        without_task=stuck["without_task"],
+        suspects=stuck["suspects"],
+        notices=stuck["notices"],
+        dead_letters=stuck["dead_letters"],
+    )
+
+
+def findings(state: State) -> Iterator[Finding]:
+    """The result of every check."""
+    yield _connections(state)
+    yield _transactions(state)
+    yield _pooler(state)
+    yield _drift(state)
+    yield _tzdata(state)
+    yield _functions(state)
+    yield _leader(state)
+    yield _planning(state)
+    yield _workers(state)
+    yield from _queues(state)
+    yield _tasks(state)
+    yield _suspects(state)
+    yield _notices(state)
+    yield _dead_letters(state)
+
+
+def _finding(check: str, fine: bool, what: str, advice: str, level: Level) -> Finding:
+    return Finding(check, Level.OK, what) if fine else Finding(check, level, what, advice)
+
+
+def _connections(state: State) -> Finding:
+    return _finding(
+        "database",
+        state.connections <= MAX_CONNECTION_SHARE * state.max_connections,
+        f"PostgreSQL {state.server_version}, {state.connections} of {state.max_connections} "
+        "connections in use",
+        "Raise max_connections, or use a pooler, before new processes are refused.",
+        Level.WARNING,
+    )
+
+
+def _transactions(state: State) -> Finding:
+    seconds = state.oldest_transaction_seconds
+    return _finding(
+        "transactions",
+        seconds <= MAX_TRANSACTION_SECONDS,
+        f"the oldest transaction has been open for {seconds:.0f} s",
+        "Vacuum cannot remove rows that it may see, so tables grow. Find it in pg_stat_activity by "
+        "xact_start, and end it with pg_terminate_backend.",
+        Level.WARNING,
+    )
+
+
+def _pooler(state: State) -> Finding:
+    return _finding(
+        "pooler",
+        not state.pooled,
+        "behind a pooler in transaction mode" if state.pooled else "connected without a pooler",
+        "Notifications do not pass through it, so starts wait for the next poll. Let schedulers "
+        "and workers connect to PostgreSQL directly.",
+        Level.WARNING,
+    )
+
+
+def _drift(state: State) -> Finding:
+    drift = state.drift_seconds
+    if drift is None:
+        advice = "Run it again when the database is less busy."
+        return Finding("clock", Level.WARNING, "the database answered too slowly to tell", advice)
+    direction = "ahead of" if drift >= 0 else "behind"
+    return _finding(
+        "clock",
+        abs(drift) <= MAX_DRIFT_SECONDS,
+        f"this machine is {abs(drift):.2f} s {direction} the database",
+        "Synchronize both with NTP. Schedules follow the database; logs and signatures are wrong.",
+        Level.WARNING,
+    )
+
+
+def _tzdata(state: State) -> Finding:
+    year = int(state.tz_version[:4]) if state.tz_version[:4].isdigit() else 0
+    is_old = state.now.year - year > 1 or (state.now.year > year and state.now.month > 6)
+    others = sorted(set(state.planned_with) - {state.tz_version})
+    what = f"time zones of IANA release {state.tz_version}"
+    if others:
+        what += f"; timetables were planned with {', '.join(others)}"
+    return _finding(
+        "tzdata",
+        not is_old and not others,
+        what,
+        "Upgrade the tzdata package"
+        + (", to the same version on every node." if others else ": rules may have changed since."),
+        Level.WARNING,
+    )
+
+
+def _functions(state: State) -> Finding:
+    others = sorted(set(state.function_versions))
+    if not state.has_functions:
+        advice = "Run `hourbell migrate` of this version."
+        return Finding("functions", Level.FAILURE, "the functions are not loaded", advice)
+    count = len(state.function_versions)
+    return _finding(
+        "functions",
+        count == 0,
+        f"{count} other builds are in use ({', '.join(others)})" if count else "one build in use",
+        "This is expected during an upgrade. Otherwise find the processes that were not upgraded.",
+        Level.WARNING,
+    )
+
+
+def _leader(state: State) -> Finding:
+    is_led = state.led_until is not None and state.led_until > state.now
+    return _finding(
+        "leader",
+        is_led,
+        f"a scheduler leads, epoch {state.epoch}" if is_led else "no scheduler leads",
+        "Nothing is planned. Start `hourbell scheduler` or `hourbell up`, and look at its log.",
+        Level.FAILURE,
+    )
+
+
+def _planning(state: State) -> Finding:
+    if state.broken_timetables:
+        return Finding(
+            "planning",
+            Level.FAILURE,
+            f"the leader cannot compute {'; '.join(state.broken_timetables)}",
+            "Upgrade tzdata on the scheduler for an unknown time zone, or correct the jobs: "
+            "`hourbell jobs explain` names the reason.",
+        )
+    return _finding(
+        "planning",
+        state.late_timetables == 0,
+        f"{state.late_timetables} timetables are late"
+        if state.late_timetables
+        else "every timetable is planned in time",
+        "The leader does not keep up, or there is none. Look at its log and the database's load.",
+        Level.FAILURE,
+    )
+
+
+def _workers(state: State) -> Finding:
+    if state.expired_sessions:
+        return Finding(
+            "workers",
+            Level.FAILURE,
+            f"{state.expired_sessions} workers are gone, and their executions were not returned",
+            "The leader does this. Look at its log.",
+        )
+    return _finding(
+        "workers",
+        state.workers > 0,
+        f"{state.workers} live" if state.workers else "there is no live worker",
+        "Nothing runs. Start `hourbell worker`, `hourbell up` or a worker over HTTP.",
+        Level.FAILURE,
+    )
+
+
+def _queues(state: State) -> Iterator[Finding]:
+    if not state.late_queues:
+        yield Finding("queues", Level.OK, "nothing has been due for more than a minute")
+    for late in state.late_queues:
+        advice = (
+            "Add workers or raise the limits: `hourbell executions explain ID` names what one "
+            "waits for."
+            if late.has_worker
+            else f"No live worker serves it. Start one with HOURBELL_WORKER_QUEUES={late.queue}."
+        )
+        age = round((state.now - late.since).total_seconds())
+        what = f"{late.executions} of {late.queue} are due, the first for {age} s"
+        yield Finding("queues", Level.FAILURE, what, advice)
+
+
+def _tasks(state: State) -> Finding:
+    return _finding(
+        "tasks",
+        state.without_task == 0,
+        f"{state.without_task} executions wait for a worker that serves their task"
+        if state.without_task
+        else "every task has a worker",
+        "Start a worker with this handler. `hourbell executions list --status QUEUED` shows them.",
+        Level.WARNING,
+    )
+
+
+def _suspects(state: State) -> Finding:
+    return _finding(
+        "suspects",
+        state.suspects == 0,
+        f"{state.suspects} executions crashed their worker twice and wait to run alone"
+        if state.suspects
+        else "no execution is suspected of crashing its worker",
+        "Look at the logs of the workers: memory, or a crash of native code.",
+        Level.WARNING,
+    )
+
+
+def _notices(state: State) -> Finding:
+    return _finding(
+        "notifications",
+        state.notices == 0,
+        f"{state.notices} notifications are late" if state.notices else "none is late",
+        "The leader sends them. Look at its log.",
+        Level.FAILURE,
+    )
+
+
+def _dead_letters(state: State) -> Finding:
+    return _finding(
+        "dead letters",
+        state.dead_letters == 0,
+        f"{state.dead_letters} in the last 24 hours" if state.dead_letters else "none in 24 hours",
+        "See `hourbell dlq list`; replay them with `hourbell dlq replay` once the cause is gone.",
+        Level.WARNING,
+    )

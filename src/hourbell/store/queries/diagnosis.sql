@@ -1,0 +1,51 @@
+-- Diagnosis: what `hourbell doctor` looks at. Every count stops at a bound.
+
+-- name: server
+-- The version of the server, its connections, and how long its oldest transaction has been open.
+select current_setting('server_version') as version, current_setting('max_connections')::int as max_connections,
+  (select count(*)::int from pg_stat_activity where backend_type = 'client backend') as connections,
+  (select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8
+   from pg_stat_activity where datname = current_database() and backend_type = 'client backend') as oldest_transaction
+
+-- name: function_sets
+-- The builds whose functions are loaded, the last used first.
+select version, used_at, digest = $1 as own from hourbell.function_sets order by used_at desc limit 20
+
+-- name: leader
+-- The leader's term.
+select epoch, expires_at from hourbell.leadership
+
+-- name: timetables
+-- Timetables that should have been planned before $1, and those that the leader cannot compute.
+select
+  (select count(*)::int from (
+     select from hourbell.timetables where plan_from < $1 and broken is null limit 1000) as late) as late,
+  array(select broken || ': ' || zone from hourbell.timetables where look_at is not null order by look_at limit 5)
+    as broken,
+  array(select distinct tz_version from (
+     select tz_version from hourbell.timetables order by id desc limit 1000) as newest) as tz_versions
+
+-- name: late
+-- Executions that have been due since before $1, by queue: how many (up to 1,000 of each tier), since when, and whether
+-- a live worker serves the queue.
+select q.name as queue, count(*)::int as executions, min(d.run_at) as since,
+  exists (select from hourbell.sessions as s
+          where s.expires_at > $2 and (s.all_queues or q.id = any (s.queues))) as has_worker
+from generate_series(0, 15) as tier
+cross join lateral (
+  select run_at, queue from hourbell.due where hourbell.tier(priority, checks) = tier and run_at < $1
+  order by run_at limit 1000) as d
+join hourbell.queues as q on q.id = d.queue
+group by q.id, q.name order by count(*) desc limit 10
+
+-- name: stuck
+-- Workers and sessions that expired before $1; executions that wait for a worker that serves their task; suspects;
+-- notices that were written before $1; dead letters since $3. $2 is now.
+select
+  (select count(*)::int from hourbell.sessions where expires_at > $2) as workers,
+  (select count(*)::int from hourbell.sessions where expires_at < $1) as expired_sessions,
+  (select count(*)::int from (
+     select from hourbell.parked where kind = hourbell.blocker_task() limit 1000) as waiting) as without_task,
+  (select count(*)::int from (select from hourbell.suspects limit 1000) as s) as suspects,
+  (select count(*)::int from (select from hourbell.notices where at < $1 order by id limit 1000) as n) as notices,
+  (select count(*)::int from (select from hourbell.dead_letters where died_at > $3 limit 10000) as d) as dead_letters

@@ -1,0 +1,134 @@
+"""`hourbell doctor` and `hourbell forecast`, on a cell that works and on ones that do not."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from conftest import in_database
+from integration.cli.conftest import Command
+
+DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
+
+
+def checks(done: Any) -> dict[str, str]:
+    return {one["check"]: one["level"] for one in done.json}
+
+
+def test_a_running_up_is_healthy(hourbell: Command) -> None:
+    done = hourbell.good("doctor", "-o", "json")
+    assert set(checks(done).values()) == {"ok"}
+    assert {"settings", "schema", "database", "clock", "leader", "workers"} < set(checks(done))
+    shown = hourbell.good("doctor").out
+    assert "ok    leader" in shown
+    assert "→" not in shown
+
+
+def test_nothing_runs(hourbell: Command, tmp_path: Path) -> None:
+    done = hourbell("doctor", HOURBELL_DATA_DIR=str(tmp_path))
+    assert done.code == 1
+    assert "FAIL  database" in done.out
+    assert "hourbell up" in done.out
+    assert list(tmp_path.iterdir()) == []  # it starts nothing and creates nothing
+
+
+def test_a_wrong_setting_and_a_wrong_database_are_findings(hourbell: Command) -> None:
+    done = hourbell("doctor", HOURBELL_WORKER_SLOTS="many")
+    assert (done.code, "FAIL  settings" in done.out) == (1, True)
+    done = hourbell("doctor", HOURBELL_DATABASE_URL="postgresql://nobody@127.0.0.1:1/x")
+    assert (done.code, "FAIL  database" in done.out) == (1, True)
+
+
+async def test_a_database_that_is_not_migrated(
+    hourbell: Command, postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("drop schema hourbell cascade")
+        await connection.close()
+        done = await asyncio.to_thread(hourbell, "doctor", HOURBELL_DATABASE_URL=dsn)
+    assert done.code == 1
+    assert "FAIL  schema" in done.out
+    assert "hourbell migrate" in done.out
+
+
+# What a cell looks like when nobody has looked after it for an hour.
+NEGLECTED = """
+delete from hourbell.sessions;
+insert into hourbell.tenants (name, created_at) values ('t', now());
+insert into hourbell.queues (name, created_at) values ('mail', now());
+insert into hourbell.due (run_at, id, tenant, queue, priority)
+  select now() - interval '1 hour', n, 1, (select id from hourbell.queues where name = 'mail'), 1
+  from generate_series(1, 3) as n;
+insert into hourbell.sessions (id, token, worker, queues, slots, started_at, renewed_at, expires_at)
+  values (7, gen_random_uuid(), 'w', '{1}', 1, now() - interval '2 hours', now() - interval '2 hours',
+          now() - interval '1 hour');
+insert into hourbell.suspects (tag, id, queue, priority, since) values (1, 9, 1, 1, now());
+insert into hourbell.timetables (rule, zone, dst_gap, dst_overlap, planned_through, next_fire_at, plan_from, tz_version,
+                                 broken, look_at)
+  values ('0 0 * * *', 'Mars/Olympus', 'skip', 'once', now(), null, null, '1999a', 'unknown_timezone', now());
+insert into hourbell.dead_letters (id, tenant, died_at, reason, execution)
+  values (5, 1, now(), 'retries_exhausted', '{}');
+"""
+
+
+@pytest.mark.parametrize("server", ["postgres", "pgbouncer"])
+async def test_a_neglected_cell(
+    hourbell: Command, new_database: DatabaseMaker, server: str, request: pytest.FixtureRequest
+) -> None:
+    postgres = request.getfixturevalue("postgres")
+    async with new_database(postgres) as dsn:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(NEGLECTED)
+        await connection.close()
+        if server == "pgbouncer":
+            pooler = request.getfixturevalue("pgbouncer")
+            dsn = dsn_in(pooler, dsn)
+        done = await asyncio.to_thread(hourbell, "doctor", "-o", "json", HOURBELL_DATABASE_URL=dsn)
+    found = checks(done)
+    assert done.code == 1
+    failed = {check for check, level in found.items() if level == "failure"}
+    assert failed == {"leader", "planning", "workers", "queues"}
+    warned = {check for check, level in found.items() if level == "warning"}
+    assert warned == {"tzdata", "suspects", "dead letters"} | (
+        {"pooler"} if server == "pgbouncer" else set()
+    )
+    what = {one["check"]: one["what"] for one in done.json}
+    assert "3 of mail are due" in what["queues"]
+    assert "Mars/Olympus" in what["planning"]
+
+
+def dsn_in(pooler: str, dsn: str) -> str:
+    """The database of a DSN, through a pooler."""
+    return in_database(pooler, dsn.partition("?")[0].rpartition("/")[2])
+
+
+async def test_a_migrated_database_without_processes_has_no_leader_and_no_worker(
+    hourbell: Command, postgres: str, new_database: DatabaseMaker
+) -> None:
+    async with new_database(postgres) as dsn:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("delete from hourbell.sessions")  # of the tests
+        await connection.close()
+        done = await asyncio.to_thread(hourbell, "doctor", "-o", "json", HOURBELL_DATABASE_URL=dsn)
+    failed = {check for check, level in checks(done).items() if level == "failure"}
+    assert failed == {"leader", "workers"}
+
+
+def test_the_forecast_is_drawn(hourbell: Command) -> None:
+    assert "Nothing is due" in hourbell.good("forecast", "--hours", "2").err
+    hourbell.good("jobs", "create", "often", "--cron", "*/10 * * * *", "--task", "count")
+    done = hourbell.good("forecast", "--hours", "24")
+    assert done.out.startswith("Executions due in each hour")
+    assert "█" in done.out
+    assert "14" in done.err  # 144 executions, or one less or more
+    assert "#" in hourbell.good("forecast", PYTHONIOENCODING="ascii").out
+    assert hourbell("forecast", "--timezone", "Mars/Olympus").code == 2
+    whole = hourbell.good("forecast", "-o", "json").json
+    assert whole["minutes"]
+    narrow = hourbell.on_terminal("forecast", columns=50)
+    assert all(len(line) <= 50 for line in narrow.splitlines()[:25])

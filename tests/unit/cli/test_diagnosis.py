@@ -1,0 +1,88 @@
+"""What `hourbell doctor` makes of what it reads."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hourbell.engine.views.diagnosis import LateQueue, Level, State, findings
+
+NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
+
+
+def healthy(**changes: Any) -> State:
+    fine: dict[str, Any] = {
+        "now": NOW,
+        "server_version": "18.4",
+        "pooled": False,
+        "connections": 9,
+        "max_connections": 100,
+        "oldest_transaction_seconds": 0.1,
+        "drift_seconds": 0.01,
+        "tz_version": "2026c",
+        "planned_with": ["2026c"],
+        "function_versions": [],
+        "has_functions": True,
+        "epoch": 3,
+        "led_until": NOW + timedelta(seconds=5),
+        "late_timetables": 0,
+        "broken_timetables": [],
+        "late_queues": [],
+        "workers": 2,
+        "expired_sessions": 0,
+        "without_task": 0,
+        "suspects": 0,
+        "notices": 0,
+        "dead_letters": 0,
+    }
+    return State(**fine | changes)
+
+
+def test_a_healthy_cell_has_no_findings_but_good_ones() -> None:
+    found = list(findings(healthy()))
+    assert {one.level for one in found} == {Level.OK}
+    assert not any(one.advice for one in found)
+
+
+LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level", "says"),
+    [
+        ({"connections": 95}, "database", Level.WARNING, "95 of 100"),
+        ({"oldest_transaction_seconds": 3600.0}, "transactions", Level.WARNING, "3600 s"),
+        ({"pooled": True}, "pooler", Level.WARNING, "transaction mode"),
+        ({"drift_seconds": -3.5}, "clock", Level.WARNING, "3.50 s behind"),
+        ({"drift_seconds": None}, "clock", Level.WARNING, "too slowly"),
+        ({"tz_version": "2025a", "planned_with": []}, "tzdata", Level.WARNING, "2025a"),
+        ({"planned_with": ["2026b"]}, "tzdata", Level.WARNING, "2026b"),
+        ({"has_functions": False}, "functions", Level.FAILURE, "not loaded"),
+        ({"function_versions": ["0.1.0"]}, "functions", Level.WARNING, "0.1.0"),
+        ({"led_until": NOW - timedelta(seconds=1)}, "leader", Level.FAILURE, "no scheduler leads"),
+        ({"led_until": None, "epoch": None}, "leader", Level.FAILURE, "no scheduler leads"),
+        ({"late_timetables": 4}, "planning", Level.FAILURE, "4 timetables are late"),
+        ({"broken_timetables": ["unknown_timezone: X/Y"]}, "planning", Level.FAILURE, "X/Y"),
+        ({"workers": 0}, "workers", Level.FAILURE, "no live worker"),
+        ({"expired_sessions": 1}, "workers", Level.FAILURE, "not returned"),
+        ({"late_queues": [LATE]}, "queues", Level.FAILURE, "7 of mail are due, the first for 90 s"),
+        ({"without_task": 2}, "tasks", Level.WARNING, "2 executions"),
+        ({"suspects": 1}, "suspects", Level.WARNING, "1 executions"),
+        ({"notices": 1}, "notifications", Level.FAILURE, "1 notifications are late"),
+        ({"dead_letters": 5}, "dead letters", Level.WARNING, "5 in the last 24 hours"),
+    ],
+)
+def test_each_trouble_is_found_alone_and_has_advice(
+    changes: dict[str, Any], check: str, level: Level, says: str
+) -> None:
+    (found,) = [one for one in findings(healthy(**changes)) if one.level is not Level.OK]
+    assert (found.check, found.level) == (check, level)
+    assert says in found.what
+    assert found.advice
+
+
+def test_advice_about_a_queue_depends_on_its_workers() -> None:
+    served = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=True)
+    for late, says in ((LATE, "HOURBELL_WORKER_QUEUES=mail"), (served, "Add workers")):
+        advice = [one.advice for one in findings(healthy(late_queues=[late])) if one.advice]
+        assert says in advice[0]
