@@ -236,9 +236,9 @@ async def everything(
 @asynccontextmanager
 async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterator[Running]:
     """Run the tasks of an open app in this process, and unless told otherwise a scheduler."""
-    settings = msgspec.structs.replace(
-        from_environment(os.environ), lease_seconds=max(int(options.lease_seconds), 1)
-    )
+    settings = from_environment(os.environ)
+    if options.lease_seconds is not None:
+        settings = msgspec.structs.replace(settings, lease_seconds=options.lease_seconds)
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(open_engine(dsn, settings))

@@ -32,7 +32,7 @@ def scheduler_command() -> None:
     "--drain", type=float, default=25.0, show_default=True, help="Seconds for running tasks to end."
 )
 @click.option(
-    "--lease", type=click.IntRange(1, 3600), default=15, show_default=True, help="Seconds."
+    "--lease", type=click.IntRange(1, 3600), help="Seconds. [default: HOURBELL_LEASE_SECONDS]"
 )
 @click.option("--name", help="Shown with the executions. [default: host and process]")
 @click.option(
@@ -45,7 +45,7 @@ def worker_command(
     queues: str | None,
     concurrency: int,
     drain: float,
-    lease: int,
+    lease: int | None,
     name: str | None,
     scheduler: bool,
 ) -> None:

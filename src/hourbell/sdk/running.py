@@ -42,7 +42,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queues: Sequence[str] | None = None  # None: those of the app's tasks
     concurrency: int = 50
     drain_seconds: float = 25.0  # below the 30 s that Kubernetes grants
-    lease_seconds: float = 15.0
+    lease_seconds: int | None = None  # None: HOURBELL_LEASE_SECONDS, 15 by default
     name: str | None = None  # None: host and process
     scheduler: bool = True  # also plan and reap, as leader or standby
 
