@@ -90,6 +90,7 @@ a---w    POST    /internal/v1/executions/complete
 a---w    POST    /internal/v1/executions/heartbeat
 a---w    POST    /internal/v1/executions/{execution_id}/complete
 a---w    POST    /internal/v1/executions/{execution_id}/progress
+a---w    POST    /internal/v1/executions/{execution_id}/checkpoint
 a---w    POST    /internal/v1/executions/{execution_id}/release
 a---w    POST    /internal/v1/sessions/close
 """
@@ -104,6 +105,7 @@ REFUSED_WITHIN_A_TENANT = {
     "POST /internal/v1/executions/heartbeat": 403,
     "POST /internal/v1/executions/{execution_id}/complete": 403,
     "POST /internal/v1/executions/{execution_id}/progress": 403,
+    "POST /internal/v1/executions/{execution_id}/checkpoint": 403,
     "POST /internal/v1/executions/{execution_id}/release": 403,
     "POST /internal/v1/sessions/close": 403,
 }
