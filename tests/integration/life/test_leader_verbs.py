@@ -47,8 +47,9 @@ from integration.life.test_targets import accepted
 
 LATER = START + timedelta(hours=1)
 
-# Anybody may run these: the gate has a lock of its own, and a join is one statement that can be repeated.
-NOT_OF_THE_LEADER = {"admit", "complete_joins"}
+# Anybody may run these: the gate has a lock of its own, a join is one statement that can be repeated, and a pause is
+# ended only if the job still has the version that was read with its end.
+NOT_OF_THE_LEADER = {"admit", "complete_joins", "end_pauses"}
 
 Call = Callable[[Engine, Term, datetime], Awaitable[object]]
 
