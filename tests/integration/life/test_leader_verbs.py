@@ -47,9 +47,10 @@ from integration.life.test_targets import accepted
 
 LATER = START + timedelta(hours=1)
 
-# Anybody may run these: the gate has a lock of its own, and a join is one statement that can be repeated. What apps declare
-# is applied by any process; what is retired by the leader alone has its check in test_manifests.py.
-NOT_OF_THE_LEADER = {"admit", "complete_joins", "reconcile"}
+# Anybody may run these: the gate has a lock of its own, a join is one statement that can be repeated, and a pause is
+# ended only if the job still has the version that was read with its end. What apps declare is applied by any process;
+# what is retired by the leader alone has its check in test_manifests.py.
+NOT_OF_THE_LEADER = {"admit", "complete_joins", "end_pauses", "reconcile"}
 
 Call = Callable[[Engine, Term, datetime], Awaitable[object]]
 
