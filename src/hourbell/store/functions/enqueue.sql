@@ -175,10 +175,11 @@ begin
   policy := case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy)
     when t.delivery = 'at_least_once' then known.retry_policy::json end;
   if t.delivery = 'at_most_once' then
-    if t.retry_policy is not null and coalesce((policy ->> 'max_retries')::int, 3) > 0 then
+    if (t.retry_policy -> 'max_retries' is not null or t.retry_policy -> 'delays_seconds' is not null)
+        and (policy ->> 'max_retries')::int > 0 then
       raise invalid_parameter_value using message = 'at_most_once never retries: retry must be left out or never';
     end if;
-    policy := '{"max_retries": 0}';
+    policy := (coalesce(policy::jsonb, '{}') || '{"max_retries": 0}')::json;
   end if;
   timeout := coalesce(t.timeout_seconds, known.timeout_seconds);
   delay := make_interval(secs => coalesce(t.delay_seconds, 0));
