@@ -237,19 +237,18 @@ def tail_command(session: Session, **options: Any) -> None:
     selected = _selected(session, options)
     wanted = set(selected.pop("status") or ())
     seen: OrderedDict[str, str] = OrderedDict()
-    first = True
+    for _ in _news(session, selected, seen):
+        pass  # what there is already is not news
     say("Following executions; Ctrl-C ends it.")
     while True:
-        news = list(_news(session, selected, seen))
-        shown = [] if first else [one for one in news if not wanted or one.status in wanted]
-        for execution in reversed(shown):
+        time.sleep(POLL_SECONDS)
+        news = [one for one in _news(session, selected, seen) if not wanted or one.status in wanted]
+        for execution in reversed(news):
             if session.as_json:
                 print_json_line(execution)
             else:
                 _print_followed(execution)
         sys.stdout.flush()
-        first = False
-        time.sleep(POLL_SECONDS)
 
 
 def _news(

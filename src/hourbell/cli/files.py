@@ -80,6 +80,15 @@ def read_text(file: str) -> str:
         raise ConfigurationError(f"{shown(file)} is not UTF-8: {error.reason}.") from error
 
 
+def with_type(document: Any) -> Any:
+    """The document of a job with its type, which follows from its schedule."""
+    schedule = document.get("schedule") if isinstance(document, dict) else None
+    if not isinstance(schedule, dict) or "type" in document:
+        return document
+    once = "at" in schedule or "delay_seconds" in schedule
+    return {"type": "ONE_TIME" if once else "RECURRING", **document}
+
+
 def shown(file: str) -> str:
     return "The standard input" if file == "-" else file
 

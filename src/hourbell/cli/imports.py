@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from hourbell.cli.files import read_documents, read_text, shown, yaml_text
+from hourbell.cli.files import read_documents, read_text, shown, with_type, yaml_text
 from hourbell.cli.importers import Import, Imported, NotReadable
 from hourbell.cli.importers.celery import read_beat_schedule
 from hourbell.cli.importers.crontab import read_crontab
@@ -90,10 +90,8 @@ def _checked(job: Imported, now: datetime) -> Imported:
     """The job; not usable if Hourbell would refuse it."""
     if not job.is_usable:
         return job
-    schedule = job.document["schedule"]
-    kind = "ONE_TIME" if "at" in schedule else "RECURRING"
     try:
-        parse_new_job({**job.document, "type": kind}, now, _ANY_JOB)
+        parse_new_job(with_type(job.document), now, _ANY_JOB)
     except InvalidInput as error:
         name = job.document["name"]
         problems = [f"{name}: {one.path}: {one.message}" for one in error.errors]

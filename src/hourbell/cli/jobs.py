@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from hourbell.cli.files import read_documents, shown
+from hourbell.cli.files import read_documents, shown, with_type
 from hourbell.cli.output import (
     Column,
     instant_text,
@@ -161,7 +161,7 @@ def _jobs_in(file: str) -> Sequence[Any]:
             jobs += document if isinstance(document, list) else [document]
     if not jobs:
         raise ConfigurationError(f"{shown(file)} contains no jobs.")
-    return jobs
+    return [with_type(job) for job in jobs]
 
 
 def _job_of(name: str | None, options: Mapping[str, Any]) -> NewJob:

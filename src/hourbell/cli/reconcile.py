@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from hourbell.cli.files import with_type
 from hourbell.client import Job, NewJob, Queue
 from hourbell.documents.jobs import definition, parse_new_job
 from hourbell.documents.render import without_credentials
@@ -105,8 +106,7 @@ def _read_one(document: Any, owner: str, now: datetime, queues: Mapping[str, Que
     schedule = document.get("schedule")
     if isinstance(schedule, dict) and "delay_seconds" in schedule:
         raise ValueError("schedule.delay_seconds: would run again with each apply; give `at`")
-    if "type" not in document and isinstance(schedule, dict):
-        document = {"type": "ONE_TIME" if "at" in schedule else "RECURRING", **document}
+    document = with_type(document)
     parsed = parse_new_job(document, now, _ANY_JOB)
     if "/" in parsed.name:
         raise ValueError("name: must not contain /, because it is a part of a URL")

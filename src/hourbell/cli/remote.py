@@ -124,7 +124,6 @@ def remote(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def open_client(profile: str | None) -> Iterator[SyncClient]:
     """A client of the chosen server; errors end the command."""
-    server = None
     with errors_as_exits():
         server = choose_server(os.environ, profile)
     with (

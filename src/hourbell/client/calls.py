@@ -146,10 +146,19 @@ def _request(endpoint: Endpoint, call: Call[Any]) -> Request:
     if call.body is not None:
         headers["Content-Type"] = call.media_type
     if call.method != "GET":
-        headers["Idempotency-Key"] = call.idempotency_key or uuid4().hex
+        key = call.idempotency_key or uuid4().hex
+        if not is_header_text(key):
+            what = "An idempotency key must consist of printable ASCII characters."
+            raise ClientError("invalid_idempotency_key", what)
+        headers["Idempotency-Key"] = key
     if call.version is not None:
         headers["If-Match"] = f'"{call.version}"'
     return Request(call.method, call.target, headers, call.body)
+
+
+def is_header_text(text: str) -> bool:
+    """Whether a text can be sent as a header: printable, and ASCII."""
+    return text.isascii() and text.isprintable()
 
 
 def _judge(

@@ -16,7 +16,16 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from hourbell.client.calls import Answer, Endpoint, Lost, Plan, Request, Wait, steps_of
+from hourbell.client.calls import (
+    Answer,
+    Endpoint,
+    Lost,
+    Plan,
+    Request,
+    Wait,
+    is_header_text,
+    steps_of,
+)
 from hourbell.client.errors import ClientError
 from hourbell.client.methods import AsyncRunner, SyncRunner
 
@@ -30,8 +39,13 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 
 def endpoint_of(url: str, api_key: str | None, retries: int) -> Endpoint:
-    """The server at this URL; raises ClientError if that is not one."""
+    """The server at this URL; raises ClientError if URL or key cannot be one."""
     _split(url)
+    if api_key is not None and not is_header_text(api_key):
+        raise ClientError(
+            "invalid_api_key",
+            "The API key has characters that no key has. Copy it again, in full and nothing else.",
+        )
     return Endpoint(url=url.rstrip("/"), api_key=api_key, retries=retries)
 
 
@@ -39,6 +53,7 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and is_header_text(url)
     except ValueError:
         valid = False
     if not valid or parts.query or parts.fragment or parts.username is not None:
@@ -159,7 +174,7 @@ class PooledConnections(SyncRunner):
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
+            if not _is_closed_by_server(connection):
                 return connection
             connection.close()
         host, port = self._parts.hostname, self._parts.port
@@ -181,6 +196,15 @@ class PooledConnections(SyncRunner):
         """Close the connections."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _is_closed_by_server(connection: http.client.HTTPConnection) -> bool:
+    """An idle connection has nothing to read, unless it was closed."""
+    if connection.sock is None:
+        return True
+    poll = select.poll()  # not select(), which fails above 1,024 open files
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _too_slow(seconds: float) -> str:

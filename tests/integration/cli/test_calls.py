@@ -76,7 +76,6 @@ def test_many_jobs_come_from_a_file_or_a_pipe(hourbell: Command, tmp_path: Path)
     file.write_text(
         """
         - name: from-yaml
-          type: RECURRING
           schedule: {cron: "0 3 1 1 *"}
           action: {type: WEBHOOK, url: "https://example.com/"}
           notifications:

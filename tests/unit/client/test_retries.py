@@ -171,3 +171,10 @@ def test_a_server_that_is_not_hourbell_is_named_as_such(answer: Answer) -> None:
     assert isinstance(error, UnexpectedAnswer)
     assert "does not answer like Hourbell" in error.message
     assert len(requests) == 1
+
+
+@pytest.mark.parametrize("key", ["ä", "a\r\nX: y", "\x00"])
+def test_an_idempotency_key_that_no_header_can_have_is_refused_before_it_is_sent(key: str) -> None:
+    error, requests, _ = play(msgspec.structs.replace(WRITE, idempotency_key=key))
+    assert error.code == "invalid_idempotency_key"
+    assert requests == []

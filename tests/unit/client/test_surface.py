@@ -107,11 +107,20 @@ def test_problems_have_the_fields_of_their_schema() -> None:
         "http://u:p@host",
         "http://host?x=1",
         "http://h:x",
+        "http://h/ä",
     ],
 )
 def test_a_url_that_is_not_one_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(ClientError, match="is not the URL of a server"):
         SyncClient(url)
+
+
+@pytest.mark.parametrize("key", ["hb_…", "hb_1\nX: y", "hb_ä"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        SyncClient("http://127.0.0.1", key)
+    assert refused.value.code == "invalid_api_key"
+    assert "hb_" not in refused.value.message
 
 
 def test_importing_the_client_loads_neither_aiohttp_nor_the_server() -> None:
