@@ -40,6 +40,7 @@ from hourbell.client.errors import (
 )
 from hourbell.client.methods import AsyncRunner, R, SyncRunner
 from hourbell.client.resources import (
+    Calendars,
     Cell,
     DeadLetters,
     Executions,
@@ -54,6 +55,9 @@ from hourbell.client.resources import (
 from hourbell.client.values import (
     Attempt,
     AuditEntry,
+    BulkPaused,
+    BulkResumed,
+    Calendar,
     CreatedJob,
     DeadLetter,
     Execution,
@@ -95,6 +99,9 @@ __all__ = [
     "AccessDenied",
     "Attempt",
     "AuditEntry",
+    "BulkPaused",
+    "BulkResumed",
+    "Calendar",
     "Client",
     "ClientError",
     "Conflict",
@@ -159,6 +166,7 @@ class _Resources(Generic[R]):
         self.targets = Targets(runner)
         self.secrets = Secrets(runner)
         self.keys = Keys(runner)
+        self.calendars = Calendars(runner)
         self.monitors = Monitors(runner)
         self.cell = Cell(runner)
 

@@ -7,7 +7,7 @@ have a next one.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import msgspec
@@ -172,9 +172,95 @@ class Jobs(Part[R]):
         )
 
     @Method
-    def pause(self, job_id: str, *, version: int | None = None) -> Call[v.Job]:
-        """Pause a job: no further run starts until it is resumed."""
-        return _on_job("pause", job_id, version)
+    def get_by_name(self, name: str, *, tenant_id: str | None = None) -> Call[v.Job]:
+        """The job that was put under this name and has not ended."""
+        return _found("GET", "by-name/{name}", {"name": name}, {"tenant_id": tenant_id})
+
+    @Method
+    def delete_by_name(
+        self, name: str, *, tenant_id: str | None = None, cancel_running: bool = False
+    ) -> Call[v.Job]:
+        """Delete the job that was put under this name."""
+        query = {"tenant_id": tenant_id, "running": "cancel" if cancel_running else None}
+        return _found("DELETE", "by-name/{name}", {"name": name}, query)
+
+    @Method
+    def get_by_unique_key(self, unique_key: str, *, tenant_id: str | None = None) -> Call[v.Job]:
+        """The job that has this unique key and has not ended."""
+        query = {"unique_key": unique_key, "tenant_id": tenant_id}
+        return _found("GET", "by-unique-key", {}, query)
+
+    @Method
+    def delete_by_unique_key(
+        self, unique_key: str, *, tenant_id: str | None = None, cancel_running: bool = False
+    ) -> Call[v.Job]:
+        """Delete the job that has this unique key."""
+        running = "cancel" if cancel_running else None
+        query = {"unique_key": unique_key, "tenant_id": tenant_id, "running": running}
+        return _found("DELETE", "by-unique-key", {}, query)
+
+    @Method
+    def pause(
+        self,
+        job_id: str,
+        *,
+        reason: str | None = None,
+        until: datetime | None = None,
+        version: int | None = None,
+    ) -> Call[v.Job]:
+        """Pause a job: no further run starts until it is resumed, at `until` or by a request."""
+        document = {"reason": reason, "until": until}
+        return _on_job("pause", job_id, version, document if reason or until else None)
+
+    @Method
+    def pause_many(
+        self,
+        *,
+        tenant_id: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        reason: str | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.BulkPaused]:
+        """Pause the jobs of a tenant, queue or label, or all jobs; repeat with the token it returns."""
+        document = {
+            "tenant_id": tenant_id,
+            "queue": queue,
+            "label": label,
+            "reason": reason,
+            "until": until,
+            "limit": limit,
+            "page_token": page_token,
+        }
+        return Call(
+            method="POST", path=f"{_JOBS}/pause", answer=v.BulkPaused, body=_given(document)
+        )
+
+    @Method
+    def resume_many(
+        self,
+        *,
+        tenant_id: str | None = None,
+        queue: str | None = None,
+        label: str | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.BulkResumed]:
+        """Resume paused jobs, all or those paused with a reason; repeat with the token it returns."""
+        document = {
+            "tenant_id": tenant_id,
+            "queue": queue,
+            "label": label,
+            "reason": reason,
+            "limit": limit,
+            "page_token": page_token,
+        }
+        return Call(
+            method="POST", path=f"{_JOBS}/resume", answer=v.BulkResumed, body=_given(document)
+        )
 
     @Method
     def resume(self, job_id: str, *, version: int | None = None) -> Call[v.Job]:
@@ -285,13 +371,25 @@ class Jobs(Part[R]):
     each_audit = Items(audit)
 
 
-def _on_job(verb: str, job_id: str, version: int | None) -> Call[v.Job]:
+def _on_job(
+    verb: str, job_id: str, version: int | None, document: Mapping[str, object] | None = None
+) -> Call[v.Job]:
     return Call(
         method="POST",
         path=f"{_JOB}/{verb}",
         answer=v.Job,
         parameters={"job_id": job_id},
+        body=None if document is None else _given(document),
         version=version,
+    )
+
+
+def _found(
+    method: str, path: str, parameters: Mapping[str, str], query: Mapping[str, Any]
+) -> Call[v.Job]:
+    """A call for the job with a name or a unique key."""
+    return Call(
+        method=method, path=f"{_JOBS}/{path}", answer=v.Job, parameters=parameters, query=query
     )
 
 
@@ -673,6 +771,58 @@ class Monitors(Part[R]):
         """Delete a monitor."""
         path = f"{_API}/monitors/{{monitor_id}}"
         return _named("DELETE", path, {"monitor_id": monitor_id}, v.Monitor)
+
+
+class Calendars(Part[R]):
+    """Calendars: named lists of dates that schedules can exclude."""
+
+    @Method
+    def set(
+        self, name: str, dates: Iterable[date], *, tenant_id: str | None = None
+    ) -> Call[v.Calendar]:
+        """Create a calendar, or replace its dates."""
+        document = {"dates": [*dates], "tenant_id": tenant_id}
+        return Call(
+            method="PUT",
+            path=f"{_API}/calendars/{{name}}",
+            answer=v.Calendar,
+            parameters={"name": name},
+            body=_given(document),
+        )
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Calendar]]:
+        """One page of the calendars of a tenant, by name."""
+        query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=f"{_API}/calendars", answer=v.Page[v.Calendar], query=query)
+
+    each = Items(list)
+
+    @Method
+    def get(self, name: str, *, tenant_id: str | None = None) -> Call[v.Calendar]:
+        """Read a calendar."""
+        return _calendar("GET", name, tenant_id)
+
+    @Method
+    def delete(self, name: str, *, tenant_id: str | None = None) -> Call[v.Calendar]:
+        """Delete a calendar."""
+        return _calendar("DELETE", name, tenant_id)
+
+
+def _calendar(method: str, name: str, tenant_id: str | None) -> Call[v.Calendar]:
+    return Call(
+        method=method,
+        path=f"{_API}/calendars/{{name}}",
+        answer=v.Calendar,
+        parameters={"name": name},
+        query={"tenant_id": tenant_id},
+    )
 
 
 class Cell(Part[R]):

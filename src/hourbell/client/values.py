@@ -7,7 +7,7 @@ more of them than this client knows. A field that is None in a request has its d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,6 +27,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timezone: str | None = None  # an IANA name
     dst_gap: str | None = None  # run_after, skip
     dst_overlap: str | None = None  # once, twice
+    jitter_seconds: int | None = None  # each job runs up to so much later, always by the same time
+    exclude: tuple[str, ...] = ()  # names of calendars
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     max_runs: int | None = None
@@ -282,6 +284,32 @@ class Replayed(msgspec.Struct, frozen=True):
     left: int  # could not be replayed
     last_run_at: datetime | None
     next_page_token: str | None
+
+
+class BulkPaused(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of a pause of many jobs did."""
+
+    paused: int
+    left: int  # jobs that another request was changing; the next call tries them again
+    next_page_token: str | None = None  # None: all jobs have been visited
+
+
+class BulkResumed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of a resumption of many jobs did."""
+
+    resumed: int
+    left: int  # as for BulkPaused
+    next_page_token: str | None = None
+
+
+class Calendar(msgspec.Struct, frozen=True, kw_only=True):
+    """A named list of dates that schedules can exclude."""
+
+    name: str
+    tenant_id: str
+    dates: tuple[date, ...]
+    created_at: datetime
+    updated_at: datetime
 
 
 class Purged(msgspec.Struct, frozen=True):

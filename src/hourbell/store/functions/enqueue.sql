@@ -176,7 +176,7 @@ begin
     when t.delivery = 'at_least_once' then known.retry_policy::json end;
   if t.delivery = 'at_most_once' then
     if (t.retry_policy -> 'max_retries' is not null or t.retry_policy -> 'delays_seconds' is not null)
-        and (policy ->> 'max_retries')::int > 0 then
+        and coalesce((policy ->> 'max_retries')::int, 1) > 0 then
       raise invalid_parameter_value using message = 'at_most_once never retries: retry must be left out or never';
     end if;
     policy := (coalesce(policy::jsonb, '{}') || '{"max_retries": 0}')::json;
