@@ -44,7 +44,8 @@ def test_every_error_of_the_tree_has_an_example_here():
 
 
 def test_codes_are_snake_case_and_each_its_own():
-    codes = [kind.code for kind in everything_under(HourbellError)]
+    # Those of the library that say the same in other words inherit the code.
+    codes = [kind.code for kind in everything_under(HourbellError) if "code" in vars(kind)]
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
 
