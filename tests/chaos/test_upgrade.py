@@ -13,7 +13,7 @@ SECONDS = 10.0  # and until all processes have gone there, back and there again
 SETTLE_SECONDS = 15.0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_an_upgrade_and_a_rollback_lose_and_double_nothing() -> None:
     with services.private_folder() as folder:
         judged = await chaos(

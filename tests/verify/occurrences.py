@@ -178,10 +178,13 @@ def used_up_at(case: Case, story: Story) -> float:
 
 
 def _run_starts(case: Case, story: Story) -> list[float]:
-    """When its runs were counted, which is when they were claimed; what was claimed arrives later."""
+    """When its runs were counted, which is when they were claimed.
+
+    What was claimed arrives later, or never: it may be given back by a worker that stops, and superseded.
+    """
     rows = [row for row in case.rows_of_job[story.job_id] if row.origin == SCHEDULE]
-    begun = [(row, case.started_at(row)) for row in rows]
-    return sorted(row.claimed_at or at for row, at in begun if at is not None)
+    counted = [row.claimed_at or case.started_at(row) for row in rows]
+    return sorted(at for at in counted if at is not None)
 
 
 def covering(case: Case, job_id: str, at: Micros) -> list[Ended]:
