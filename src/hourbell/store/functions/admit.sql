@@ -5,12 +5,12 @@
 -- ready. Slabs of `due_slabs` to which no limit applies become ready at once (`admit_slabs`); the executions of others
 -- are decided on like due rows.
 
--- Runs one pass. Returns how many executions it looked at and whether there is more to do; admitted = -1: another pass is
--- running.
+-- Runs one pass. Returns how many executions it looked at and whether there is more to do; admitted = -1: another pass
+-- is running.
 -- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
--- are taken side by side, each up to the bound: slabs cost little. The same applies to the levels of a priority: level 0 comes first, and every level with due rows gets at least an eighth of
--- the priority's budget. So a tenant with few due rows is admitted in the next pass, however many due rows another
--- tenant has.
+-- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the same
+-- way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due rows
+-- is admitted in the next pass, however many due rows another tenant has.
 -- Rows that are late by more than p_grace may be misfires.
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean

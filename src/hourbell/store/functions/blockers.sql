@@ -58,7 +58,8 @@ language sql stable set plan = lookups_unsorted as $$
       union all select hourbell.blocker_tenant(), unnest(s.tenants)) as k)
   select distinct k.pos
   from (select distinct kind, key from keys) as d
-  cross join lateral (select l.kind, l.key from hourbell.limits as l where l.kind = d.kind and l.key = d.key offset 0) as l
+  cross join lateral (
+    select l.kind, l.key from hourbell.limits as l where l.kind = d.kind and l.key = d.key offset 0) as l
   join keys as k on k.kind = l.kind and k.key = l.key
 $$;
 

@@ -411,7 +411,8 @@ begin
 end $$;
 
 -- Takes an execution out of `due`, `due_slabs`, `parked` or `paused` (p_suspected: or `suspects`), so that no other
--- transaction can move it; waits for one that is moving it. The caller commits at once: others share its slab. p_version: only if the execution still has this version; null: any.
+-- transaction can move it; waits for one that is moving it. The caller commits at once: others share its slab.
+-- p_version: only if the execution still has this version; null: any.
 -- Null: it is ready, runs or has ended, or another transaction has moved it.
 create or replace function hourbell.take_waiting(p_id bigint, p_version int, p_suspected boolean)
 returns hourbell.executions
