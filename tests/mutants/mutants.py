@@ -1202,12 +1202,46 @@ MUTANTS = [
     Mutant(
         "claim_under_older_limits",
         CLAIM,
-        "        and not (e.id = any (stale) and hourbell.is_limited(e)) as plain\n",
-        "        as plain\n",
+        "          and not (e.id = any (stale) and hourbell.is_limited(e)) as common\n",
+        "          as common\n",
         (
             f"{LIMITS_TEST}::test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_seen_it",
         ),
         "What was made ready under older limits starts under those of now.",
+    ),
+    Mutant(
+        "plain_claim_under_older_limits",
+        CLAIM,
+        "  if not cancelling and stale = '{}' then\n",
+        "  if not cancelling then\n",
+        (
+            f"{LIMITS_TEST}::test_a_limit_that_was_set_is_respected_by_claims_before_the_gate_has_seen_it",
+        ),
+        "What was made ready under older limits is looked at, also if nothing else is special about it.",
+    ),
+    Mutant(
+        "plain_claim_of_the_cancelled",
+        CLAIM,
+        "  if not cancelling and stale = '{}' then\n",
+        "  if stale = '{}' then\n",
+        (f"{CLAIMS_TEST}::test_what_is_cancelled_while_it_is_ready_is_not_claimed",),
+        "What is to be cancelled does not start, also if nothing else is special about it.",
+    ),
+    Mutant(
+        "plain_claim_without_deadline",
+        CLAIM,
+        "      and e.finish_by is null and e.replayed_attempt is null)\n",
+        "      and e.replayed_attempt is null)\n",
+        (f"{CLAIMS_TEST}::test_a_claim_gives_what_it_takes_in_the_order_of_the_tags",),
+        "What has a deadline is sent with it.",
+    ),
+    Mutant(
+        "whole_slabs_under_any_fence",
+        SETTLE,
+        "    select array_agg(m.id) = p_ids and array_agg(m.fence) = p_fences from",
+        "    select array_agg(m.id) = p_ids from",
+        (f"{SLABS_TEST}::test_a_whole_slab_under_the_fence_of_another_is_refused",),
+        "An outcome counts under its own fence only.",
     ),
     Mutant(
         "running_not_counted_in",

@@ -7,7 +7,8 @@ def test_a_plan_stands_for_its_settings() -> None:
     head = "language plpgsql set plan = lookups_by_hash set lock_timeout = '20ms' as $$"
     assert with_plans(head) == (
         "language plpgsql set jit = off set enable_seqscan = off set enable_bitmapscan = off"
-        " set enable_mergejoin = off set enable_nestloop = off set lock_timeout = '20ms' as $$"
+        " set enable_mergejoin = off set enable_nestloop = off set enable_hashjoin = on"
+        " set lock_timeout = '20ms' as $$"
     )
 
 

@@ -19,19 +19,18 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
+
 from hourbell.actions import Run, StillRunning, failed
 from hourbell.model.executions import Claimed, Failed, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
 
 
-class Context:
+class Context(msgspec.Struct, frozen=True, gc=False):
     """What a handler can learn about its run."""
 
-    __slots__ = ("_claimed",)
-
-    def __init__(self, claimed: Claimed) -> None:
-        self._claimed = claimed
+    _claimed: Claimed
 
     @property
     def execution_id(self) -> str:

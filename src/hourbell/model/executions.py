@@ -159,7 +159,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
         return datetime.fromtimestamp(self.scheduled_epoch, UTC)
 
 
-class Succeeded(msgspec.Struct, frozen=True, tag_field="outcome", tag="succeeded"):
+class Succeeded(msgspec.Struct, frozen=True, gc=False, tag_field="outcome", tag="succeeded"):
     """The attempt succeeded."""
 
     result: Any = None  # small, JSON

@@ -136,7 +136,13 @@ class WebhookAction(
 
 
 class TaskAction(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="TASK"
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+    tag_field="type",
+    tag="TASK",
 ):
     """A handler that workers know by name."""
 
@@ -167,7 +173,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     secrets: SecretsCheck = SecretsCheck.REQUIRED
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a worker needs of a job."""
 
     name: str
@@ -180,7 +186,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_CHECKPOINT = msgspec.Raw()
 
 
-class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
+class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A JobSpec as sent with a claim."""
 
     attempts_before: int = 0  # attempts before a replay; they do not count as retries
@@ -189,7 +195,7 @@ class SentSpec(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: msgspec.Raw = NO_CHECKPOINT  # of an earlier run, as JSON
 
 
-class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True):
+class NewJob(JobSpec, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The complete definition of a job by its owner; parsed from a document and validated."""
 
     tenant_id: str = DEFAULT_TENANT

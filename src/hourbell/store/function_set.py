@@ -48,7 +48,10 @@ PLANS = {
     # Every row is looked up on its own: for functions that are given a few rows of big tables.
     "lookups_one_by_one": f"{_LOOKUPS} set enable_hashjoin = off set enable_mergejoin = off",
     # Rows that were found are joined by hash: for big batches, which would be compared row by row.
-    "lookups_by_hash": f"{_LOOKUPS} set enable_mergejoin = off set enable_nestloop = off",
+    # May be called by a function of another profile, which has switched hash joins off.
+    "lookups_by_hash": (
+        f"{_LOOKUPS} set enable_mergejoin = off set enable_nestloop = off set enable_hashjoin = on"
+    ),
 }
 _PLAN = re.compile(r"\bset plan = (\w+)")
 

@@ -45,7 +45,7 @@ class StopReason(Enum):
     SHUTDOWN = "shutdown"  # the worker stops
 
 
-class LocalExecution(msgspec.Struct, eq=False):
+class LocalExecution(msgspec.Struct, eq=False, gc=False):
     """One claimed execution in this process. All times are monotonic."""
 
     claimed: Claimed

@@ -74,11 +74,7 @@ class Settler:
             await enough.wait()
             if len(self._waiting) < _SMALL_BATCH and time.monotonic() - settled_at < GATHER_SECONDS:
                 await asyncio.sleep(GATHER_SECONDS)
-            batch, self._waiting = (
-                self._waiting[:MAX_SETTLE_BATCH],
-                self._waiting[MAX_SETTLE_BATCH:],
-            )
-            self._mark()
+            batch = self._take()
             if batch:
                 self._batches += 1
                 try:
@@ -94,6 +90,24 @@ class Settler:
                 settled_at = time.monotonic()
             if not self._waiting and not self._batches:
                 self._idle.set()
+
+    def _take(self) -> list[Settlement]:
+        """The next batch.
+
+        A large one ends where the executions of a claim's slab end, because slabs that are reported
+        whole are recorded faster. More of the last slab are probably about to end.
+        """
+        waiting = self._waiting
+        size = min(len(waiting), MAX_SETTLE_BATCH)
+        if size >= _LARGE_BATCH:
+            last = waiting[size - 1].fence
+            whole = size - 1
+            while whole and waiting[whole - 1].fence == last:
+                whole -= 1
+            size = whole or size
+        batch, self._waiting = waiting[:size], waiting[size:]
+        self._mark()
+        return batch
 
     def _mark(self) -> None:
         """Update the events after outcomes were taken: the rest may not be enough."""

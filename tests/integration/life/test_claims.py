@@ -18,6 +18,7 @@ from hourbell.engine.views.executions import get_execution
 from hourbell.failpoints import barrier
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
+from hourbell.model.jobs import decode_spec
 from integration.life.children import child
 from integration.life.support import (
     START,
@@ -247,6 +248,38 @@ async def rows_of(engine: Engine, *tables: str) -> dict[str, Sequence[object]]:
         ]
         for table in tables
     }
+
+
+async def test_a_claim_gives_what_it_takes_in_the_order_of_the_tags(engine: Engine) -> None:
+    """Also if some of it needs more than a look: the first have no deadline, the last have one."""
+    await fill(engine, 150)
+    await fill(engine, 50, one_time(deadline_seconds=3600))
+    await admit_all(engine)
+    ready = await engine.database.value(
+        "select array_agg(i.id order by r.tag, i.pos) from hourbell.ready as r"
+        " cross join lateral unnest(r.ids) with ordinality as i(id, pos)"
+    )
+    hand = await Hand.opened(engine)
+    claimed = [*await hand.claim(100), *await hand.claim(100)]
+    assert [one.execution_id for one in claimed] == ready
+    assert sum(one.deadline_in_seconds is not None for one in claimed) == 50
+    assert {one.attempt for one in claimed} == {1}
+    assert all(decode_spec(one.spec).name == "once" for one in claimed)
+
+
+async def test_what_is_cancelled_while_it_is_ready_is_not_claimed(engine: Engine) -> None:
+    """Whoever asks for it may not find it, if it becomes ready at the same moment."""
+    await fill(engine, 3)
+    await admit_all(engine)
+    ids = await engine.database.value("select array_agg(id order by id) from hourbell.executions")
+    await engine.database.value(
+        "insert into hourbell.cancellations (id, requested_at) values ($1, $2)",
+        ids[1],
+        await engine.clock.now(),
+    )
+    hand = await Hand.opened(engine)
+    assert {one.execution_id for one in await hand.claim()} == {ids[0], ids[2]}
+    assert await fates(engine) == {"CANCELLED(cancelled)": 1}
 
 
 ALL_KINDS = [SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED]

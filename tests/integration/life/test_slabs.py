@@ -12,7 +12,7 @@ import pytest
 from hourbell.dispatch import Claimed
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import AWAITING, Settlement
+from hourbell.engine.life.outcomes import AWAITING, SUCCEEDED, Settlement
 from hourbell.engine.life.reap import expire, reap
 from integration.life.limits import limit_queue
 from integration.life.support import (
@@ -189,6 +189,70 @@ async def test_a_report_that_repeats_some_ends_the_others(engine: Engine) -> Non
     assert set(await hand.succeed(runs[:4])) == {run.execution_id for run in runs[:2]}
     assert await fates(engine) == {"SUCCEEDED": 4}
     assert await places(engine) == {"leased": 1}
+    await check_sound(engine)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["whole slabs", "in another order"])
+async def test_each_of_many_that_are_reported_together_has_its_own_times(
+    engine: Engine, order: int
+) -> None:
+    await fill(engine, 250)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    runs = await hand.claim()
+    assert await slabs(engine, "leased") == [50, 100, 100]
+    report = [
+        Settlement(run.execution_id, run.fence, SUCCEEDED, begun_ms=n, took_ms=1000 + n)
+        for n, run in enumerate(runs)
+    ]
+    assert not await hand.dispatch.settle(hand.session, report[::order])
+    rows = await engine.database.fetch(
+        "select id, fence, status, session, started_at - to_timestamp(fence / 1000000) as begun,"
+        " finished_at - started_at as took from hourbell.outcomes"
+    )
+    assert {row["status"] for row in rows} == {0}
+    assert {row["session"] for row in rows} == {hand.session.id}
+    ended = {row["id"]: row for row in rows}
+    first = ended[runs[0].execution_id]["begun"]
+    for n, run in enumerate(runs):
+        row = ended[run.execution_id]
+        assert row["fence"] == run.fence
+        assert row["begun"] - first == timedelta(milliseconds=n)
+        assert row["took"] == timedelta(milliseconds=1000 + n)
+    await check_sound(engine)
+
+
+async def test_a_whole_slab_under_the_fence_of_another_is_refused(engine: Engine) -> None:
+    await fill(engine, 200)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    runs = await hand.claim()
+    fences = [runs[0].fence] * 100 + [runs[100].fence] * 100
+    assert [run.fence for run in runs] == fences
+    swapped = [
+        Settlement(run.execution_id, fence, SUCCEEDED)
+        for run, fence in zip(runs, [fences[0], *fences[-1:1:-1], fences[-1]], strict=True)
+    ]
+    right = {
+        one.execution_id for one, fence in zip(swapped, fences, strict=True) if one.fence == fence
+    }
+    refused = await hand.dispatch.settle(hand.session, swapped)
+    assert set(refused) == {run.execution_id for run in runs} - right
+    assert await fates(engine) == {"SUCCEEDED": len(right)}
+    assert not await hand.succeed([run for run in runs if run.execution_id not in right])
+    await check_sound(engine)
+
+
+async def test_whole_slabs_that_are_reported_again_have_ended_once(engine: Engine) -> None:
+    await fill(engine, 200)
+    await admit_all(engine)
+    hand = await Hand.opened(engine)
+    runs = await hand.claim()
+    assert not await hand.succeed(runs[3:5])
+    assert set(await hand.succeed(runs)) == {run.execution_id for run in runs[3:5]}
+    assert set(await hand.succeed(runs)) == {run.execution_id for run in runs}
+    assert await fates(engine) == {"SUCCEEDED": 200}
+    assert not await places(engine)
     await check_sound(engine)
 
 

@@ -8,12 +8,14 @@ from uuid import UUID
 
 from hourbell.engine.core import Engine
 from hourbell.engine.life.outcomes import Settlement
+from hourbell.store.arrays import array_text
 from hourbell.store.database import committing
 
 # Without a time argument the statement uses its own: one round trip to the database, not two.
 SETTLE = (
     "select * from hourbell.settle($1, $2, coalesce($3, hourbell.clock()),"
-    " $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+    " $4::text::bigint[], $5::text::bigint[], $6::text::int[], $7::text::int[],"
+    " $8, $9, $10, $11, $12, $13, $14)"
 )
 
 
@@ -34,10 +36,10 @@ def columns(batch: Sequence[Settlement]) -> list[Any]:
     others = [at for at, settlement in enumerate(batch, 1) if not settlement.is_plain]
     detailed = [batch[at - 1] for at in others]
     return [
-        [s.execution_id for s in batch],
-        [s.fence for s in batch],
-        [s.begun_ms for s in batch],
-        [s.took_ms for s in batch],
+        array_text([s.execution_id for s in batch]),
+        array_text([s.fence for s in batch]),
+        array_text([s.begun_ms for s in batch]),
+        array_text([s.took_ms for s in batch]),
         others,
         [s.kind for s in detailed],
         [s.delay_seconds for s in detailed],
