@@ -61,8 +61,8 @@ _COMPLETE = CommitFailpoints("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
 _MAX_OVERDUE = 500
 _END_OVERDUE = (
-    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6, $7, $8,"
-    " $9, $10, $11, $12, $13, $14, $15, $16)"
+    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6::text::bigint[], $7::text::bigint[],"
+    " $8::text::int[], $9::text::int[], $10, $11, $12, $13, $14, $15, $16)"
 )
 _RECORDING_SECONDS = 2  # how long a worker may take to record that a target has accepted
 _MAX_MS = 2_000_000_000
