@@ -79,7 +79,7 @@ RUNNERS = "src/hourbell/worker/runners.py"
 WATCHDOG = "src/hourbell/worker/watchdog.py"
 WRITES = "src/hourbell/engine/operations/idempotency.py"
 CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
-CREATE_STORE = "src/hourbell/engine/life/create/store.py"
+CREATE_INSERT = "src/hourbell/engine/life/create/insert.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
 _LIFE = "tests/integration/life"
@@ -1363,7 +1363,7 @@ MUTANTS = [
     # Writes.
     Mutant(
         "commit_error_of_a_create_swallowed",
-        CREATE_STORE,
+        CREATE_INSERT,
         "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n                raise\n",
         "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n"
         "                yield rows, {}\n                return\n",

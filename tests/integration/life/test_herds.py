@@ -11,9 +11,9 @@ import pytest
 
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
+from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_batch, create_one_time_jobs
-from hourbell.engine.life.due_counts import DueCounts
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.idempotency import Write
 from hourbell.model.jobs import Job
