@@ -82,6 +82,7 @@ CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
 CREATE_INSERT = "src/hourbell/engine/life/create/insert.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 
+QUOTAS = "src/hourbell/store/functions/quotas.sql"
 _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
 FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
@@ -412,7 +413,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota_listed_before_all_have_seen_it",
-        CREATE_SQL,
+        QUOTAS,
         "    and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())\n",
         "",
         (f"{ONCE_TEST}::test_jobs_from_before_a_quota_are_listed_and_counted",),
@@ -428,7 +429,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota_counts_what_has_ended",
-        CREATE_SQL,
+        QUOTAS,
         "        cross join lateral (select from hourbell.live as e where e.id = j.id offset 0) as e\n        limit t.max_jobs",
         "        limit t.max_jobs",
         ("tests/property/engine/test_unique_keys_and_quotas.py",),

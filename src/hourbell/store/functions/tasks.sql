@@ -164,35 +164,3 @@ begin
   select p_now + interval '100 milliseconds', hourbell.blocker_queue(), queue from hourbell.queue_workers as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);
 end $$;
-
--- The numbers of tasks; a new name becomes a new task. See ensure_queues.
-create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
-returns table (id int, name text)
-language plpgsql set plan = lookups_one_by_one as $$
-#variable_conflict use_column
-declare
-  excessive text;
-begin
-  if exists (
-    select from unnest(p_names) as n(name) where not exists (select from hourbell.tasks as t
-      where t.name = n.name offset 0))
-  then
-    select t.name into excessive
-    from hourbell.tenants as t
-    cross join lateral (select count(*) as n from hourbell.tasks as k where k.made_by = t.id) as made
-    cross join lateral (
-      select count(*) as n from unnest(p_names, p_makers) as a(name, maker)
-      where a.maker = t.name and not exists (select from hourbell.tasks as k where k.name = a.name offset 0)) as more
-    where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
-    limit 1;
-    if excessive is not null then
-      raise check_violation using message = 'the tenant would create too many tasks', detail = excessive;
-    end if;
-    insert into hourbell.tasks (name, created_at, made_by)
-    select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
-    left join hourbell.tenants as t on t.name = a.maker
-    where not exists (select from hourbell.tasks as k where k.name = a.name offset 0) order by a.name
-    on conflict (name) do nothing;
-  end if;
-  return query select k.id, k.name from hourbell.tasks as k where k.name = any (p_names);
-end $$;
