@@ -33,7 +33,7 @@ FAMILIES = {
         "queue": limits.BLOCKER_QUEUE,
         "tenant": limits.BLOCKER_TENANT,
         "target": limits.BLOCKER_TARGET,
-        "key": limits.BLOCKER_KEY,
+        "concurrency_key": limits.BLOCKER_CONCURRENCY_KEY,
         "job": limits.BLOCKER_JOB,
         "task": limits.BLOCKER_TASK,
     },

@@ -130,9 +130,9 @@ class Scheduler:
         passed = await admit(self._engine, now)
         if not passed.busy:  # a gate that another transaction holds for long stops all work
             self._gate_passed_at = asyncio.get_running_loop().time()
-        if passed.admitted:
+        if passed.examined:
             self._engine.announce()
-        if passed.more or passed.admitted:
+        if passed.more or passed.examined:
             await asyncio.sleep(0 if passed.more and not passed.busy else ADMIT_BUSY_SECONDS)
             return True
         return False

@@ -1,4 +1,13 @@
--- Creating jobs: one read of what must be known, then one statement for the jobs of all concurrent requests.
+-- Creating jobs: one read of what must be known (`before_create`), then one statement for the jobs of all concurrent
+-- requests (`create_jobs`). Quotas are in quotas.sql, unique keys in unique_keys.sql.
+-- Example: three concurrent requests create one job each. The second repeats an idempotency key, the third names a unique
+-- key that another job has: `create_jobs` stores the job of the first and returns repeated = {2}, refused = {the id of the
+-- third}.
+
+-- An id that nothing has yet: the time in its upper bits (hourbell.id_base), 22 bits of a sequence below.
+create or replace function hourbell.next_id(p_base bigint) returns bigint
+language sql volatile
+return p_base | (nextval('hourbell.ids') & 4194303);
 
 -- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
 -- quotas of tenants and how much room they leave, and answers that were already given: answered[k] is an index into
@@ -18,7 +27,7 @@ declare base bigint;
 begin
   now := hourbell.clock();
   base := hourbell.id_base(now);
-  ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
+  ids := array(select hourbell.next_id(base) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
   select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t))
@@ -60,7 +69,7 @@ language plpgsql
 set plan = lookups as $$
 #variable_conflict use_column
 declare
-  patience constant text := current_setting('lock_timeout');
+  lock_timeout_before constant text := current_setting('lock_timeout');
   dropped bigint[];
   rooms int[];  -- of p_limited; null: the tenant has no quota any more
 begin
@@ -108,12 +117,12 @@ begin
       select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
-    placed as (
-      select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as place
+    numbered as (
+      select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as nth
       from new as n join unnest(p_limited, rooms) as r(tenant, room) on r.tenant = n.tenant
       where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
     -- A unique key that one of them got has no live owner: the next request takes it, or it is deleted.
-    select coalesce(array_agg(id), '{}') into excessive from placed where place > room;
+    select coalesce(array_agg(id), '{}') into excessive from numbered where nth > room;
   end if;
 
   dropped := refused || excessive;
@@ -146,8 +155,8 @@ begin
       insert into hourbell.executions
         (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
          target, key, key_limit, notifies)
-      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
-        notifies
+      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, hourbell.origin_schedule(), at_most_once, spec,
+        target, key, key_limit, notifies
       from new),
     -- All tenants that have a quota now, not only those of p_limited: `list_quota_jobs` relies on it.
     counted as (
@@ -156,9 +165,9 @@ begin
         select id from hourbell.tenants where max_jobs is not null))),
     timed as (
       insert into hourbell.deadlines (at, id, kind)
-      select start_by, id, 0 from new where start_by is not null
+      select start_by, id, hourbell.deadline_start() from new where start_by is not null
       union all
-      select finish_by, id, 1 from new where finish_by is not null),
+      select finish_by, id, hourbell.deadline_finish() from new where finish_by is not null),
     -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
     -- created for a tenant.
     noted as (
@@ -175,9 +184,11 @@ begin
       group by at, slab, queue, priority, level, target, key, apart),
     together as (
       insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
-      select at, slab, queue, priority, 4 * level, target, ids, tenants from grouped where cardinality(ids) > 1)
+      select at, slab, queue, priority, hourbell.checks_level(level), target, ids, tenants
+      from grouped where cardinality(ids) > 1)
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-    select at, ids[1], tenants[1], queue, priority, 4 * level, target, key from grouped where cardinality(ids) = 1;
+    select at, ids[1], tenants[1], queue, priority, hourbell.checks_level(level), target, key
+    from grouped where cardinality(ids) = 1;
   end if;
 
   if p_recurring is not null then
@@ -203,5 +214,5 @@ begin
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
       overlap, at_most_once, start_seconds, finish_seconds, target, key, key_limit, notifies from new;
   end if;
-  perform set_config('lock_timeout', patience, true);
+  perform set_config('lock_timeout', lock_timeout_before, true);
 end $$;

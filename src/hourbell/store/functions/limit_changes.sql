@@ -30,7 +30,7 @@ declare
   over bigint[];
   slabs tid[];
   skipped boolean := false;
-  patience constant text := current_setting('lock_timeout');
+  lock_timeout_before constant text := current_setting('lock_timeout');
 begin
   these := array(
     select c from hourbell.limit_recounts as c
@@ -47,7 +47,7 @@ begin
     slabs := array(select ctid from hourbell.leased order by session, fence for update skip locked);
     skipped := true;
   end;
-  perform set_config('lock_timeout', patience, true);
+  perform set_config('lock_timeout', lock_timeout_before, true);
   with running as materialized (
     select l.slab, e.id, s.kind, s.key
     from (select ctid as slab, unnest(ids) as id from hourbell.leased where ctid = any (slabs) offset 0) as l

@@ -208,7 +208,7 @@ begin
     array_agg(case kind when hourbell.deadline_start() then 'start_deadline' else 'deadline' end),
     (select array_agg(id) from fenced)
   into ids, statuses, reasons, ran from owned;
-  if ids is not null then perform hourbell.discard(ids, statuses, reasons, p_now); end if;
+  if ids is not null then perform hourbell.end_executions(ids, statuses, reasons, p_now); end if;
   if ran is not null then perform hourbell.shrink_slabs(slabs, ran); end if;
   taken := array(select unnest(taken) except select unnest(ids));
   if taken <> '{}' then perform hourbell.requeue(taken); end if;  -- their deadlines were changed meanwhile

@@ -7,7 +7,8 @@ language plpgsql set plan = lookups as $$
 begin
   if p_jobs = '{}' then return '{}'; end if;  -- for an empty array the planner would read everything
   return array(
-    select id from hourbell.jobs where id = any (p_jobs) and status in (0, 1)
+    select id from hourbell.jobs where id = any (p_jobs)
+      and status in (hourbell.job_scheduled(), hourbell.job_paused())
     union all
     select id from (select id, job from hourbell.live where id = any (p_jobs) offset 0) as e where job is null);
 end $$;
@@ -26,9 +27,9 @@ set plan = lookups_one_by_one set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   missing int;
-  places int[];  -- positions of the keys that other jobs hold,
+  taken int[];  -- positions of the keys that other jobs hold,
   others bigint[];  -- and those jobs
-  place int;
+  at int;
   other bigint;
 begin
   for try in 1 .. 5 loop  -- a conflicting row may be deleted before it is locked
@@ -36,12 +37,12 @@ begin
     select * from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job) order by tenant, space, key
     on conflict do nothing;
     with locked as materialized (
-      select w.place, k.job
-      from unnest(p_tenants, p_spaces, p_keys, p_jobs) with ordinality as w(tenant, space, key, job, place)
+      select w.pos, k.job
+      from unnest(p_tenants, p_spaces, p_keys, p_jobs) with ordinality as w(tenant, space, key, job, pos)
       join hourbell.unique_keys as k
         on k.tenant = w.tenant and k.space = w.space and k.key = w.key and k.job <> w.job
       order by k.tenant, k.space, k.key for update of k)
-    select coalesce(array_agg(place), '{}'), coalesce(array_agg(job), '{}') into places, others from locked;
+    select coalesce(array_agg(pos), '{}'), coalesce(array_agg(job), '{}') into taken, others from locked;
     select count(*) into missing from unnest(p_tenants, p_spaces, p_keys) as w(tenant, space, key)
     where not exists (
       select from hourbell.unique_keys as k where k.tenant = w.tenant and k.space = w.space and k.key = w.key);
@@ -50,16 +51,16 @@ begin
   if missing > 0 then raise lock_not_available; end if;
 
   refused := '{}'; holders := '{}'; replacing := '{}';
-  for n in 1 .. cardinality(places) loop
-    place := places[n]; other := others[n];
+  for n in 1 .. cardinality(taken) loop
+    at := taken[n]; other := others[n];
     if hourbell.live_jobs(array[other]) <> '{}' then
-      if not (p_replaces[place] and hourbell.replace_job(p_now, other, p_tenants[place], p_actors[place])) then
-        refused := refused || p_jobs[place]; holders := holders || other;
+      if not (p_replaces[at] and hourbell.replace_job(p_now, other, p_tenants[at], p_actors[at])) then
+        refused := refused || p_jobs[at]; holders := holders || other;
         continue;
       end if;
-      replacing := replacing || p_jobs[place];
+      replacing := replacing || p_jobs[at];
     end if;
-    update hourbell.unique_keys as k set job = p_jobs[place]
-    where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];
+    update hourbell.unique_keys as k set job = p_jobs[at]
+    where k.tenant = p_tenants[at] and k.space = p_spaces[at] and k.key = p_keys[at];
   end loop;
 end $$;
