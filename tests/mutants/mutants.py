@@ -60,6 +60,7 @@ PLAN = "src/hourbell/store/functions/plan.sql"
 MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
+DEADLINES = "src/hourbell/store/functions/deadlines.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
 MANIFESTS = "src/hourbell/store/functions/manifests.sql"
 UPSERT = "src/hourbell/engine/operations/upsert.py"
@@ -82,8 +83,8 @@ CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
 CREATE_INSERT = "src/hourbell/engine/life/create/insert.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
 QUOTAS = "src/hourbell/store/functions/quotas.sql"
-_LIFE = "tests/integration/life"
 
+_LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
 FAIR_TEST = f"{_LIFE}/test_fair_and_limited.py"
 FAIRNESS_TEST = f"{_LIFE}/test_fairness.py"
@@ -488,9 +489,9 @@ MUTANTS = [
     ),
     Mutant(
         "expired_slab_thrown_away",
-        REAP,
-        "      where not i.id = any (array(select id from missing where again))) as r\n    where r.ids is not null),",
-        "      where not i.id = any (array(select id from missing where again))) as r\n    where false),",
+        DEADLINES,
+        "      where not i.id = any (p_ids)) as r\n    where r.ids is not null),",
+        "      where not i.id = any (p_ids)) as r\n    where false),",
         (f"{SLABS_TEST}::test_a_deadline_takes_one_out_of_a_ready_slab",),
         "Whoever takes one execution out of a slab puts back the others.",
     ),
