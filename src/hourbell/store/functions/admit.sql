@@ -1,5 +1,5 @@
--- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first. docs/architecture.md explains it
--- with examples.
+-- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first. docs/architecture.md explains
+-- it with examples.
 --
 -- A pass (`admit`) works on one priority after the other:
 --   take      due rows, and slabs of `due_slabs` (`take_due_slabs`), oldest first
@@ -10,12 +10,12 @@
 --   ready     the rest gets tags, is cut into slabs and inserted into `ready` (fairness.sql)
 -- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
 
--- Runs one pass. `examined`: how many executions it has taken, whatever became of them; `more`: whether there is more to
--- do; `busy`: another pass is running, and this one did nothing.
+-- Runs one pass. `examined`: how many executions it has taken, whatever became of them; `more`: whether there is more
+-- to do; `busy`: another pass is running, and this one did nothing.
 -- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
--- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the same
--- way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due rows
--- is admitted in the next pass, however many due rows another tenant has.
+-- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the
+-- same way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due
+-- rows is admitted in the next pass, however many due rows another tenant has.
 -- Rows that are late by more than p_grace may be misfires.
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out examined int, out more boolean, out busy boolean
@@ -216,8 +216,8 @@ language sql as $$
   from unnest(p_rows) having count(*) > 0
 $$;
 
--- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more; more:
--- there may be others.
+-- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more;
+-- more: there may be others.
 create or replace function hourbell.take_due_slabs(
   p_tier int, p_from timestamptz, p_now timestamptz, p_limit int, out slabs hourbell.due_slabs[], out more boolean
 )

@@ -1,9 +1,9 @@
 -- Calendars: named lists of dates that schedules skip. The gate decides, when the time of an execution has come, so a
--- change of a calendar reaches everything that was planned and not admitted. Jobs without calendars cost nothing on days
--- that are in none.
+-- change of a calendar reaches everything that was planned and not admitted. Jobs without calendars cost nothing on
+-- days that are in none.
 
--- The rows p_rows without those whose date is in a calendar that their job excludes; these are recorded as skipped. Only
--- occurrences of a schedule that have not started are skipped.
+-- The rows p_rows without those whose date is in a calendar that their job excludes; these are recorded as skipped.
+-- Only occurrences of a schedule that have not started are skipped.
 create or replace function hourbell.without_excluded_dates(p_rows hourbell.due[], p_now timestamptz)
 returns hourbell.due[]
 language plpgsql set plan = lookups_unsorted as $$

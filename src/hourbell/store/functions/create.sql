@@ -1,8 +1,8 @@
 -- Creating jobs: one read of what must be known (`before_create`), then one statement for the jobs of all concurrent
 -- requests (`create_jobs`). Quotas are in quotas.sql, unique keys in unique_keys.sql.
--- Example: three concurrent requests create one job each. The second repeats an idempotency key, the third names a unique
--- key that another job has: `create_jobs` stores the job of the first and returns repeated = {2}, refused = {the id of the
--- third}.
+-- Example: three concurrent requests create one job each. The second repeats an idempotency key, the third names a
+-- unique key that another job has: `create_jobs` stores the job of the first and returns repeated = {2}, refused = {the
+-- id of the third}.
 
 -- An id that nothing has yet: the time in its upper bits (hourbell.id_base), 22 bits of a sequence below.
 create or replace function hourbell.next_id(p_base bigint) returns bigint

@@ -57,8 +57,8 @@ language sql stable set plan = lookups set enable_sort = on as $$
   cross join lateral unnest(l.ids) as i(id) where p_only is null or i.id = p_only
 $$;
 
--- Where an execution that has not ended is, and its status at p_now; no row unless p_asked: it has not ended. p_ids and p_slabs: see
--- slab_index; slabs of one are looked up.
+-- Where an execution that has not ended is, and its status at p_now; no row unless p_asked: it has not ended. p_ids and
+-- p_slabs: see slab_index; slabs of one are looked up.
 create or replace function hourbell.location_of(
   e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean,
   out in_parked boolean, out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint,

@@ -184,8 +184,8 @@ end $$;
 -- the due times, whatever the priorities, and parked executions go before newly due ones.
 -- Example: three executions of key K, which allows one at once, are due at 10:00, 10:01 and 10:02. The first gets the
 -- hold; the others are parked in this order. It keeps the hold while it is retried, until it has ended.
--- p_rows may have only a part of what is due: an earlier execution of the key may still be in `due`, because the pass has
--- reached its bound or because a lower priority comes later. Then the hold is left to that one.
+-- p_rows may have only a part of what is due: an earlier execution of the key may still be in `due`, because the pass
+-- has reached its bound or because a lower priority comes later. Then the hold is left to that one.
 create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz) returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
@@ -318,8 +318,8 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit gets a wake-up for the time when it can reserve more. An execution that was counted at one
--- limit and then stopped by another has left room at the first, so the first gets a wake-up too.
+-- After parking: a rate limit gets a wake-up for the time when it can reserve more. An execution that was counted at
+-- one limit and then stopped by another has left room at the first, so the first gets a wake-up too.
 create or replace function hourbell.wake_next(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set plan = lookups as $$
   insert into hourbell.gate_wakeups (at, kind, key)

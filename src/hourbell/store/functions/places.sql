@@ -6,9 +6,9 @@
 -- their claim.
 
 -- The level of an execution that is the p_nth of its tenant at its moment. The first 16 of each tenant have level 0,
--- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by side,
--- so an execution waits for at most about 16 times as many executions of each other tenant as its own tenant has. Only
--- fairness depends on the level, so the producer of a row may count roughly.
+-- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by
+-- side, so an execution waits for at most about 16 times as many executions of each other tenant as its own tenant has.
+-- Only fairness depends on the level, so the producer of a row may count roughly.
 create or replace function hourbell.level_of(p_nth bigint) returns int
 language sql immutable parallel safe
 return case when p_nth <= 16 then 0 when p_nth <= 256 then 1 when p_nth <= 4096 then 2 else 3 end;
@@ -18,8 +18,8 @@ create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
 language sql immutable parallel safe
 return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 
--- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids 64
--- at a time, so what it creates together shares a slab.
+-- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids
+-- 64 at a time, so what it creates together shares a slab.
 create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
 return (p_id - 1) >> 6;
@@ -65,7 +65,8 @@ end $$;
 -- Takes executions out of `due` and `parked`, where they wait for their time or for a limit. Returns those that it got:
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
 -- has stopped. Only for executions that are never in `due_slabs`: those of recurring jobs, and those with a deadline or
--- a unique key. (`take_waiting`, in change.sql, takes a single execution out of any of these places and waits for locks.)
+-- a unique key. (`take_waiting`, in change.sql, takes a single execution out of any of these places and waits for
+-- locks.)
 create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

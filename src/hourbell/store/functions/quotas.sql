@@ -1,8 +1,8 @@
 -- Quotas: how many jobs a tenant may have (`tenants.max_jobs`). They are counted under a lock, never kept in a counter.
 -- Recurring jobs are counted in `jobs`. The one-time jobs of a tenant with a quota are listed in `quota_jobs`: new ones
 -- when they are created, those that were there before the quota by the leader (`list_quota_jobs`).
--- Example: a tenant with 3 recurring jobs and 5 waiting one-time jobs gets max_jobs 10. At once there is room for 2 more;
--- a batch of 4 creates 2 of them and refuses 2.
+-- Example: a tenant with 3 recurring jobs and 5 waiting one-time jobs gets max_jobs 10. At once there is room for 2
+-- more; a batch of 4 creates 2 of them and refuses 2.
 
 -- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running. Until
 -- `list_quota_jobs` has listed the one-time jobs that were there before the quota, those among the 10,000 newest count.

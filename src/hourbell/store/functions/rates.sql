@@ -2,11 +2,11 @@
 -- executions start in any T seconds. The claim decides that moment (`start_rate_limited`): at once if there is a token,
 -- otherwise when the next token arrives, up to `lead_seconds` ahead. The worker waits for that moment, so the time
 -- taken by the gate, the notification and the claim is not lost, even with a burst of 1. The gate makes no more
--- reservations than can start within `lead_seconds`. A reservation takes no token; the claim does, however late.
--- Order: the gate asks how many it may reserve (`reservable`, by `limit_room`), inserts `rate_reservations`
--- (`apply_limits`) and wakes itself for the next ones (`next_reservation_at`); a claim turns reservations into starts
--- (`start_rate_limited`). Example: rate 10, burst 1, the bucket has just become empty. The gate reserves two executions,
--- which can start within 0.25 s; a claim of both starts them 0.1 s and 0.2 s from now.
+-- reservations than can start within `lead_seconds`. A reservation takes no token; the claim does, however late. Order:
+-- the gate asks how many it may reserve (`reservable`, by `limit_room`), inserts `rate_reservations` (`apply_limits`)
+-- and wakes itself for the next ones (`next_reservation_at`); a claim turns reservations into starts
+-- (`start_rate_limited`). Example: rate 10, burst 1, the bucket has just become empty. The gate reserves two
+-- executions, which can start within 0.25 s; a claim of both starts them 0.1 s and 0.2 s from now.
 
 -- How far ahead of its start a claim may take an execution. Longer than a gate pass, a notification and a claim take.
 create or replace function hourbell.lead_seconds() returns float8
@@ -42,8 +42,8 @@ language sql stable as $$
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
--- When the gate checks again what is parked under a rate limit: as soon as it can reserve one more, or as many as arrive
--- in 50 ms if that is more. Null: it is no rate limit.
+-- When the gate checks again what is parked under a rate limit: as soon as it can reserve one more, or as many as
+-- arrive in 50 ms if that is more. Null: it is no rate limit.
 create or replace function hourbell.next_reservation_at(p_kind smallint, p_key bigint, p_now timestamptz)
 returns timestamptz
 language sql stable as $$

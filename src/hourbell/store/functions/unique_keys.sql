@@ -1,5 +1,6 @@
--- Unique keys of jobs, and names of jobs that were put: at most one live job has each. A row of `unique_keys` outlives its
--- job, so that ending an execution costs nothing; whether the job is live is checked by the next request for the key.
+-- Unique keys of jobs, and names of jobs that were put: at most one live job has each. A row of `unique_keys` outlives
+-- its job, so that ending an execution costs nothing; whether the job is live is checked by the next request for the
+-- key.
 
 -- Those of these jobs that have not ended. Volatile: a caller that waited for a lock must see the current state.
 create or replace function hourbell.live_jobs(p_jobs bigint[]) returns bigint[]
