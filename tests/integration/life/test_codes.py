@@ -24,7 +24,7 @@ FAMILIES = {
         "dead": outcomes.DEAD,
         "cancelled": outcomes.CANCELLED,
         "released": outcomes.RELEASED,
-        "accepted": outcomes.AWAITING,
+        "accepted": outcomes.ACCEPTED,
         "gone": outcomes.GONE,
         "interrupted": outcomes.INTERRUPTED,
         "snoozed": outcomes.SNOOZED,

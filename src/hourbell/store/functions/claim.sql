@@ -142,7 +142,8 @@ begin
               and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
-      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue.
+      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room
+      -- is 60, and slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
       if cardinality(queues) > 1 then
         shares := array(
           select coalesce(sum(least(t.n, room - t.before)), 0) from unnest(queues) with ordinality as l(queue, pos)

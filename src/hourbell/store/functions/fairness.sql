@@ -170,6 +170,8 @@ end $$;
 -- Applies a changed weight of a tenant. New rows use it at once. For ready and parked rows, the distance of the
 -- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
 -- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
+-- Example: the virtual time is 100, and a tenant of weight 1 with the tags 101, 102, … 140 gets the weight 4. Its tags
+-- become 100.25, 100.5, … 110.
 create or replace function hourbell.retag(p_limit int, p_pass bigint) returns boolean
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
