@@ -119,7 +119,7 @@ async def enqueue(dsn: str, url: str) -> None:
         await PostgresDispatch(made).open("bench", ["default"], 1)
         admitted = 0
         while admitted < COUNT:
-            admitted += (await admit(made, await made.clock.now())).admitted
+            admitted += (await admit(made, await made.clock.now())).examined
 
 
 async def work(dsn: str) -> tuple[float, float]:

@@ -27,9 +27,9 @@ from hourbell.actions.task import Handler, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
-from hourbell.engine.leader.loop import Loop
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.loop import Loop
 from hourbell.engine.operations.api_keys import has_admin, is_keyless
 from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.operations.tasks import declare_tasks

@@ -687,14 +687,14 @@ def _(s: Scene) -> Case:
     return listing(F["firing_by"], args, rows=1_100, buffers=3_000)
 
 
-@case("riders of a forecast")
+@case("members of a forecast")
 def _(s: Scene) -> Case:
-    return listing(F["riders"], [[1, 2, 3, 500], s.now, 1000, 2000], rows=2_500, buffers=6_000)
+    return listing(F["members"], [[1, 2, 3, 500], s.now, 1000, 2000], rows=2_500, buffers=6_000)
 
 
-@case("riders of a tenant's forecast")
+@case("members of a tenant's forecast")
 def _(s: Scene) -> Case:
-    return listing(F["riders_of_tenant"], [1, s.now, 1000], rows=2_500, buffers=20_000)
+    return listing(F["members_of_tenant"], [1, s.now, 1000], rows=2_500, buffers=20_000)
 
 
 @case("what waits, in a forecast")

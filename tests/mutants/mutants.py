@@ -60,6 +60,7 @@ PLAN = "src/hourbell/store/functions/plan.sql"
 MISFIRES = "src/hourbell/store/functions/misfires.sql"
 PRODUCE = "src/hourbell/store/functions/produce.sql"
 REAP = "src/hourbell/store/functions/reap.sql"
+DEADLINES = "src/hourbell/store/functions/deadlines.sql"
 RETAIN = "src/hourbell/store/functions/retain.sql"
 MANIFESTS = "src/hourbell/store/functions/manifests.sql"
 UPSERT = "src/hourbell/engine/operations/upsert.py"
@@ -79,8 +80,9 @@ RUNNERS = "src/hourbell/worker/runners.py"
 WATCHDOG = "src/hourbell/worker/watchdog.py"
 WRITES = "src/hourbell/engine/operations/idempotency.py"
 CREATE_REQUEST = "src/hourbell/engine/life/create/request.py"
-CREATE_STORE = "src/hourbell/engine/life/create/store.py"
+CREATE_INSERT = "src/hourbell/engine/life/create/insert.py"
 CREATE_SQL = "src/hourbell/store/functions/create.sql"
+QUOTAS = "src/hourbell/store/functions/quotas.sql"
 
 _LIFE = "tests/integration/life"
 CLAIMS_TEST = f"{_LIFE}/test_claims.py"
@@ -283,8 +285,8 @@ MUTANTS = [
     Mutant(
         "due_slab_under_a_limit_lost",
         ADMIT,
-        "    from unnest(careful) as s cross join",
-        "    from unnest(careful[2:]) as s cross join",
+        "    from unnest(not_plain) as s cross join",
+        "    from unnest(not_plain[2:]) as s cross join",
         (f"{DUE_SLABS_TEST}::test_slabs_under_a_limit_are_parked_one_by_one",),
         "Every execution of a slab that is taken becomes ready or is parked.",
     ),
@@ -299,7 +301,7 @@ MUTANTS = [
     Mutant(
         "due_slab_past_tasks",
         ADMIT,
-        "hourbell.is_served(p_served, queue, hourbell.task(target)) and pos",
+        "hourbell.is_served(p_serving, queue, hourbell.task(target)) and pos",
         "pos",
         (f"{DUE_SLABS_TEST}::test_slabs_of_a_task_that_nobody_serves_wait_under_it",),
         "What no worker can run does not become ready.",
@@ -412,7 +414,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota_listed_before_all_have_seen_it",
-        CREATE_SQL,
+        QUOTAS,
         "    and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())\n",
         "",
         (f"{ONCE_TEST}::test_jobs_from_before_a_quota_are_listed_and_counted",),
@@ -428,7 +430,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota_counts_what_has_ended",
-        CREATE_SQL,
+        QUOTAS,
         "        cross join lateral (select from hourbell.live as e where e.id = j.id offset 0) as e\n        limit t.max_jobs",
         "        limit t.max_jobs",
         ("tests/property/engine/test_unique_keys_and_quotas.py",),
@@ -487,9 +489,9 @@ MUTANTS = [
     ),
     Mutant(
         "expired_slab_thrown_away",
-        REAP,
-        "      where not i.id = any (array(select id from missing where again))) as r\n    where r.ids is not null),",
-        "      where not i.id = any (array(select id from missing where again))) as r\n    where false),",
+        DEADLINES,
+        "      where not i.id = any (p_ids)) as r\n    where r.ids is not null),",
+        "      where not i.id = any (p_ids)) as r\n    where false),",
         (f"{SLABS_TEST}::test_a_deadline_takes_one_out_of_a_ready_slab",),
         "Whoever takes one execution out of a slab puts back the others.",
     ),
@@ -599,7 +601,7 @@ MUTANTS = [
     Mutant(
         "forgotten_claims_kept",
         SESSIONS,
-        "if nameless <> '{}' then",
+        "if unlisted <> '{}' then",
         "if false then",
         (f"{LOST_TEST}::test_a_heartbeat_releases_what_it_does_not_know_of_resolved_claims",),
         "What a worker does not know that it has comes back with its next heartbeat.",
@@ -746,8 +748,8 @@ MUTANTS = [
     Mutant(
         "quarantine_dropped",
         PLACES,
-        "hourbell.checks_of(overlap, crashes) + hourbell.level_of(",
-        "hourbell.checks_of(overlap, 0::smallint) + hourbell.level_of(",
+        "hourbell.checks_of(overlap, crashes) + hourbell.checks_level(",
+        "hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(",
         (f"{POISON_TEST}::test_what_was_lost_twice_runs_alone_and_what_is_lost_alone_is_dead",),
         "What was lost twice runs with nothing beside it.",
     ),
@@ -834,7 +836,7 @@ MUTANTS = [
     Mutant(
         "overlap_not_checked",
         ADMIT,
-        "if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;",
+        "if may_overlap then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;",
         "",
         (f"{GATE_TEST}::test_forbid_skips_the_later_run",),
         "A job that forbids overlap never runs twice at once.",
@@ -884,8 +886,8 @@ MUTANTS = [
     Mutant(
         "lanes_forgotten",
         FAIRNESS,
-        "array_agg(l.base + p.nth * l.step) into places, tags",
-        "array_agg(l.base + l.step) into places, tags",
+        "array_agg(l.base + p.nth * l.step) into positions, tags",
+        "array_agg(l.base + l.step) into positions, tags",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "Who waits is served by weight, and here by who came first.",
     ),
@@ -911,7 +913,7 @@ MUTANTS = [
     Mutant(
         "unserved_queue_admitted",
         ADMIT,
-        "bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task))",
+        "bool_or(r.keyed or not hourbell.is_served(p_serving, r.queue, r.task))",
         "bool_or(r.keyed)",
         (f"{LIMITS_TEST}::test_nothing_is_admitted_to_a_queue_that_nobody_serves",),
         "Nothing is made ready for a queue without a worker.",
@@ -963,16 +965,16 @@ MUTANTS = [
     Mutant(
         "urgent_last",
         CLAIM,
-        "case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end",
-        "case when p_from_below then '{3,2,1,0}' else '{3,2,1,0}' end",
+        "case when p_lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end",
+        "case when p_lowest_first then '{3,2,1,0}' else '{3,2,1,0}' end",
         (f"{DISPATCH_TEST}::test_the_most_urgent_are_claimed_first[embedded]",),
         "The more urgent is served first.",
     ),
     Mutant(
         "low_starves",
         CLAIM,
-        "case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end",
-        "case when p_from_below then '{0,1,2,3}' else '{0,1,2,3}' end",
+        "case when p_lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end",
+        "case when p_lowest_first then '{0,1,2,3}' else '{0,1,2,3}' end",
         (f"{FAIR_TEST}::test_a_claim_from_below_begins_with_the_least_urgent",),
         "LOW goes on, however much there is of what is more urgent.",
     ),
@@ -1028,8 +1030,8 @@ MUTANTS = [
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "    if kinds && hourbell.outcomes_dead() then\n      perform hourbell.bury(",
-        "    if false then\n      perform hourbell.bury(",
+        "    if kinds && hourbell.outcomes_dead() then\n      perform hourbell.write_dead_letters(",
+        "    if false then\n      perform hourbell.write_dead_letters(",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
     ),
@@ -1085,8 +1087,8 @@ MUTANTS = [
     Mutant(
         "wakes_lost",
         BLOCKERS,
-        "  select p_now, kind, key from released union select p_now, kind, key from offered\n",
-        "  select p_now, kind, key from released where false union select p_now, kind, key from offered\n",
+        "  select p_now, kind, key from released union select p_now, kind, key from unclaimed\n",
+        "  select p_now, kind, key from released where false union select p_now, kind, key from unclaimed\n",
         (f"{LIMITS_TEST}::test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass",),
         "What waits for a place goes when one is free.",
     ),
@@ -1118,8 +1120,8 @@ MUTANTS = [
     Mutant(
         "quota_as_it_was_looked_at",
         CREATE_SQL,
-        "select coalesce(array_agg(id), '{}') into excessive from placed where place > room;",
-        "select coalesce(array_agg(id), '{}') into excessive from placed where place > room and false;",
+        "select coalesce(array_agg(id), '{}') into excessive from numbered where nth > room;",
+        "select coalesce(array_agg(id), '{}') into excessive from numbered where nth > room and false;",
         (f"{QUOTAS_TEST}::test_a_quota_that_is_lowered_between_look_and_create_counts",),
         "A quota counts when jobs are created.",
     ),
@@ -1158,8 +1160,8 @@ MUTANTS = [
     Mutant(
         "tokens_of_the_unclaimed_lost",
         BLOCKERS,
-        "offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)",
-        "offered as (select kind, key from hourbell.rate_reservations where id = any (p_ids))",
+        "unclaimed as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)",
+        "unclaimed as (select kind, key from hourbell.rate_reservations where id = any (p_ids))",
         (f"{LIMITS_TEST}::test_what_was_offered_and_is_cancelled_gives_its_token_back",),
         "What was offered and not claimed takes no token.",
     ),
@@ -1194,7 +1196,7 @@ MUTANTS = [
         "limits_not_reviewed",
         SETTINGS,
         "        if changed is not None:\n"
-        '            await connection.execute(_Q["look_again"], blocker, blocker_id)\n',
+        '            await connection.execute(_Q["recheck"], kind, key)\n',
         "",
         (f"{LIMITS_TEST}::test_a_limit_acts_on_what_is_ready_and_on_what_runs",),
         "A limit acts on what is ready and on what runs already.",
@@ -1350,7 +1352,7 @@ MUTANTS = [
     Mutant(
         "late_joiner_counted_twice",
         JOIN,
-        "set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)",
+        "set joined_through = greatest(planned, reached_through[a.ordinality], m.active_since)",
         "set joined_through = m.active_since",
         (
             f"{FAN_OUT_TEST}::test_a_join_left_over_from_before_an_outage_completes_during_the_late_fire",
@@ -1360,8 +1362,8 @@ MUTANTS = [
     Mutant(
         "run_again_by_an_update",
         JOIN,
-        "where at <= greatest(planned, reaches[k]) and not hads[k] @> at order by at),",
-        "where at <= greatest(planned, reaches[k]) order by at),",
+        "where at <= greatest(planned, reached_through[k]) and not already[k] @> at order by at),",
+        "where at <= greatest(planned, reached_through[k]) order by at),",
         (
             f"{FOUND_TEST}::test_a_run_that_was_cancelled_ahead_does_not_come_back_by_an_update[same]",
         ),
@@ -1397,7 +1399,7 @@ MUTANTS = [
     # Writes.
     Mutant(
         "commit_error_of_a_create_swallowed",
-        CREATE_STORE,
+        CREATE_INSERT,
         "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n                raise\n",
         "            if isinstance(error, StoreUnavailable) and not is_lock_conflict(error):\n"
         "                yield rows, {}\n                return\n",

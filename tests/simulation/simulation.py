@@ -20,8 +20,8 @@ from typing import Any
 
 from hourbell import failpoints
 from hourbell.engine.core import Engine
+from hourbell.engine.groups import GroupExecutor
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.idempotency import Write, fingerprint

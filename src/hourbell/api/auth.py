@@ -19,7 +19,7 @@ from hourbell.api.errors import Misdirected
 from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import GroupExecutor, Submission
+from hourbell.engine.groups import GroupExecutor, Submission
 from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_keyless
 from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
 from hourbell.security.access import ANONYMOUS, Caller, digest_of

@@ -78,7 +78,7 @@ class PostgresDispatch:
 
     async def admit(self) -> bool:
         passed = await admit(self._engine, await self._engine.clock.now())
-        if passed.admitted:
+        if passed.examined:
             self._engine.announce()  # workers of other processes may wait for it
         return not passed.busy
 
@@ -131,7 +131,7 @@ class PostgresDispatch:
             )
         if not row["alive"]:
             raise SessionLost
-        return HeartbeatResult(row["lost"], row["unwanted"])
+        return HeartbeatResult(row["lost"], row["cancelled"])
 
     async def renew(self, session: Session) -> Subscription:
         now = await self._engine.clock.now()

@@ -19,6 +19,9 @@ process does all that.
     leader       the work of one process for all: planning, reaping, housekeeping,
                  notifications, monitors
 
+What they share is beside them: `core` (the Engine), `codes` (stored numbers), `groups` (group
+commit), `bounds`, `due_counts`, `loop` (background loops and backoff).
+
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions
 here decide what to ask for, and are thin. User-facing operations (create, update, pause, …) take a
 `Write`: the actor, and the idempotency key under which a repeated request gets the first answer.

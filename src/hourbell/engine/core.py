@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 import asyncpg
 import msgspec
 
-from hourbell.engine.life.due_counts import DueCounts
-from hourbell.engine.life.groups import BoundedSlots, GroupExecutor, MemoryBudget
+from hourbell.engine.bounds import BoundedSlots, MemoryBudget
+from hourbell.engine.due_counts import DueCounts
+from hourbell.engine.groups import GroupExecutor
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
 from hourbell.store.clock import Clock

@@ -118,10 +118,22 @@ TRANSITIONS: dict[ExecutionStatus | None, frozenset[ExecutionStatus]] = {
     # None: does not exist yet. A missed occurrence is recorded directly as SKIPPED.
     None: frozenset({_S.SCHEDULED, _S.SKIPPED}),
     _S.SCHEDULED: frozenset({_S.QUEUED, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
-    _S.QUEUED: frozenset({_S.RUNNING, _S.DEAD, _S.CANCELLED, _S.SUPERSEDED, _S.SKIPPED}),
+    # To SCHEDULED or RETRYING: a one-time job that is parked or waits for the gate is paused, or
+    # gets a later time.
+    _S.QUEUED: frozenset(
+        {
+            _S.RUNNING,
+            _S.SCHEDULED,
+            _S.RETRYING,
+            _S.DEAD,
+            _S.CANCELLED,
+            _S.SUPERSEDED,
+            _S.SKIPPED,
+        }
+    ),
     # To QUEUED: released before it started, or interrupted, without using up an attempt; to
-    # SCHEDULED and RETRYING if it was released with a delay, or snoozed. Also to QUEUED and DEAD without FAILED when the lease was
-    # lost: that attempt has no outcome of its own.
+    # SCHEDULED and RETRYING if it was released with a delay, or snoozed. Also to QUEUED and DEAD
+    # without FAILED when the lease was lost: that attempt has no outcome of its own.
     _S.RUNNING: frozenset(
         {
             _S.SUCCEEDED,

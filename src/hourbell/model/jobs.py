@@ -251,7 +251,6 @@ class JobChanges(msgspec.Struct, frozen=True):
     version; otherwise read the job and compute the update again.
     """
 
-    base_version: int
     job: NewJob
     changed: frozenset[str]  # names of fields of NewJob; empty: nothing to do
 

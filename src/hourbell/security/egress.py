@@ -18,7 +18,6 @@ import contextlib
 import re
 from collections.abc import Iterable
 from ipaddress import (
-    IPv4Address,
     IPv4Network,
     IPv6Address,
     IPv6Network,
@@ -29,7 +28,6 @@ from typing import Self
 
 from hourbell.model.errors import ConfigurationError
 
-Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")

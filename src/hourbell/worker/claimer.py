@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import BackoffTimer
+from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.worker.executions import Executions, StopReason

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from hourbell.dispatch import Dispatch, Session
-from hourbell.engine.leader.loop import BackoffTimer
+from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
 from hourbell.worker.executions import Executions, StopReason

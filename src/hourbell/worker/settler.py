@@ -17,7 +17,7 @@ import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
 from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_all
-from hourbell.engine.leader.loop import BackoffTimer
+from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()

@@ -13,8 +13,8 @@ import pytest
 from hourbell import failpoints
 from hourbell.api.server import ApiServer
 from hourbell.engine import core
+from hourbell.engine.bounds import BoundedSlots, MemoryBudget
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import BoundedSlots, MemoryBudget
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.errors import Overloaded

@@ -10,8 +10,8 @@ import pytest
 from hourbell.engine import core
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import single
+from hourbell.engine.life.create.insert import LockTimeouts
 from hourbell.engine.life.create.request import CreateContext, CreateRequest
-from hourbell.engine.life.create.store import LockTimeouts
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_tenant
 from hourbell.model.jobs import NewJob

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import pytest
 
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import GroupExecutor
+from hourbell.engine.groups import GroupExecutor
 from hourbell.engine.operations import upsert
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.upsert import put_job

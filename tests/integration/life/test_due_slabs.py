@@ -119,7 +119,7 @@ async def test_a_pass_takes_whole_slabs_up_to_its_bound_and_says_that_there_is_m
     await together(still, 400)
     now = await travel(still, LATER)
     passed = await admit(still, now, 100)
-    assert 64 <= passed.admitted < 400
+    assert 64 <= passed.examined < 400
     assert passed.more
     await admit_all(still)
     assert await places(still) == {"ready": 400}
@@ -235,7 +235,7 @@ async def test_a_cancel_that_waits_for_the_gate_finds_the_execution_ready(engine
     now = await engine.clock.now()
     async with in_transaction(engine) as own:
         assert (await own.database.row("select * from hourbell.admit($1, 100, '1 minute')", now))[
-            "admitted"
+            "examined"
         ] == 5
         other = asyncio.create_task(cancel(engine, ids[2]))
         await somebody_waits(engine, "cancel_execution")
@@ -252,7 +252,7 @@ async def test_the_gate_skips_a_slab_that_a_change_has_locked(engine: Engine) ->
     async with in_transaction(engine) as own:
         await own.database.row("select * from hourbell.take_waiting($1, null, false)", ids[0])
         passed = await admit(engine, await engine.clock.now())
-        assert passed.admitted == 0
+        assert passed.examined == 0
         await own.database.value("select hourbell.requeue($1)", [ids[0]])
     await admit_all(engine)
     assert await places(engine) == {"ready": 5}

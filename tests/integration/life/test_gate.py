@@ -42,7 +42,7 @@ async def test_the_gate_run_twice_at_once_is_busy_the_second_time_and_doubles_no
     await fill(engine, 100)
     now = await engine.clock.now()
     async with in_transaction(engine) as first:
-        assert (await admit(first, now)).admitted == 100
+        assert (await admit(first, now)).examined == 100
         assert await admit(engine, now) == Pass(0, more=True, busy=True)
     assert await admit(engine, now) == Pass(0, more=False, busy=False)
     assert await places(engine) == {"ready": 100}
@@ -59,7 +59,7 @@ async def test_a_claim_while_the_gate_has_not_committed_does_not_leave_its_rows_
     await fill(engine, 1, one_time(tenant_id="late"))
     now = await engine.clock.now()
     async with in_transaction(engine) as gate:
-        assert (await admit(gate, now)).admitted == 1
+        assert (await admit(gate, now)).examined == 1
         assert len(await hand.claim(5)) == 5
     (first, *rest) = await hand.claim()
     assert first.tenant_id == "late"
@@ -86,8 +86,8 @@ async def test_many_gates_at_once_make_everything_ready_once(engine: Engine) -> 
     async def pass_on() -> int:
         admitted = 0
         while (passed := await admit(engine, now, 150)).more:
-            admitted += passed.admitted
-        return admitted + passed.admitted
+            admitted += passed.examined
+        return admitted + passed.examined
 
     assert sum(await asyncio.gather(*(pass_on() for _ in range(6)))) == 2000
     assert await places(engine) == {"ready": 2000}

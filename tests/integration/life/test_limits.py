@@ -10,10 +10,11 @@ from hourbell.dispatch import CANCELLED, RELEASED, Settlement
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.reap import reap
-from hourbell.engine.operations.change import delete_job
+from hourbell.engine.operations.change import delete_job, pause_job, resume_job
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
 from hourbell.engine.operations.runs import cancel_execution
+from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import Holder, explain_execution
 from hourbell.engine.views.jobs import get_job
 from hourbell.engine.views.overview import get_queue, get_tenant
@@ -68,6 +69,19 @@ async def test_a_tenant_has_no_more_at_once_than_it_may_and_others_pass(still: E
     assert by_tenant(runs) == {"a": 3, "b": 5}
     await hand.succeed([run for run in runs if run.tenant_id == "a"][:2])
     assert by_tenant(await claimed(still, hand)) == {"a": 2}
+
+
+async def test_a_parked_job_that_is_paused_is_scheduled_until_it_is_resumed(still: Engine) -> None:
+    await limit_tenant(still, "a", max_concurrency=1)
+    first, second = await queued(still, 2, tenant_id="a")
+    hand = await Hand.opened(still)
+    (run,) = await claimed(still, hand)
+    assert run.execution_id == first
+    assert (await get_execution(still, second)).status == "QUEUED"
+    await pause_job(still, second, Write())
+    assert (await get_execution(still, second)).status == "SCHEDULED"
+    await resume_job(still, second, Write())
+    assert (await get_execution(still, second)).status == "QUEUED"
 
 
 @pytest.mark.parametrize("end", ["succeed", "retry", "crash", "cancel", "give back", "close"])

@@ -270,7 +270,7 @@ async def test_a_pass_of_the_gate_whose_answer_was_lost_is_not_made_again(
     configure("admit.after_commit=drop*1")
     with pytest.raises(StoreUnavailable):
         await admit_all(engine)
-    assert (await admit(engine, await engine.clock.now())).admitted == 0
+    assert (await admit(engine, await engine.clock.now())).examined == 0
     assert await places(engine) == {"ready": 10}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hourbell.dispatch import Claimed
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import AWAITING, SUCCEEDED, Settlement
+from hourbell.engine.life.outcomes import ACCEPTED, SUCCEEDED, Settlement
 from hourbell.engine.life.reap import expire, reap
 from integration.life.limits import limit_queue
 from integration.life.support import (
@@ -314,7 +314,7 @@ async def test_what_its_target_has_accepted_leaves_its_slab(engine: Engine) -> N
 
 def accepted(runs: list[Claimed]) -> list[Settlement]:
     return [
-        Settlement(run.execution_id, run.fence, AWAITING, 0, 0, 60.0, result=f'"{DIGEST}"')
+        Settlement(run.execution_id, run.fence, ACCEPTED, 0, 0, 60.0, result=f'"{DIGEST}"')
         for run in runs
     ]
 

@@ -17,7 +17,7 @@ from hourbell.actions.webhook import WebhookRunner
 from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import AWAITING, GONE, RELEASED, settlement
+from hourbell.engine.life.outcomes import ACCEPTED, GONE, RELEASED, settlement
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned, resume_job, update_job
@@ -299,9 +299,9 @@ async def test_a_batch_may_have_all_kinds_of_outcomes(still: Engine) -> None:
     digest = f'"{DIGEST.hex()}"'
     batch = [
         Settlement(first.execution_id, first.fence, SUCCEEDED),
-        Settlement(second.execution_id, second.fence, AWAITING, delay_seconds=5.0, result=digest),
+        Settlement(second.execution_id, second.fence, ACCEPTED, delay_seconds=5.0, result=digest),
         Settlement(third.execution_id, third.fence, RELEASED, delay_seconds=5.0, reason="x"),
-        Settlement(fourth.execution_id, fourth.fence - 1, AWAITING, 0, 0, 5.0, result=digest),
+        Settlement(fourth.execution_id, fourth.fence - 1, ACCEPTED, 0, 0, 5.0, result=digest),
     ]
     assert await hand.dispatch.settle(hand.session, batch) == [fourth.execution_id]
     assert await places(still) == {"leased": 2, "due": 1}

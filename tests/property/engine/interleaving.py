@@ -25,10 +25,10 @@ from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine, Times
+from hourbell.engine.groups import GroupExecutor
 from hourbell.engine.life import plan as planning
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.create import create_job
-from hourbell.engine.life.groups import GroupExecutor
 from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job

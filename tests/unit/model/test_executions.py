@@ -1,4 +1,6 @@
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,26 @@ def test_what_its_target_accepted_waits_and_then_ends_or_is_tried_again():
 
 def test_work_that_is_given_back_waits_again():
     assert S.SCHEDULED in TRANSITIONS[S.RUNNING]
+
+
+def test_a_one_time_job_that_is_queued_and_not_claimed_can_be_paused():
+    assert {S.SCHEDULED, S.RETRYING} <= TRANSITIONS[S.QUEUED]
+
+
+def test_the_diagram_in_the_docs_has_these_transitions_and_a_replay():
+    page = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text()
+    (diagram,) = [
+        part for part in re.findall(r"```mermaid\n(.*?)```", page, re.DOTALL) if "QUEUED" in part
+    ]
+    drawn = set(re.findall(r"^ +(\[\*\]|\w+) --> (\w+):", diagram, re.MULTILINE))
+    # FAILED lasts for no time: the same transaction moves the execution to RETRYING or DEAD.
+    allowed = {
+        ("[*]" if origin is None else origin.name, to.name)
+        for origin, ways in TRANSITIONS.items()
+        for to in (ways | TRANSITIONS[S.FAILED] if S.FAILED in ways else ways) - {S.FAILED}
+        if origin is not S.FAILED
+    }
+    assert drawn == allowed | {("DEAD", "QUEUED")}
 
 
 def test_every_fate_but_success_has_reasons_and_every_reason_one_fate():

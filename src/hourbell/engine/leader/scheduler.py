@@ -23,7 +23,6 @@ from datetime import datetime
 import structlog
 
 from hourbell.engine.core import Engine
-from hourbell.engine.leader.loop import Loop
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
@@ -32,6 +31,7 @@ from hourbell.engine.life.join import complete_joins
 from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
+from hourbell.engine.loop import Loop
 from hourbell.engine.operations.bulk import end_pauses
 from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
@@ -130,9 +130,9 @@ class Scheduler:
         passed = await admit(self._engine, now)
         if not passed.busy:  # a gate that another transaction holds for long stops all work
             self._gate_passed_at = asyncio.get_running_loop().time()
-        if passed.admitted:
+        if passed.examined:
             self._engine.announce()
-        if passed.more or passed.admitted:
+        if passed.more or passed.examined:
             await asyncio.sleep(0 if passed.more and not passed.busy else ADMIT_BUSY_SECONDS)
             return True
         return False

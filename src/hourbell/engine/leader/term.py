@@ -29,8 +29,6 @@ from hourbell.engine.core import Engine
 from hourbell.model.errors import NotLeader, StoreUnavailable
 from hourbell.store.database import committing
 
-# First in the transaction of a verb that consists of more than one function call.
-CHECK_EPOCH = "select hourbell.check_epoch($1, $2)"
 _EPOCH_IS_OVER = "HB001"  # raised by hourbell.check_epoch
 _STEP_SECONDS = 1.0  # tolerated drift between the database's clock and ours per renewal
 

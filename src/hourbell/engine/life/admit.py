@@ -16,8 +16,8 @@ _ADMIT = "select * from hourbell.admit($1, $2, $3)"
 class Pass(msgspec.Struct, frozen=True):
     """The result of one pass of the gate."""
 
-    admitted: int  # executions examined: some of them may have been parked or skipped
-    more: bool
+    examined: int  # executions that it took; some of them may have been parked or skipped
+    more: bool  # there is more to do
     busy: bool  # another pass was running, and this one did nothing
 
 
@@ -25,6 +25,4 @@ async def admit(engine: Engine, now: datetime, batch: int = BATCH) -> Pass:
     """Run one pass of the gate."""
     async with committing("admit.before_commit", "admit.after_commit"):
         row = await engine.database.row(_ADMIT, now, batch, engine.times.grace)
-    if row["admitted"] < 0:
-        return Pass(0, more=True, busy=True)
-    return Pass(row["admitted"], row["more"], busy=False)
+    return Pass(row["examined"], row["more"], row["busy"])

@@ -25,7 +25,7 @@ from hourbell.model.jobs import SentSpec
 from hourbell.model.policies import Delivery, Retry, decide, is_final
 
 # Kinds of Settlement, as in store/functions/codes.sql.
-SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, AWAITING, GONE, INTERRUPTED, SNOOZED = range(9)
+SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, ACCEPTED, GONE, INTERRUPTED, SNOOZED = range(9)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -38,11 +38,11 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     kind: int
     begun_ms: int | None = 0  # from the claim to the start of the action; None: it ends now
     took_ms: int = 0  # from its start to its end
-    delay_seconds: float | None = None  # RETRY, RELEASED, SNOOZED: delay; AWAITING: maximum wait
+    delay_seconds: float | None = None  # RETRY, RELEASED, SNOOZED: delay; ACCEPTED: maximum wait
     # DEAD, GONE: why; RETRY: the kind of failure; RELEASED, SNOOZED: what it waits for
     reason: str | None = None
     error: str | None = None
-    result: str | None = None  # JSON; AWAITING: the digest of the token, in hexadecimal
+    result: str | None = None  # JSON; ACCEPTED: the digest of the token, in hexadecimal
     failure: str | None = None  # DEAD, GONE: the kind of failure of the last attempt
 
     @property
@@ -91,7 +91,7 @@ def settlement_without_policy(
     if isinstance(outcome, Accepted):
         digest = f'"{outcome.token_digest.hex()}"'
         within = max(outcome.within_seconds, 0.0)
-        return Settlement(number, fence, AWAITING, begun_ms, took_ms, within, result=digest)
+        return Settlement(number, fence, ACCEPTED, begun_ms, took_ms, within, result=digest)
     return Settlement(
         number, fence, RELEASED, delay_seconds=outcome.delay_seconds, reason=outcome.waits_for
     )

@@ -31,7 +31,7 @@ from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.life.named_secrets import require_calendars_of, require_secrets_of
+from hourbell.engine.life.references import require_calendars_of, require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,

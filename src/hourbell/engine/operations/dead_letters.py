@@ -247,7 +247,7 @@ async def _retry_now(
             f"{execution_text(number)} does not wait for its time: it waits for a limit, its job is"
             " paused, or it is already queued. Use explain to see which."
         )
-    await connection.execute(_J["insert_due"], number)
+    await connection.execute(_J["requeue"], number)
     await insert_audit_row(connection, write, now, tenant, execution.job_id, "retry", None, None)
     return await _live_execution(connection, number, now)
 

@@ -105,7 +105,7 @@ async def store_answer(
     if write.key is not None:
         stored = msgspec.json.encode(answer).decode()
         async with engine.database.transaction() as connection:
-            await connection.execute(_Q["be_brief"])
+            await connection.execute(_Q["set_timeouts"])
             await connection.execute(
                 _Q["insert_answer"], tenant, write.key, write.fingerprint, stored, now
             )
@@ -176,7 +176,7 @@ class Idempotent(Generic[T]):
         self.write = await self.write.fingerprinted()
         with self._retrying():
             async with self._engine.database.transaction() as connection:
-                await connection.execute(_Q["be_brief"])
+                await connection.execute(_Q["set_timeouts"])
                 yield connection
                 if self.write.key is not None:
                     await connection.execute(_Q["insert_answer"], tenant, *self._stored())

@@ -29,8 +29,15 @@ from hourbell.model.policies import RetryPolicy
 from hourbell.store.database import Connection
 from hourbell.store.queries import queries
 
-# Blockers, as in functions/codes.sql.
-BLOCKER_QUEUE, BLOCKER_TENANT, BLOCKER_TARGET, BLOCKER_KEY, BLOCKER_JOB, BLOCKER_TASK = range(1, 7)
+# Kinds of blockers, as in functions/codes.sql.
+(
+    BLOCKER_QUEUE,
+    BLOCKER_TENANT,
+    BLOCKER_TARGET,
+    BLOCKER_CONCURRENCY_KEY,
+    BLOCKER_JOB,
+    BLOCKER_TASK,
+) = range(1, 7)
 
 _Q = queries("limits")
 _FAILPOINTS = CommitFailpoints("configure.before_commit", "configure.after_commit")
@@ -49,7 +56,7 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
     async for attempt in writing:
         async with attempt.transaction(number) as connection:
             await connection.execute(
-                _Q["weigh"],
+                _Q["update_tenant"],
                 number,
                 settings.weight,
                 settings.max_jobs,
@@ -57,7 +64,7 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
                 settings.dead_letter_days,
                 settings.audit_days,
             )
-            await _limit(connection, BLOCKER_TENANT, number, settings, now)
+            await _set_limit(connection, BLOCKER_TENANT, number, settings, now)
             await insert_audit_row(
                 connection, write, now, number, None, "configure_tenant", None, None
             )
@@ -91,7 +98,7 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
     writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
-            await _limit(connection, BLOCKER_QUEUE, number, settings, now)
+            await _set_limit(connection, BLOCKER_QUEUE, number, settings, now)
             stored = None if retries is None else msgspec.json.encode(retries).decode()
             await connection.execute(
                 _Q["set_defaults"], number, settings.default_timeout_seconds, stored
@@ -115,7 +122,7 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     writing = Idempotent(engine, write, _FAILPOINTS, DEFAULT_TENANT, now, type(None))
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
-            await _limit(connection, BLOCKER_TARGET, number, limits, now)
+            await _set_limit(connection, BLOCKER_TARGET, number, limits, now)
             await insert_audit_row(
                 connection, write, now, tenant, None, "configure_target", None, None
             )
@@ -146,22 +153,23 @@ def host_named(text: object) -> str:
     return found
 
 
-async def _limit(
-    connection: Connection, blocker: int, blocker_id: int, limits: Limits, now: datetime
+async def _set_limit(
+    connection: Connection, kind: int, key: int, limits: Limits, now: datetime
 ) -> None:
+    """Set or delete the limits of the blocker (kind, key)."""
     rate = limits.rate_limit
     if limits.max_concurrency is None and rate is None:
-        await connection.execute(_Q["unlimit"], blocker, blocker_id)
+        await connection.execute(_Q["delete_limit"], kind, key)
     else:
-        await connection.execute(_Q["lock"])
+        await connection.execute(_Q["lock_limits"])
         changed = await connection.fetchval(
-            _Q["limit"],
-            blocker,
-            blocker_id,
+            _Q["set_limit"],
+            kind,
+            key,
             limits.max_concurrency,
             None if rate is None else rate.per_second,
             None if rate is None else rate.burst,
         )
         if changed is not None:
-            await connection.execute(_Q["look_again"], blocker, blocker_id)
-    await connection.execute(_Q["wake"], now, blocker, blocker_id)
+            await connection.execute(_Q["recheck"], kind, key)
+    await connection.execute(_Q["wake_gate"], now, kind, key)

@@ -14,7 +14,7 @@ from hourbell.engine.codes import JOB_STATUSES
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.watch import next_expected
 from hourbell.engine.life.broken import unusable_schedule
-from hourbell.engine.life.named_secrets import require_secrets
+from hourbell.engine.life.references import require_secrets
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,

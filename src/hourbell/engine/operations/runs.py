@@ -16,7 +16,7 @@ from hourbell.engine.codes import (
 )
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import unusable_schedule
-from hourbell.engine.life.named_secrets import require_secrets_of
+from hourbell.engine.life.references import require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,

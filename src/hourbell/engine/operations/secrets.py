@@ -18,7 +18,7 @@ import msgspec
 from hourbell.documents.problems import text_problem
 from hourbell.documents.secrets import NewSecret
 from hourbell.engine.core import Engine
-from hourbell.engine.life.groups import GroupExecutor, Submission
+from hourbell.engine.groups import GroupExecutor, Submission
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     Idempotent,

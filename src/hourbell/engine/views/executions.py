@@ -12,8 +12,8 @@ import msgspec
 
 from hourbell.engine.codes import FATES, ORIGINS
 from hourbell.engine.core import Engine
-from hourbell.engine.life.missed import expand_stretches
 from hourbell.engine.views.jobs import NO_TENANT, get_job, tenant_wanted
+from hourbell.engine.views.missed import expand_stretches
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
     MAX_SCANNED_ROWS,

@@ -15,8 +15,8 @@ from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.operations.limits import (
+    BLOCKER_CONCURRENCY_KEY,
     BLOCKER_JOB,
-    BLOCKER_KEY,
     BLOCKER_QUEUE,
     BLOCKER_TARGET,
     BLOCKER_TASK,
@@ -122,7 +122,7 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
             until=await engine.database.value(_A["until"], row["id"]),
         )
     if row["claimed_at"] is not None:
-        if row["unwanted"]:
+        if row["cancel_requested"]:
             return Explanation(
                 code="cancelling", message=f"Worker {row['worker']} was asked to stop it."
             )
@@ -212,20 +212,20 @@ async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
 
 async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
     """The limit, key or run for which the gate has parked an execution."""
-    row = await engine.database.row_or_none(_L["blocked"], execution_id, now)
+    row = await engine.database.row_or_none(_L["blocker_of"], execution_id, now)
     admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
         return admission
-    blocker, holder = row["kind"], await _holder(engine, row["holder"])
-    if blocker == BLOCKER_JOB:
+    kind, holder = row["kind"], await _holder(engine, row["holder"])
+    if kind == BLOCKER_JOB:
         message = "An earlier run of the job has not ended yet."
         return Explanation(code="overlap", message=message, blocked_by=holder)
-    if blocker == BLOCKER_KEY:
+    if kind == BLOCKER_CONCURRENCY_KEY:
         message = "Another execution with the same concurrency key has not ended yet."
         return Explanation(code="concurrency_key", message=message, blocked_by=holder)
-    if blocker == BLOCKER_TASK:
+    if kind == BLOCKER_TASK:
         return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
-    name = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}[blocker]
+    name = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}[kind]
     if row["full"]:
         message = f"Its {name} has reached its concurrency limit."
         return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)

@@ -69,7 +69,7 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     rows = await walk(engine, _Q["waiting"], now, through, _MAX_WAITING, tenant)
     waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})
     ends = [through]
-    if sum(row["looked_at"] for row in rows) == _MAX_WAITING:
+    if sum(row["examined"] for row in rows) == _MAX_WAITING:
         ends.append(max(row["last"] for row in rows))
     part = await (
         _all_tenants(engine, now, through)
@@ -86,7 +86,7 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
     timetables = await walk(engine, _Q["firing_by"], through, _MAX_TIMETABLES)
     complete = through if len(timetables) < _MAX_TIMETABLES else timetables[-1]["plan_from"]
     ids = [row["id"] for row in timetables]
-    rows = await walk(engine, _Q["riders"], ids, now, _MAX_MEMBERS_OF_ONE, _MAX_MEMBERS)
+    rows = await walk(engine, _Q["members"], ids, now, _MAX_MEMBERS_OF_ONE, _MAX_MEMBERS)
     by_timetable = _by_timetable((row["timetable"], row) for row in rows)
     if sum(row["n"] for row in rows) == _MAX_MEMBERS:
         # Timetables after the last counted one were not counted, and that one maybe only in part.
@@ -112,7 +112,7 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
 async def _one_tenant(
     engine: Engine, tenant: int, now: datetime, through: datetime
 ) -> _PartialForecast:
-    rows = await walk(engine, _Q["riders_of_tenant"], tenant, now, _MAX_JOBS)
+    rows = await walk(engine, _Q["members_of_tenant"], tenant, now, _MAX_JOBS)
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
     firings = [

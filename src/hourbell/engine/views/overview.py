@@ -124,12 +124,12 @@ async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record |
 
 def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
     counts: dict[str, int] = dict(row)
-    looked_at = {
-        each: counts.pop(f"{each}_looked_at")
+    examined = {
+        each: counts.pop(f"{each}_examined")
         for each in ("jobs", "running", "not_planned")
         if each in counts
     }
-    seen = counts | looked_at
+    seen = counts | examined
     at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
     return NamedResource(name, settings, counts, at_least)
 

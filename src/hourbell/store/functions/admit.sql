@@ -1,19 +1,24 @@
--- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first; fairness is in the tags.
--- A pass (`admit`) takes due rows, most urgent first, and records misfires (misfires.sql). `admit_rows` decides on the
--- others: overlaps are skipped or parked (overlaps.sql), rows under a limit are parked (parking.sql), the rest becomes
--- ready with a tag (fairness.sql). Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become
--- ready. Slabs of `due_slabs` to which no limit applies become ready at once (`admit_slabs`); the executions of others
--- are decided on like due rows.
+-- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first. docs/architecture.md explains
+-- it with examples.
+--
+-- A pass (`admit`) works on one priority after the other:
+--   take      due rows, and slabs of `due_slabs` (`take_due_slabs`), oldest first
+--   misfires  late rows that their job's policy does not make up end as SKIPPED (misfires.sql)
+--   slabs     those that no limit applies to become ready without being unpacked; the others become rows (`admit_slabs`)
+--   rows      dates excluded by a calendar end as SKIPPED (calendars.sql); overlapping runs are skipped or parked
+--             (overlaps.sql); rows that a key, a worker or a limit stops are parked (parking.sql) (`admit_rows`)
+--   ready     the rest gets tags, is cut into slabs and inserted into `ready` (fairness.sql)
+-- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
 
--- Runs one pass. Returns how many executions it looked at and whether there is more to do; admitted = -1: another pass
--- is running.
+-- Runs one pass. `examined`: how many executions it has taken, whatever became of them; `more`: whether there is more
+-- to do; `busy`: another pass is running, and this one did nothing.
 -- p_batch bounds the pass: CRITICAL may use all of it, and every other priority gets at least an eighth. Rows and slabs
--- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the same
--- way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due rows
--- is admitted in the next pass, however many due rows another tenant has.
+-- are taken side by side, each up to the bound: slabs cost little. The levels of a priority share its budget in the
+-- same way: level 0 comes first, and every level with due rows gets at least an eighth of it. So a tenant with few due
+-- rows is admitted in the next pass, however many due rows another tenant has.
 -- Rows that are late by more than p_grace may be misfires.
 create or replace function hourbell.admit(
-  p_now timestamptz, p_batch int, p_grace interval, out admitted int, out more boolean
+  p_now timestamptz, p_batch int, p_grace interval, out examined int, out more boolean, out busy boolean
 )
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
@@ -21,32 +26,33 @@ declare
   this_pass bigint;
   p smallint;
   budget int;
-  room int := p_batch;
+  room int := p_batch;  -- what is left of the pass
   n int;  -- rows taken of this priority
-  share int;
+  share int;  -- of one tier
   taken hourbell.due[];
   slabs hourbell.due_slabs[];
   taken_slabs record;
-  in_slabs int;  -- executions of `slabs` that are ready
+  in_slabs int;  -- executions of `slabs` that became ready
   oldest timestamptz;
   missed int;
-  limited int;
-  lows timestamptz[];
+  limited int;  -- rows of this priority that a limit applies to
+  -- The newest row of `due_marks` of each tier; index 1 is tier 0.
+  scan_from timestamptz[];  -- nothing is due in the tier before this
   marks tid[];
   mostly_limited boolean[];
   swept timestamptz;
   sweeping boolean;
-  crowded int[];  -- tiers above level 0 with due rows
-  tiers int[];  -- level 0 of this priority, and its crowded tiers
-  served hourbell.sessions[];
+  upper_tiers int[];  -- tiers above level 0 that have due rows
+  tiers int[];  -- of this priority: that of level 0, and those of upper_tiers
+  serving hourbell.sessions[];
   generation int;
-  from_below boolean;
-  woken hourbell.due[] := '{}';
+  lowest_first boolean;
+  woken hourbell.due[] := '{}';  -- taken out of `parked`
   rows hourbell.due[];
 begin
-  admitted := 0; more := false;
+  examined := 0; more := false; busy := false;
   if not pg_try_advisory_xact_lock(hashtext('hourbell.gate')) then
-    admitted := -1; more := true; return;
+    more := true; busy := true; return;
   end if;
   this_pass := nextval('hourbell.passes');
 
@@ -57,31 +63,29 @@ begin
   if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
   -- In one of sixteen passes, parked rows go before newly due rows, least urgent first, so that low priorities make
   -- progress too. A hash of the pass number selects the pass, so no periodic load can miss it forever.
-  from_below := hashint8(this_pass) & 15 = 0;
+  lowest_first := hashint8(this_pass) & 15 = 0;
   if exists (select from hourbell.gate_wakeups where at <= p_now) then
-    woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), from_below, this_pass);
+    woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), lowest_first);
     -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
-    woken := hourbell.acquire_keys(
-      hourbell.without_overlap(woken, hourbell.blocker_job(), p_now), p_now, this_pass);
+    woken := hourbell.acquire_keys(hourbell.without_overlap(woken, hourbell.blocker_job(), p_now), p_now);
     room := room - 2 * cardinality(woken);
-    admitted := cardinality(woken);
+    examined := cardinality(woken);
   end if;
-  served := hourbell.serving_sessions();
-  if exists (select from hourbell.queue_workers where mixed) then perform hourbell.end_mixed(served); end if;
+  serving := hourbell.serving_sessions();
+  if exists (select from hourbell.queue_workers where mixed) then perform hourbell.end_mixed(serving); end if;
   generation := hourbell.generation();  -- before any limit is read
-  if from_below and woken <> '{}' then
+  if lowest_first and woken <> '{}' then
     foreach p in array '{3,2,1,0}'::smallint[] loop
       perform hourbell.admit_rows(
-        array(select w from unnest(woken) as w where w.priority = p), p, served, generation, p_now, this_pass);
+        array(select w from unnest(woken) as w where w.priority = p), p, serving, generation, p_now, this_pass);
     end loop;
     woken := '{}';
   end if;
 
-  -- How far each tier is known to be empty. Index 1 is tier 0.
   select array_agg(m.due_from order by tier), array_agg(m.mark order by tier),
     array_agg(m.mostly_limited order by tier), min(m.swept_at) filter (where tier < 4),
       count(m.mark) filter (where tier < 4) < 4
-  into lows, marks, mostly_limited, swept, sweeping
+  into scan_from, marks, mostly_limited, swept, sweeping
   from generate_series(0, 15) as tier left join lateral (
     select due_from, ctid as mark, mostly_limited, swept_at from hourbell.due_marks as m
     where m.priority = tier order by pass desc limit 1) as m on true;
@@ -90,23 +94,23 @@ begin
   end if;
   -- Once a second, scan from the very beginning: a transaction may commit rows that were due before the mark.
   if sweeping or swept <= p_now - interval '1 second' or swept > p_now then
-    sweeping := true; swept := p_now; lows := array_fill('-infinity'::timestamptz, array[16]);
+    sweeping := true; swept := p_now; scan_from := array_fill('-infinity'::timestamptz, array[16]);
   end if;
-  crowded := array(
+  upper_tiers := array(
     select tier from generate_series(4, 15) as tier
     where exists (
         select from hourbell.due as d
-        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
           and d.run_at <= p_now offset 0)
       or exists (
         select from hourbell.due_slabs as d
-        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+        where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
           and d.run_at <= p_now offset 0));
 
   foreach p in array '{0,1,2,3}'::smallint[] loop
     tiers := array[p::int];
-    if crowded <> '{}' then
-      tiers := tiers || array(select t from unnest(crowded) as t where t & 3 = p order by t);
+    if upper_tiers <> '{}' then
+      tiers := tiers || array(select t from unnest(upper_tiers) as t where t & 3 = p order by t);
     end if;
     -- Rows under limits cost three times as much: halve the budget, so that a pass holds the gate's lock for less
     -- than 100 ms.
@@ -118,7 +122,7 @@ begin
       with gone as (
         delete from hourbell.due where ctid = any (array(
           select ctid from hourbell.due
-          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(lows[tiers[k] + 1], '-infinity')
+          where hourbell.tier(priority, checks) = tiers[k] and run_at >= coalesce(scan_from[tiers[k] + 1], '-infinity')
             and run_at <= p_now
           order by run_at, id limit share for update skip locked))
         returning due)
@@ -127,7 +131,7 @@ begin
       if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
-      taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(lows[tiers[k] + 1], '-infinity'), p_now, share);
+      taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(scan_from[tiers[k] + 1], '-infinity'), p_now, share);
       slabs := slabs || taken_slabs.slabs;
       more := more or taken_slabs.more;
     end loop;
@@ -139,15 +143,15 @@ begin
     end if;
     in_slabs := 0;
     if slabs <> '{}' then
-      select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, served, generation, p_now, this_pass);
+      select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, serving, generation, p_now, this_pass);
       rows := taken || rows;
       n := n + cardinality(taken);
     end if;
-    admitted := admitted + n + in_slabs;
+    examined := examined + n + in_slabs;
     if woken <> '{}' then
       rows := array(select w from unnest(woken) as w where w.priority = p) || rows;
     end if;
-    limited := n - missed - hourbell.admit_rows(rows, p, served, generation, p_now, this_pass);
+    limited := n - missed - hourbell.admit_rows(rows, p, serving, generation, p_now, this_pass);
 
     -- The mark of a tier: the time of its first remaining row, but never later than 250 ms ago, because a row that is
     -- due "now" is committed some milliseconds later.
@@ -156,10 +160,10 @@ begin
       insert into hourbell.due_marks (priority, due_from, swept_at, mostly_limited, pass)
       select tier, least(
           (select run_at from hourbell.due as d
-           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
            order by d.run_at limit 1),
           (select run_at from hourbell.due_slabs as d
-           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(lows[tier + 1], '-infinity')
+           where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
            order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
         swept, 2 * limited > n, this_pass
@@ -172,47 +176,48 @@ end $$;
 
 -- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
 create or replace function hourbell.admit_rows(
-  p_rows hourbell.due[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p_priority smallint, p_serving hourbell.sessions[], p_generation int, p_now timestamptz,
+  p_pass bigint
 ) returns int
 language plpgsql set plan = lookups as $$
 declare
   rows hourbell.due[];
-  restricted boolean;
-  stopped boolean;
+  may_overlap boolean;  -- some are of jobs that restrict overlap
+  keyed_or_unserved boolean;  -- some have a concurrency key, or no worker
 begin
-  p_rows := hourbell.without_excluded(p_rows, p_now);
+  p_rows := hourbell.without_excluded_dates(p_rows, p_now);
   if p_rows is null or p_rows = '{}' then return 0; end if;
   rows := p_rows;
-  select bool_or(r.restricted), bool_or(r.keyed or not hourbell.is_served(p_served, r.queue, r.task))
-  into restricted, stopped
+  select bool_or(r.may_overlap), bool_or(r.keyed or not hourbell.is_served(p_serving, r.queue, r.task))
+  into may_overlap, keyed_or_unserved
   from (
-    select queue, hourbell.task(target) as task, bit_or(checks) & hourbell.checks_overlap() > 0 as restricted,
+    select queue, hourbell.task(target) as task, bit_or(checks) & hourbell.checks_overlap() > 0 as may_overlap,
       count(key) > 0 as keyed
     from unnest(p_rows) group by 1, 2) as r;
   -- Overlap is decided once: rows that were parked for a limit passed this check before, and count as earlier runs.
-  if restricted then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;
-  if not coalesce(stopped, false) and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
-    perform hourbell.make_rows_ready(rows, p, p_generation, p_now, p_pass);
+  if may_overlap then rows := hourbell.without_overlap(p_rows, 0::smallint, p_now); end if;
+  if not keyed_or_unserved and not (exists (select from hourbell.limits) and hourbell.has_limited(rows)) then
+    perform hourbell.make_rows_ready(rows, p_priority, p_generation, p_now, p_pass);
     return cardinality(p_rows);
   end if;
-  rows := hourbell.apply_limits(rows, p, p_served, p_now, p_pass);
-  perform hourbell.make_rows_ready(rows, p, p_generation, p_now, p_pass);
+  rows := hourbell.apply_limits(rows, p_priority, p_serving, p_now, p_pass);
+  perform hourbell.make_rows_ready(rows, p_priority, p_generation, p_now, p_pass);
   return (select count(*) from unnest(rows) where checks & hourbell.checks_limited() = 0);
 end $$;
 
 -- Makes due rows of one priority ready.
 create or replace function hourbell.make_rows_ready(
-  p_rows hourbell.due[], p smallint, p_generation int, p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p_priority smallint, p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language sql as $$
   select hourbell.make_ready(
     array_agg(id), array_agg(tenant), array_agg(queue::bigint), array_agg(hourbell.task(target)), array_agg(checks),
-    p, p_generation, p_now, p_pass)
+    p_priority, p_generation, p_now, p_pass)
   from unnest(p_rows) having count(*) > 0
 $$;
 
--- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more; more:
--- there may be others.
+-- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more;
+-- more: there may be others.
 create or replace function hourbell.take_due_slabs(
   p_tier int, p_from timestamptz, p_now timestamptz, p_limit int, out slabs hourbell.due_slabs[], out more boolean
 )
@@ -242,18 +247,18 @@ begin
   end loop;
 end $$;
 
--- Makes slabs of one priority ready, if their tasks are served and no limit applies to them; `admitted` executions. The
--- others are returned as due rows.
+-- Makes slabs of one priority ready if a worker serves their task and no limit applies to any of their executions;
+-- `admitted` counts these. The executions of all other slabs are returned as due rows (`unpacked`), for `admit_rows`.
 create or replace function hourbell.admit_slabs(
-  p_slabs hourbell.due_slabs[], p smallint, p_served hourbell.sessions[], p_generation int, p_now timestamptz,
-  p_pass bigint, out admitted int, out others hourbell.due[]
+  p_slabs hourbell.due_slabs[], p_priority smallint, p_serving hourbell.sessions[], p_generation int,
+  p_now timestamptz, p_pass bigint, out admitted int, out unpacked hourbell.due[]
 )
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
-  limited bigint[] := '{}';  -- slabs under a limit
+  limited bigint[] := '{}';  -- positions of slabs under a limit
   plain hourbell.due_slabs[];
-  careful hourbell.due_slabs[];
+  not_plain hourbell.due_slabs[];
   ids bigint[];
   tenants int[];
   queues bigint[];
@@ -261,18 +266,18 @@ declare
 begin
   if exists (select from hourbell.limits) then limited := array(select hourbell.limited_slabs(p_slabs)); end if;
   select array_agg(p_slabs[pos]) filter (where is_plain), array_agg(p_slabs[pos]) filter (where not is_plain)
-  into plain, careful
+  into plain, not_plain
   from (
-    select pos, hourbell.is_served(p_served, queue, hourbell.task(target)) and pos <> all (limited) as is_plain
+    select pos, hourbell.is_served(p_serving, queue, hourbell.task(target)) and pos <> all (limited) as is_plain
     from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)) as s;
   select array_agg(i.id), array_agg(i.tenant), array_agg(s.queue::bigint), array_agg(hourbell.task(s.target))
   into ids, tenants, queues, tasks
   from unnest(plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant);
   if ids is not null then
-    perform hourbell.make_ready(ids, tenants, queues, tasks, null, p, p_generation, p_now, p_pass);
+    perform hourbell.make_ready(ids, tenants, queues, tasks, null, p_priority, p_generation, p_now, p_pass);
   end if;
   admitted := coalesce(cardinality(ids), 0);
-  others := array(
+  unpacked := array(
     select row(s.run_at, i.id, i.tenant, s.queue, s.priority, s.checks, s.target, null)::hourbell.due
-    from unnest(careful) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant));
+    from unnest(not_plain) as s cross join lateral unnest(s.ids, s.tenants) as i(id, tenant));
 end $$;

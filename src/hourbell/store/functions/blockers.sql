@@ -1,5 +1,6 @@
 -- Blockers: what an execution can be parked for, and what wakes it again.
--- A blocker is a (kind, key); codes.sql names the kinds. `blocker_id` says which key of a kind applies to an execution.
+-- A blocker is a (kind, key); codes.sql names the kinds. `blocker_key_of` says which key of a kind applies to an
+-- execution: for the kind `blocker_tenant` it is the number of the tenant.
 -- A transaction that releases something inserts a row into `gate_wakeups` (`release_limits`, `wake_blockers`,
 -- `wake_jobs`), and the gate then looks at what is parked there (`unpark`). Example: an execution of tenant 7, which
 -- has a limit of 3 at once, ends. `settle` calls `release_limits`, which deletes its row (tenant, 7) of `limit_holds`
@@ -24,7 +25,7 @@ language sql immutable
 return (p_queue << 32) + p_task;
 
 -- The key of the blocker of a kind that applies to an execution; null: none.
-create or replace function hourbell.blocker_id(
+create or replace function hourbell.blocker_key_of(
   p_kind smallint, p_queue smallint, p_tenant int, p_target int, p_key bigint
 ) returns bigint
 language sql immutable
@@ -32,7 +33,7 @@ return case p_kind
   when hourbell.blocker_queue() then p_queue
   when hourbell.blocker_tenant() then p_tenant
   when hourbell.blocker_target() then p_target
-  when hourbell.blocker_key() then p_key
+  when hourbell.blocker_concurrency_key() then p_key
   when hourbell.blocker_task() then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
 -- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
@@ -74,15 +75,15 @@ language sql stable as $$
 $$;
 
 -- Releases the limits that executions hold. An execution that has not ended keeps its concurrency key: the next one
--- with that key waits for its end. Offers that were not claimed have cost no token.
+-- with that key waits for its end. Reservations that were not claimed have taken no token.
 create or replace function hourbell.release_limits(p_ids bigint[], p_ended boolean, p_now timestamptz) returns void
 language sql set plan = lookups as $$
   with released as (
-    delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> hourbell.blocker_key())
+    delete from hourbell.limit_holds where id = any (p_ids) and (p_ended or kind <> hourbell.blocker_concurrency_key())
     returning kind, key),
-  offered as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)
+  unclaimed as (delete from hourbell.rate_reservations where id = any (p_ids) returning kind, key)
   insert into hourbell.gate_wakeups (at, kind, key)
-  select p_now, kind, key from released union select p_now, kind, key from offered
+  select p_now, kind, key from released union select p_now, kind, key from unclaimed
 $$;
 
 -- Wakes the blockers of parked executions that have ended: other executions may have been waiting behind them.
@@ -95,7 +96,7 @@ create or replace function hourbell.wake_blockers(
     select hourbell.blocker_queue() as kind, unnest(p_queues)::bigint as key union all
     select hourbell.blocker_tenant(), unnest(p_tenants) union all
     select hourbell.blocker_target(), unnest(p_targets) union all
-    select hourbell.blocker_key(), unnest(p_keys)) as s
+    select hourbell.blocker_concurrency_key(), unnest(p_keys)) as s
   where exists (select from hourbell.parked as p where p.kind = s.kind and p.key = s.key offset 0)
 $$;
 

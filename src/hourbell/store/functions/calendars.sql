@@ -1,10 +1,11 @@
 -- Calendars: named lists of dates that schedules skip. The gate decides, when the time of an execution has come, so a
--- change of a calendar reaches everything that was planned and not admitted. Jobs without calendars cost nothing on days
--- that are in none.
+-- change of a calendar reaches everything that was planned and not admitted. Jobs without calendars cost nothing on
+-- days that are in none.
 
--- The rows p_rows without those whose date is in a calendar that their job excludes; these are recorded as skipped. Only
--- occurrences of a schedule that have not started are skipped.
-create or replace function hourbell.without_excluded(p_rows hourbell.due[], p_now timestamptz) returns hourbell.due[]
+-- The rows p_rows without those whose date is in a calendar that their job excludes; these are recorded as skipped.
+-- Only occurrences of a schedule that have not started are skipped.
+create or replace function hourbell.without_excluded_dates(p_rows hourbell.due[], p_now timestamptz)
+returns hourbell.due[]
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare excluded bigint[];
@@ -31,7 +32,7 @@ begin
       and j.spec like '%"exclude":%'
       and hourbell.is_excluded(e.tenant, j.spec::json -> 'schedule', e.occurrence));
   if excluded = '{}' then return p_rows; end if;
-  perform hourbell.discard(excluded, array_fill(hourbell.fate_skipped(), array[cardinality(excluded)]),
+  perform hourbell.end_executions(excluded, array_fill(hourbell.fate_skipped(), array[cardinality(excluded)]),
     array_fill('calendar'::text, array[cardinality(excluded)]), p_now);
   return array(
     select r from (select r, row_number() over () as pos from unnest(p_rows) as r) as rows

@@ -158,7 +158,7 @@ begin
     hourbell.with_status(taken.spec, p_change.seen_status),
     hourbell.with_status(desired.spec, p_change.status));
   if p_change.status = hourbell.job_cancelled() then
-    perform hourbell.discard(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
+    perform hourbell.end_executions(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
     return 'changed';
   end if;
   update hourbell.executions
@@ -237,7 +237,7 @@ begin
   if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
   taken := hourbell.take_waiting(p_id, null, true);
   if taken.id is not null then
-    perform hourbell.discard(array[p_id], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
+    perform hourbell.end_executions(array[p_id], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
     outcome := 'changed';
   elsif hourbell.is_waiting(p_id) then
     outcome := 'moved';
@@ -272,7 +272,7 @@ begin
       delete from hourbell.paused where id = p_job;
       if not found then return false; end if;
     end if;
-    perform hourbell.discard(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
+    perform hourbell.end_executions(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
   end if;
   perform hourbell.note_change(p_now, p_tenant, p_job, p_actor, 'replace', null, '{"status": "CANCELLED"}');
   return true;
@@ -405,7 +405,7 @@ begin
       or e.origin <> hourbell.origin_schedule())));
   if ids = '{}' then return; end if;
   select outdated into why from hourbell.jobs where id = p_job;
-  perform hourbell.discard(
+  perform hourbell.end_executions(
     ids, array_fill(hourbell.fate_superseded(), array[cardinality(ids)]), array_fill(why, array[cardinality(ids)]),
     p_now);
 end $$;

@@ -6,16 +6,16 @@
 -- put back for others. They are leased as three slabs, each under a fence of its own.
 
 -- The statement inside `claim`. Takes up to p_limit executions for a live session, most urgent first, then fairest
--- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_from_below starts with the least
+-- first, and returns them as arrays; p_reserved of them are for CRITICAL only. p_lowest_first: start with the least
 -- urgent priority, so that it makes progress too. A claim that is repeated under its number gets the same rows: the
 -- first answer was lost. Number 0 marks unnumbered claims, which cannot be repeated.
 -- A rate limit may delay a start slightly (`start_rate_limited`): `waits` has the seconds until each execution may
--- start; null: all may start at once. p_at_once: take only executions that may start at the same moment, for a worker
--- that cannot wait.
+-- start; null: all may start at once. p_same_start: take only executions that may start at the same moment, for a
+-- worker that cannot wait.
 -- recalled: the claim took executions that may no longer start, and returned them to the gate.
 create or replace function hourbell.take_ready(
-  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
-  p_at_once boolean, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_lowest_first boolean,
+  p_same_start boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[], out recalled boolean
@@ -28,7 +28,6 @@ declare
   popped bigint[] := '{}';
   limited bigint[] := '{}';
   more bigint[];
-  holding bigint[];
   p smallint;
   room int;
   queues smallint[];
@@ -119,7 +118,7 @@ begin
   end if;
 
   if not solo then
-    foreach p in array case when p_from_below then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
+    foreach p in array case when p_lowest_first then '{3,2,1,0}' else '{0,1,2,3}' end::smallint[] loop
       room := p_limit - cardinality(popped) - case when p > 0 then p_reserved else 0 end;
       continue when room <= 0;
       -- What this session may take forms lines: one per queue, or in a mixed queue one per task that the session
@@ -143,7 +142,8 @@ begin
               and (r.task, r.tag) >= (l.task, v.v) offset 0) end;
         continue when queues = '{}';
       end if;
-      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue.
+      -- The share of a line depends on how far its next tags are ahead of the virtual time of its queue. Example: the room
+      -- is 60, and slabs have 50. Queue A has slabs 1 and 51 ahead, B one 10 ahead: A gets 50, B gets 10.
       if cardinality(queues) > 1 then
         shares := array(
           select coalesce(sum(least(t.n, room - t.before)), 0) from unnest(queues) with ordinality as l(queue, pos)
@@ -180,7 +180,7 @@ begin
 
   -- By the clock: p_now may be older than the due time of the rows taken, or even than the rows themselves.
   at := greatest(p_now, hourbell.clock());
-  if p_at_once and tags <> '{}' then
+  if p_same_start and tags <> '{}' then
     late := hourbell.without_token(limited, at);
     if late @> popped then late := late[2:]; end if;  -- nothing can start now: the first one waits
     if late <> '{}' then
@@ -249,7 +249,7 @@ begin
     select h.* into ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs
     from hourbell.claimed_by(p_session, p_token, popped) as h;
   end if;
-  if limited <> '{}' and hourbell.start_rate_limited(p_session, limited, least_fence, p_now, p_at_once) then
+  if limited <> '{}' and hourbell.start_rate_limited(p_session, limited, least_fence, p_now, p_same_start) then
     waits := hourbell.start_delays(p_session, ids, hourbell.clock());
   end if;
 end $$;
@@ -430,7 +430,7 @@ begin
         if not found then
           -- Another transaction is changing the job. Its client may have stopped, which cannot be detected, so the
           -- claim does not wait: the execution is retried a little later.
-          perform hourbell.postpone(e, p_now + interval '200 milliseconds', p_now);
+          perform hourbell.delay_claimed(e, p_now + interval '200 milliseconds', p_now);
           continue;
         end if;
         update hourbell.jobs set runs = runs + 1 where id = j.id and runs < max_runs;
@@ -447,18 +447,19 @@ begin
           e.id = any (p_limited), e.notifies <> 0, array[e.id], array[coalesce(j.version, e.version)]);
       else
         insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
-        perform hourbell.discard(array[e.id], array[fate], array[why], p_now);
+        perform hourbell.end_executions(array[e.id], array[fate], array[why], p_now);
       end if;
     exception when data_exception or integrity_constraint_violation then
       -- An execution that raises an error here must not keep the others from being claimed.
-      raise warning 'execution % is put off: %', e.id, sqlerrm;
-      perform hourbell.postpone(e, p_now + interval '1 minute', p_now);
+      raise warning 'execution % cannot be claimed and is delayed: %', e.id, sqlerrm;
+      perform hourbell.delay_claimed(e, p_now + interval '1 minute', p_now);
     end;
   end loop;
 end $$;
 
 -- Moves an execution from a claim back to due, to run at p_until.
-create or replace function hourbell.postpone(e hourbell.executions, p_until timestamptz, p_now timestamptz) returns void
+create or replace function hourbell.delay_claimed(e hourbell.executions, p_until timestamptz, p_now timestamptz)
+returns void
 language plpgsql set plan = lookups as $$
 begin
   insert into hourbell.tag_refunds (queue, priority, tenant) values (e.queue, e.priority, e.tenant);
@@ -477,8 +478,8 @@ return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
 -- holds no lock, so no transaction waits for it.
 create or replace procedure hourbell.claim(
-  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_from_below boolean,
-  p_at_once boolean, p_now timestamptz, p_patience interval,
+  p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_lowest_first boolean,
+  p_same_start boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
   inout waits float8[]
@@ -493,8 +494,8 @@ begin
   for round in 1 .. 5 loop
     select t.* into alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits, recalled
     from hourbell.take_ready(
-      p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_from_below, p_at_once, p_now, p_patience, alive,
-      ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
+      p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_lowest_first, p_same_start, p_now, p_patience,
+      alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
     commit;
     exit when ids is not null or not alive;
     if recalled then

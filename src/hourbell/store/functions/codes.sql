@@ -3,7 +3,7 @@
 -- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/outcomes.py have the same numbers.
 -- This file is loaded before all others: see function_set.py.
 
--- How an execution ended: ledger.status.
+-- How an execution ended: outcomes.status.
 create or replace function hourbell.fate_succeeded() returns smallint
 language sql immutable parallel safe return 0::smallint;
 create or replace function hourbell.fate_dead() returns smallint
@@ -79,7 +79,7 @@ create or replace function hourbell.blocker_tenant() returns smallint
 language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.blocker_target() returns smallint
 language sql immutable parallel safe return 3::smallint;
-create or replace function hourbell.blocker_key() returns smallint  -- other executions with its concurrency key
+create or replace function hourbell.blocker_concurrency_key() returns smallint  -- others with its concurrency key
 language sql immutable parallel safe return 4::smallint;
 create or replace function hourbell.blocker_job() returns smallint  -- an earlier run of its job
 language sql immutable parallel safe return 5::smallint;
@@ -133,14 +133,20 @@ language sql immutable parallel safe return 2::smallint;
 create or replace function hourbell.event_dead_letter() returns smallint
 language sql immutable parallel safe return 4::smallint;
 
--- Bits of due.checks: what the gate has to know of a row before it reads the execution. Bits 4 and 8 are the level of
--- the row (`level_of`); bits 16 to 128 are the blocker for which it was parked until now.
+-- Bits of due.checks: what the gate has to know of a row before it reads the execution.
+--   1, 2       its job restricts overlap; it must run alone
+--   4, 8       its level (`level_of`), 0 to 3
+--   16 to 128  the kind of the blocker that it was parked under until now; 0: it is newly due
+--   256        it counts against a limit
+-- Example: 4 * 3 + 16 * 2 = 44 is a row of level 3 that was just taken out of the line of its tenant.
 create or replace function hourbell.checks_overlap() returns int  -- its job restricts overlap
 language sql immutable parallel safe return 1;
 create or replace function hourbell.checks_suspect() returns int  -- its worker died twice in a row: it must run alone
 language sql immutable parallel safe return 2;
 create or replace function hourbell.checks_limited() returns int  -- it counts against a limit or has a concurrency key
 language sql immutable parallel safe return 256;
+create or replace function hourbell.checks_level(p_level int) returns int
+language sql immutable parallel safe return 4 * p_level;
 create or replace function hourbell.checks_parked(p_kind smallint) returns int
 language sql immutable parallel safe return 16 * p_kind;
 -- The blocker for which a row was parked until now; 0: none, it is newly due.

@@ -1,4 +1,13 @@
--- Creating jobs: one read of what must be known, then one statement for the jobs of all concurrent requests.
+-- Creating jobs: one read of what must be known (`before_create`), then one statement for the jobs of all concurrent
+-- requests (`create_jobs`). Quotas are in quotas.sql, unique keys in unique_keys.sql.
+-- Example: three concurrent requests create one job each. The second repeats an idempotency key, the third names a
+-- unique key that another job has: `create_jobs` stores the job of the first and returns repeated = {2}, refused = {the
+-- id of the third}.
+
+-- An id that nothing has yet: the time in its upper bits (hourbell.id_base), 22 bits of a sequence below.
+create or replace function hourbell.next_id(p_base bigint) returns bigint
+language sql volatile
+return p_base | (nextval('hourbell.ids') & 4194303);
 
 -- Returns what must be known before documents can be read: the time, ids for p_count jobs, the defaults of queues, the
 -- quotas of tenants and how much room they leave, and answers that were already given: answered[k] is an index into
@@ -18,7 +27,7 @@ declare base bigint;
 begin
   now := hourbell.clock();
   base := hourbell.id_base(now);
-  ids := array(select base | (nextval('hourbell.ids') & 4194303) from generate_series(1, p_count));
+  ids := array(select hourbell.next_id(base) from generate_series(1, p_count));
   select array_agg(name), array_agg(timeout_seconds), array_agg(retry_policy) into queues, timeouts, retry_policies
   from hourbell.queues where name = any (p_queues) and (timeout_seconds is not null or retry_policy is not null);
   select array_agg(t.name), array_agg(t.max_jobs), array_agg(hourbell.room_in_quota(t))
@@ -32,188 +41,6 @@ begin
     cross join lateral (
       select * from hourbell.idempotency as i where i.tenant = t.id and i.key = asked.key offset 0) as i;
   end if;
-end $$;
-
--- How many more jobs a tenant may have: its quota minus its jobs that are scheduled, paused, waiting or running. Until
--- `list_quota_jobs` has listed the one-time jobs that were there before the quota, those among the 10,000 newest count.
-create or replace function hourbell.room_in_quota(t hourbell.tenants) returns int
-language sql stable
-set plan = lookups_one_by_one as $$
-  select t.max_jobs - (
-      select count(*) from (
-        select from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status) cross join lateral (
-          select from hourbell.jobs as j where j.tenant = t.id and j.status = s.status
-            limit t.max_jobs) as j) as recurring)::int
-    - (
-      select count(*) from (
-        select from (
-          select q.id from hourbell.quota_jobs as q where q.tenant = t.id
-          union
-          select e.id from (
-            select e.id, e.origin from hourbell.executions as e
-            where e.job is null and (e.tenant, e.id) <= (t.id, 9223372036854775807) and e.tenant >= t.id
-              and t.quota_listed_to is not null
-            order by e.tenant desc, e.id desc limit 10000) as e
-          where e.origin = hourbell.origin_schedule()) as j
-        cross join lateral (select from hourbell.live as e where e.id = j.id offset 0) as e
-        limit t.max_jobs) as one_time)::int
-$$;
-
--- Lists one-time jobs that a tenant had before it got a quota: the next p_limit of one tenant. They are listed when
--- every transaction that may not have seen the quota has ended; all later ones are listed when they are created. Also
--- deletes the lists of tenants that have no quota any more. Returns whether there is more to do at once.
-create or replace function hourbell.list_quota_jobs(p_node uuid, p_epoch bigint, p_limit int) returns boolean
-language plpgsql set plan = lookups_one_by_one as $$
-#variable_conflict use_column
-declare
-  this hourbell.tenants;
-  last bigint;
-  n int;
-begin
-  perform hourbell.check_epoch(p_node, p_epoch);
-  update hourbell.tenants set quota_ahead = pg_snapshot_xmax(pg_current_snapshot()) where id = any (array(
-    select id from hourbell.tenants where max_jobs is not null and quota_listed_to is not null and quota_ahead is null
-    for no key update skip locked));
-  select * into this from hourbell.tenants
-  where max_jobs is not null and quota_listed_to is not null
-    and quota_ahead <= pg_snapshot_xmin(pg_current_snapshot())
-  order by id limit 1 for no key update skip locked;
-  if found then
-    with next as materialized (
-      select e.id, e.origin from hourbell.executions as e
-      where e.job is null and (e.tenant, e.id) < (this.id, this.quota_listed_to) and e.tenant >= this.id
-      order by e.tenant desc, e.id desc limit p_limit),
-    listed as (
-      insert into hourbell.quota_jobs (tenant, id)
-      select this.id, next.id from next
-      where next.origin = hourbell.origin_schedule()
-        and not exists (select from hourbell.outcomes as o where o.id = next.id offset 0)
-      on conflict do nothing)
-    select min(id), count(*) into last, n from next;
-    update hourbell.tenants set quota_listed_to = case when n = p_limit then last end where id = this.id;
-    return true;
-  end if;
-  delete from hourbell.quota_jobs where ctid = any (array(
-    select q.ctid from hourbell.quota_jobs as q cross join lateral (
-      select from hourbell.tenants as t where t.id = q.tenant and t.max_jobs is null offset 0) as t
-    limit p_limit));
-  return false;
-end $$;
-
--- Locks quotas until the end of the transaction: one transaction at a time counts the jobs of a tenant and adds to
--- them. Transactions lock quotas before they wait for keys, in the order of their tenants, so they cannot deadlock.
--- lock_not_available with the constraint `quota`: another transaction has held one for longer than p_ms.
-create or replace function hourbell.lock_quotas(p_tenants int[], p_ms int) returns void
-language plpgsql as $$
-declare before constant text := current_setting('lock_timeout');
-begin
-  perform set_config('lock_timeout', p_ms::text, true);
-  perform pg_advisory_xact_lock((32::bigint << 56) + t.id)
-  from (select distinct unnest(p_tenants) as id order by id) as t;
-  perform set_config('lock_timeout', before, true);
-  -- A batch has round trips before its commit. A client that stops there must not block other creators for long.
-  perform set_config('idle_in_transaction_session_timeout', '2s', true);
-exception when lock_not_available then
-  raise lock_not_available using message = 'another transaction is creating jobs for this tenant', constraint = 'quota';
-end $$;
-
--- The numbers of queues; a new name becomes a new queue. p_makers[k] is the tenant whose jobs name p_names[k]; null:
--- not created for a job, and not counted. check_violation, whose detail is a tenant: the tenant would have created more
--- than p_most. Concurrent calls do not see each other's names, so the bound is not exact: an exact one would need a
--- lock on the tenant, held while waiting for a name.
-create or replace function hourbell.ensure_queues(p_names text[], p_now timestamptz, p_makers text[], p_most int)
-returns table (id smallint, name text)
-language plpgsql
-set plan = lookups_one_by_one as $$
-#variable_conflict use_column
-declare
-  excessive text;
-begin
-  if exists (
-    select from unnest(p_names) as n(name) where not exists (select from hourbell.queues as q
-      where q.name = n.name offset 0))
-  then
-    select t.name into excessive
-    from hourbell.tenants as t
-    cross join lateral (select count(*) as n from hourbell.queues as q where q.made_by = t.id) as made
-    cross join lateral (
-      select count(*) as n from unnest(p_names, p_makers) as a(name, maker)
-      where a.maker = t.name and not exists (select from hourbell.queues as q where q.name = a.name offset 0)) as more
-    where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
-    limit 1;
-    if excessive is not null then
-      raise check_violation using message = 'the tenant would create too many queues', detail = excessive;
-    end if;
-    insert into hourbell.queues (name, created_at, made_by)
-    select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
-    left join hourbell.tenants as t on t.name = a.maker
-    where not exists (select from hourbell.queues as q where q.name = a.name offset 0) order by a.name
-    on conflict (name) do nothing;
-  end if;
-  return query select q.id, q.name from hourbell.queues as q where q.name = any (p_names);
-end $$;
-
--- Those of these jobs that have not ended. Volatile: a caller that waited for a lock must see the current state.
-create or replace function hourbell.live_jobs(p_jobs bigint[]) returns bigint[]
-language plpgsql set plan = lookups as $$
-begin
-  if p_jobs = '{}' then return '{}'; end if;  -- for an empty array the planner would read everything
-  return array(
-    select id from hourbell.jobs where id = any (p_jobs) and status in (0, 1)
-    union all
-    select id from (select id, job from hourbell.live where id = any (p_jobs) offset 0) as e where job is null);
-end $$;
-
--- Gives unique keys to new jobs, to all or to those that can have theirs. Returns the jobs that replaced a waiting job
--- (replacing), and those that got no key (refused) because a job that has not ended holds it (holders).
--- p_jobs[k] requests p_keys[k] in p_spaces[k]; no key twice. p_replaces[k]: a waiting job that holds the key is
--- removed. That is done one by one, thousands of times in a batch: planning each time would take four times as long as
--- doing it.
-create or replace function hourbell.give_unique_keys(
-  p_now timestamptz, p_jobs bigint[], p_tenants int[], p_spaces smallint[], p_keys text[], p_replaces boolean[],
-  p_actors text[], out refused bigint[], out holders bigint[], out replacing bigint[]
-)
-language plpgsql
-set plan = lookups_one_by_one set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-declare
-  missing int;
-  places int[];  -- positions of the keys that other jobs hold,
-  others bigint[];  -- and those jobs
-  place int;
-  other bigint;
-begin
-  for try in 1 .. 5 loop  -- a conflicting row may be deleted before it is locked
-    insert into hourbell.unique_keys (tenant, space, key, job)
-    select * from unnest(p_tenants, p_spaces, p_keys, p_jobs) as w(tenant, space, key, job) order by tenant, space, key
-    on conflict do nothing;
-    with locked as materialized (
-      select w.place, k.job
-      from unnest(p_tenants, p_spaces, p_keys, p_jobs) with ordinality as w(tenant, space, key, job, place)
-      join hourbell.unique_keys as k
-        on k.tenant = w.tenant and k.space = w.space and k.key = w.key and k.job <> w.job
-      order by k.tenant, k.space, k.key for update of k)
-    select coalesce(array_agg(place), '{}'), coalesce(array_agg(job), '{}') into places, others from locked;
-    select count(*) into missing from unnest(p_tenants, p_spaces, p_keys) as w(tenant, space, key)
-    where not exists (
-      select from hourbell.unique_keys as k where k.tenant = w.tenant and k.space = w.space and k.key = w.key);
-    exit when missing = 0;
-  end loop;
-  if missing > 0 then raise lock_not_available; end if;
-
-  refused := '{}'; holders := '{}'; replacing := '{}';
-  for n in 1 .. cardinality(places) loop
-    place := places[n]; other := others[n];
-    if hourbell.live_jobs(array[other]) <> '{}' then
-      if not (p_replaces[place] and hourbell.replace_job(p_now, other, p_tenants[place], p_actors[place])) then
-        refused := refused || p_jobs[place]; holders := holders || other;
-        continue;
-      end if;
-      replacing := replacing || p_jobs[place];
-    end if;
-    update hourbell.unique_keys as k set job = p_jobs[place]
-    where k.tenant = p_tenants[place] and k.space = p_spaces[place] and k.key = p_keys[place];
-  end loop;
 end $$;
 
 -- Creates the jobs of several requests, with their audit rows and the answers that are stored for their keys: one
@@ -242,7 +69,7 @@ language plpgsql
 set plan = lookups as $$
 #variable_conflict use_column
 declare
-  patience constant text := current_setting('lock_timeout');
+  lock_timeout_before constant text := current_setting('lock_timeout');
   dropped bigint[];
   rooms int[];  -- of p_limited; null: the tenant has no quota any more
 begin
@@ -290,12 +117,12 @@ begin
       select id, request, tenant from unnest(p_ids, p_requests, p_job_tenants) as n(id, request, tenant)
       union all
       select id, request, tenant from json_to_recordset(p_recurring) as n(id bigint, request int, tenant int)),
-    placed as (
-      select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as place
+    numbered as (
+      select n.id, r.room, row_number() over (partition by n.tenant order by n.request, n.id) as nth
       from new as n join unnest(p_limited, rooms) as r(tenant, room) on r.tenant = n.tenant
       where n.request <> all (repeated) and n.id <> all (refused) and n.id <> all (replacing))
     -- A unique key that one of them got has no live owner: the next request takes it, or it is deleted.
-    select coalesce(array_agg(id), '{}') into excessive from placed where place > room;
+    select coalesce(array_agg(id), '{}') into excessive from numbered where nth > room;
   end if;
 
   dropped := refused || excessive;
@@ -328,8 +155,8 @@ begin
       insert into hourbell.executions
         (id, occurrence, run_at, tenant, queue, priority, start_by, finish_by, version, origin, at_most_once, spec,
          target, key, key_limit, notifies)
-      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, 0, at_most_once, spec, target, key, key_limit,
-        notifies
+      select id, at, at, tenant, queue, priority, start_by, finish_by, 1, hourbell.origin_schedule(), at_most_once, spec,
+        target, key, key_limit, notifies
       from new),
     -- All tenants that have a quota now, not only those of p_limited: `list_quota_jobs` relies on it.
     counted as (
@@ -338,9 +165,9 @@ begin
         select id from hourbell.tenants where max_jobs is not null))),
     timed as (
       insert into hourbell.deadlines (at, id, kind)
-      select start_by, id, 0 from new where start_by is not null
+      select start_by, id, hourbell.deadline_start() from new where start_by is not null
       union all
-      select finish_by, id, 1 from new where finish_by is not null),
+      select finish_by, id, hourbell.deadline_finish() from new where finish_by is not null),
     -- The job itself records what was requested; the audit row records by whom, once for all jobs that a request
     -- created for a tenant.
     noted as (
@@ -357,9 +184,11 @@ begin
       group by at, slab, queue, priority, level, target, key, apart),
     together as (
       insert into hourbell.due_slabs (run_at, slab, queue, priority, checks, target, ids, tenants)
-      select at, slab, queue, priority, 4 * level, target, ids, tenants from grouped where cardinality(ids) > 1)
+      select at, slab, queue, priority, hourbell.checks_level(level), target, ids, tenants
+      from grouped where cardinality(ids) > 1)
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
-    select at, ids[1], tenants[1], queue, priority, 4 * level, target, key from grouped where cardinality(ids) = 1;
+    select at, ids[1], tenants[1], queue, priority, hourbell.checks_level(level), target, key
+    from grouped where cardinality(ids) = 1;
   end if;
 
   if p_recurring is not null then
@@ -385,5 +214,5 @@ begin
     select timetable, priority, id, 1, since, ends_at, tenant, queue, misfire, catch_up_seconds, catch_up_limit,
       overlap, at_most_once, start_seconds, finish_seconds, target, key, key_limit, notifies from new;
   end if;
-  perform set_config('lock_timeout', patience, true);
+  perform set_config('lock_timeout', lock_timeout_before, true);
 end $$;

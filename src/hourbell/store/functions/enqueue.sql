@@ -88,7 +88,7 @@ end $$;
 --   settings     as `create_jobs` takes them, without k, level and start_seconds
 -- Called by `enqueue_jobs`, whose plan settings apply.
 create or replace function hourbell.read_term(
-  p_term json, p_now timestamptz,
+  p_term json,
   out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text, out settings jsonb,
   out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean
 )
@@ -292,6 +292,7 @@ declare
   wanted json;  -- unique keys
   first_at timestamptz;  -- the earliest of those that are announced
   limited int[] := '{}';  -- tenants with a quota
+  tenant_count int;
   made record;
 begin
   if n = 0 then return; end if;
@@ -299,7 +300,7 @@ begin
   begin
     for term in
       select t.* from json_array_elements(p_terms::json) as e(value)
-      cross join lateral hourbell.read_term(e.value, now) as t
+      cross join lateral hourbell.read_term(e.value) as t
     loop
       k := k + 1;
       if term.outcome is not null then
@@ -376,7 +377,7 @@ begin
     t := coalesce(p_term_of[1], 1);
     first_at := coalesce(p_at[1], now + delays[t]);
     run_settings := json_build_array(settings[t] || '{"k": 1, "level": 0}');
-    places := '{1}'; ids := array[base | (nextval('hourbell.ids') & 4194303)]; job_owners := array[owners[t]];
+    places := '{1}'; ids := array[hourbell.next_id(base)]; job_owners := array[owners[t]];
     instants := array[(extract(epoch from first_at) * 1000000)::bigint]; job_settings := '{1}';
     specs := array[hourbell.enqueued_spec(
       heads[t], p_payloads[1], tails[t], p_unique_keys[1], on_duplicates[t], first_at)];
@@ -403,10 +404,10 @@ begin
         return;
       end if;
     end if;
-    seconds := (select count(distinct o) from unnest(owners) as o);
+    tenant_count := (select count(distinct o) from unnest(owners) as o);
     select array_agg(j.place), array_agg(j.id), array_agg((extract(epoch from j.run_at) * 1000000)::bigint),
       -- Roughly: as if the tenants had equally many.
-      array_agg(owners[j.term]), array_agg(4 * j.term + hourbell.level_of(j.place / seconds) / 4),
+      array_agg(owners[j.term]), array_agg(4 * j.term + hourbell.level_of(j.place / tenant_count)),
       array_agg(hourbell.enqueued_spec(
         heads[j.term], j.payload, tails[j.term], j.key, on_duplicates[j.term], j.run_at)),
       min(j.run_at) filter (where notifies[j.term]),
@@ -415,7 +416,7 @@ begin
     into places, ids, instants, job_owners, job_settings, specs, first_at, wanted
     from (
       select p.place::int, p.payload, p.key, t.term, coalesce(p.at, now + delays[t.term]) as run_at,
-        base | (nextval('hourbell.ids') & 4194303) as id
+        hourbell.next_id(base) as id
       from unnest(p_payloads, p_term_of, p_at, p_unique_keys) with ordinality as p(payload, term, at, key, place)
       cross join lateral (select coalesce(p.term, 1) as term) as t
       where repeats = '{}' or p.place <> all (repeats)) as j;

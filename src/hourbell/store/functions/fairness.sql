@@ -10,30 +10,31 @@
 -- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
 -- which they fell due. p_checks: null: none of them is under a limit or suspect. Fairness comes from the tag that each
 -- gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
--- what holds something of a limit is a slab of its own.
+-- what counts against a limit is a slab of its own.
+-- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
 create or replace function hourbell.make_ready(
-  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p smallint,
+  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p_priority smallint,
   p_generation int, p_now timestamptz, p_pass bigint
 ) returns void
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   queues bigint[];
-  times float8[];
-  places int[];
+  times float8[];  -- the virtual time of each of `queues`
+  positions int[];
   tags float8[];
 begin
   select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
   from (select distinct unnest(p_queues) as queue) as q
   left join lateral (
-    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p_priority
     order by pass desc limit 1) as v on true;
-  select * into places, tags from hourbell.tag(p_queues, p_tenants, p, queues, times, p_pass);
+  select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
   with tagged as materialized (
-    select tag, p_ids[place] as id, p_queues[place] as queue, p_tasks[place] as task,
-      coalesce(p_checks[place] & hourbell.checks_limited() > 0, false) as limited,
-      coalesce(p_checks[place] & hourbell.checks_suspect() > 0, false) as suspect
-    from unnest(places, tags) as r(place, tag)),
+    select tag, p_ids[pos] as id, p_queues[pos] as queue, p_tasks[pos] as task,
+      coalesce(p_checks[pos] & hourbell.checks_limited() > 0, false) as limited,
+      coalesce(p_checks[pos] & hourbell.checks_suspect() > 0, false) as suspect
+    from unnest(positions, tags) as r(pos, tag)),
   sizes as materialized (
     select t.queue, t.highest, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1)::int as size
     from (select queue, count(*) as n, max(tag) as highest from tagged group by queue) as t
@@ -42,18 +43,18 @@ begin
       where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
   suspected as (
     insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
-    select tag, id, queue, p, p_now, limited, p_generation, task from tagged where suspect),
+    select tag, id, queue, p_priority, p_now, limited, p_generation, task from tagged where suspect),
   times as materialized (
     select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
     from sizes as t
     left join lateral (
       select v, highest, ctid as row from hourbell.virtual_time as v
-      where v.queue = t.queue and v.priority = p order by pass desc limit 1) as v on true),
+      where v.queue = t.queue and v.priority = p_priority order by pass desc limit 1) as v on true),
   passed as (
     delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
   highest as (
     insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-    select queue, p, v, highest, p_pass from times),
+    select queue, p_priority, v, highest, p_pass from times),
   lines as materialized (
     select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
     from tagged where not (suspect or limited) group by queue, task),
@@ -65,24 +66,24 @@ begin
     union all
     select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect)
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select tag, last_tag, p_generation, task, queue, p, limited, ids from slabs order by queue, tag;
+  select tag, last_tag, p_generation, task, queue, p_priority, limited, ids from slabs order by queue, tag;
 end $$;
 
 -- Tags rows of one priority: p_spaces and p_tenants are in the order of the rows, and tags[k] belongs to the row
--- places[k], counted from 1. Each tenant continues in its lane from its last tag, but never below the floor of the space
--- (p_floors[k] of p_known[k]); a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the floor
--- are kept, so ten thousand tenants cost little more than ten.
+-- positions[k], counted from 1. Each tenant continues in its lane from its last tag, but never below the floor of the
+-- space (p_floors[k] of p_known[k]); a step is 1 / weight. A row of `lanes` stores 64 tenants, and only lanes above the
+-- floor are kept, so ten thousand tenants cost little more than ten.
 create or replace function hourbell.tag(
   p_spaces bigint[], p_tenants int[], p_priority smallint, p_known bigint[], p_floors float8[], p_pass bigint,
-  out places int[], out tags float8[]
+  out positions int[], out tags float8[]
 )
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare weighted constant boolean := exists (select from hourbell.tenants where weight <> 1);
 begin
   with turns as materialized (
-    select space, tenant, array_agg(place) as places
-    from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, place) group by space, tenant),
+    select space, tenant, array_agg(pos) as positions
+    from unnest(p_spaces, p_tenants) with ordinality as r(space, tenant, pos) group by space, tenant),
   blocks as materialized (
     select b.space, b.block, f.floor, old.row, old.tenants, old.lasts
     from (select distinct space, tenant >> 6 as block from turns) as b
@@ -95,19 +96,19 @@ begin
     select b.space, l.tenant, l.last
     from blocks as b cross join lateral unnest(b.tenants, b.lasts) as l(tenant, last) where l.last > b.floor),
   lanes as materialized (
-    select space, tenant, coalesce(l.last, f.floor) as base, t.places, case
+    select space, tenant, coalesce(l.last, f.floor) as base, t.positions, case
         when not weighted then 1
-        when t.places is not null then (select 1 / w.weight from hourbell.tenants as w where w.id = tenant) end as step
+        when t.positions is not null then (select 1 / w.weight from hourbell.tenants as w where w.id = tenant) end as step
     from lasts as l full join turns as t using (space, tenant)
     join unnest(p_known, p_floors) as f(space, floor) using (space)),
   gone as (delete from hourbell.lanes where ctid = any (array(select row from blocks where row is not null))),
   remembered as (
     insert into hourbell.lanes (space, priority, block, tenants, lasts, pass)
     select space, p_priority, tenant >> 6, array_agg(tenant),
-      array_agg(base + coalesce(cardinality(places) * step, 0)), p_pass
+      array_agg(base + coalesce(cardinality(positions) * step, 0)), p_pass
     from lanes group by space, tenant >> 6)
-  select array_agg(p.place), array_agg(l.base + p.nth * l.step) into places, tags
-  from lanes as l cross join lateral unnest(l.places) with ordinality as p(place, nth);
+  select array_agg(p.pos), array_agg(l.base + p.nth * l.step) into positions, tags
+  from lanes as l cross join lateral unnest(l.positions) with ordinality as p(pos, nth);
 end $$;
 
 -- V moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready. Only the gate does
@@ -116,17 +117,17 @@ create or replace function hourbell.move_virtual_time(p_pass bigint) returns voi
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
-  with recursive places as (
+  with recursive spaces as (
     (select queue, priority from hourbell.virtual_time order by queue, priority limit 1)
     union all
-    select n.queue, n.priority from places as p cross join lateral (
+    select n.queue, n.priority from spaces as s cross join lateral (
       select queue, priority from hourbell.virtual_time as v
-      where (v.queue, v.priority) > (p.queue, p.priority) order by queue, priority limit 1) as n),
+      where (v.queue, v.priority) > (s.queue, s.priority) order by queue, priority limit 1) as n),
   newest as materialized (
-    select p.queue, p.priority, v.v, v.highest, v.row
-    from places as p cross join lateral (
+    select s.queue, s.priority, v.v, v.highest, v.row
+    from spaces as s cross join lateral (
       select v, highest, ctid as row from hourbell.virtual_time as v
-      where v.queue = p.queue and v.priority = p.priority order by pass desc limit 1) as v),
+      where v.queue = s.queue and v.priority = s.priority order by pass desc limit 1) as v),
   moved as materialized (
     select n.queue, n.priority, n.highest, n.v as old, n.row, coalesce(
       (select tag from hourbell.ready as r
@@ -169,6 +170,8 @@ end $$;
 -- Applies a changed weight of a tenant. New rows use it at once. For ready and parked rows, the distance of the
 -- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
 -- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
+-- Example: the virtual time is 100, and a tenant of weight 1 with the tags 101, 102, … 140 gets the weight 4. Its tags
+-- become 100.25, 100.5, … 110.
 create or replace function hourbell.retag(p_limit int, p_pass bigint) returns boolean
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column

@@ -57,34 +57,34 @@ language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   planned timestamptz;
-  joiners hourbell.memberships[];
-  living bigint[];
-  apart hourbell.memberships[];  -- members whose job already has some of their occurrences,
-  hads tstzmultirange[];     -- which ones,
-  reaches timestamptz[];     -- and how far they join
+  joining hourbell.memberships[];
+  open_ids bigint[];  -- live executions of jobs that were changed
+  continuing hourbell.memberships[];  -- members whose job already has some of their occurrences,
+  already tstzmultirange[];  -- which ones,
+  reached_through timestamptz[];  -- and how far they join
 begin
   joined := 0;
   select planned_through into planned from hourbell.timetables where id = p_timetable for no key update;
   if not found then return; end if;
   if planned > p_through then beyond := planned; return; end if;
 
-  joiners := array(
+  joining := array(
     select m from hourbell.memberships as m
     where timetable = p_timetable and joined_through is null and active_since >= p_from
     order by priority, job limit 5000 for update skip locked);
-  if joiners = '{}' then return; end if;
+  if joining = '{}' then return; end if;
 
   -- A change of a job states from when on it is valid, and commits later. Until then the previous membership stays
   -- active, maybe on another timetable. Occurrences that the job has had since are not produced again: live executions
   -- are locked, and belong to this version from now on; ended ones have an outcome; those that another transaction is
   -- just ending will have one soon, and are not waited for. Such a member joins as far as its job has come, if that is
   -- further than its timetable.
-  living := array(
+  open_ids := array(
     select id from hourbell.open_runs
-    where job = any (array(select job from unnest(joiners) where version > 1)) and origin = hourbell.origin_schedule()
+    where job = any (array(select job from unnest(joining) where version > 1)) and origin = hourbell.origin_schedule()
     for key share skip locked);
-  select array_agg(m), array_agg(had), array_agg(reached) into apart, hads, reaches
-  from unnest(joiners) as m
+  select array_agg(m), array_agg(had), array_agg(reached) into continuing, already, reached_through
+  from unnest(joining) as m
   cross join lateral (
     select coalesce(range_agg(tstzrange(first, last, '[]')), '{}') as had, max(last) as reached
     from (
@@ -92,31 +92,31 @@ begin
       union all
       select occurrence, occurrence from hourbell.open_runs
       where job = m.job and origin = hourbell.origin_schedule()
-        and occurrence > m.active_since) as each_of_them) as since
+        and occurrence > m.active_since) as ranges) as since
   where m.version > 1 and not isempty(had);
-  beyond := (select max(at) from unnest(reaches) as at where at > p_through);
+  beyond := (select max(at) from unnest(reached_through) as at where at > p_through);
   if beyond is not null then return; end if;
 
-  update hourbell.executions as e set version = m.version from unnest(apart) as m
-  where e.id = any (living) and e.job = m.job and e.version < m.version
+  update hourbell.executions as e set version = m.version from unnest(continuing) as m
+  where e.id = any (open_ids) and e.job = m.job and e.version < m.version
     and e.occurrence > m.active_since and e.occurrence <= coalesce(m.until, 'infinity')
     and e.occurrence = any (p_occurrences);
-  for k in 1 .. coalesce(cardinality(apart), 0) loop
+  for k in 1 .. coalesce(cardinality(continuing), 0) loop
     perform hourbell.catch_up(
-      array[apart[k]],
+      array[continuing[k]],
       array(
         select at from unnest(p_occurrences) as at
-        where at <= greatest(planned, reaches[k]) and not hads[k] @> at order by at),
+        where at <= greatest(planned, reached_through[k]) and not already[k] @> at order by at),
       p_now, p_grace);
   end loop;
   perform hourbell.catch_up(
-    array(select m from unnest(joiners) as m where (job, version) not in (select job, version from unnest(apart))),
+    array(select m from unnest(joining) as m where (job, version) not in (select job, version from unnest(continuing))),
     array(select at from unnest(p_occurrences) as at where at <= planned order by at),
     p_now, p_grace);
 
-  update hourbell.memberships as m set joined_through = greatest(planned, reaches[a.ordinality], m.active_since)
-  from unnest(joiners) as j
-  left join unnest(apart) with ordinality as a
+  update hourbell.memberships as m set joined_through = greatest(planned, reached_through[a.ordinality], m.active_since)
+  from unnest(joining) as j
+  left join unnest(continuing) with ordinality as a
     on a.job = j.job and a.version = j.version
   where m.timetable = j.timetable and m.priority = j.priority and m.job = j.job and m.version = j.version;
   get diagnostics joined = row_count;

@@ -30,7 +30,7 @@ declare
   over bigint[];
   slabs tid[];
   skipped boolean := false;
-  patience constant text := current_setting('lock_timeout');
+  lock_timeout_before constant text := current_setting('lock_timeout');
 begin
   these := array(
     select c from hourbell.limit_recounts as c
@@ -47,7 +47,7 @@ begin
     slabs := array(select ctid from hourbell.leased order by session, fence for update skip locked);
     skipped := true;
   end;
-  perform set_config('lock_timeout', patience, true);
+  perform set_config('lock_timeout', lock_timeout_before, true);
   with running as materialized (
     select l.slab, e.id, s.kind, s.key
     from (select ctid as slab, unnest(ids) as id from hourbell.leased where ctid = any (slabs) offset 0) as l
@@ -122,9 +122,8 @@ begin
 end $$;
 
 -- Called after a claim met rows that may no longer start: a million more may follow. The next rows in the queues of the
--- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them. Returns whether
--- there were any.
-create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns boolean
+-- session are sent back at once, up to 1000 a queue and priority, so that no row waits behind them.
+create or replace function hourbell.readmit_next(p_session bigint, p_now timestamptz) returns void
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
 declare
@@ -150,7 +149,7 @@ begin
       select ctid from hourbell.ready where ctid = any (array(select row from places)) for update skip locked))
     returning ready)
   select array_agg(ready) into stale from taken;
-  if stale is null then return false; end if;
+  if stale is null then return; end if;
   back := hourbell.readmit(array(select i.id from unnest(stale) as s cross join lateral unnest(s.ids) as i(id)), p_now);
   -- Those that may start under the current limits are put back.
   insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
@@ -159,5 +158,4 @@ begin
     select array_agg(i.id order by i.pos) as ids from unnest(s.ids) with ordinality as i(id, pos)
     where not i.id = any (back)) as r
   where r.ids is not null;
-  return back <> '{}';
 end $$;

@@ -52,7 +52,7 @@ begin
             and o.status <> hourbell.fate_superseded() offset 0)
       end);
   if missed = '{}' then return p_rows; end if;
-  perform hourbell.discard(missed, array_fill(hourbell.fate_skipped(), array[cardinality(missed)]),
+  perform hourbell.end_executions(missed, array_fill(hourbell.fate_skipped(), array[cardinality(missed)]),
     array_fill('misfire'::text, array[cardinality(missed)]), p_now);
   return array(
     select r from (select r, row_number() over () as pos from unnest(p_rows) as r) as rows

@@ -46,13 +46,13 @@ begin
   made as (
     insert into hourbell.executions
       (id, occurrence, run_at, tenant, version, queue, priority, origin, spec, target)
-    select base | (nextval('hourbell.ids') & 4194303), p_now, p_now, gone.tenant, 1, p_queue,
+    select hourbell.next_id(base), p_now, p_now, gone.tenant, 1, p_queue,
       hourbell.priority_low(), hourbell.origin_notification(), n.spec, n.target
     from unnest(p_about, p_targets, p_specs) as n(about, target, spec) join gone on gone.id = n.about
     returning id, tenant, target)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target)
   select p_now, id, tenant, p_queue, hourbell.priority_low(),
-    hourbell.level_of(row_number() over (partition by tenant)), target
+    hourbell.checks_level(hourbell.level_of(row_number() over (partition by tenant))), target
   from made;
   get diagnostics sent = row_count;
   return sent;

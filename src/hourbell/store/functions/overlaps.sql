@@ -101,7 +101,7 @@ begin
     skipped := skipped || replaced;
     reasons := reasons || array_fill('replaced'::text, array[coalesce(cardinality(replaced), 0)]);
     if retrying is not null then
-      perform hourbell.discard(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
+      perform hourbell.end_executions(retrying, array_fill(hourbell.fate_cancelled(), array[cardinality(retrying)]),
         array_fill('cancelled'::text, array[cardinality(retrying)]), p_now);
     end if;
     insert into hourbell.cancellations (id, requested_at)
@@ -111,7 +111,7 @@ begin
   end if;
 
   if skipped is not null then
-    perform hourbell.discard(
+    perform hourbell.end_executions(
       skipped, array_fill(hourbell.fate_skipped(), array[cardinality(skipped)]), reasons, p_now);
     -- Their own rows may not say that they wake others.
     if replaced is not null then perform hourbell.wake_jobs(replacing, p_now); end if;

@@ -1,20 +1,21 @@
 -- Parking: due executions that may not proceed wait under their blocker, in a fair order, and are taken out when it has
--- room. Called by the gate alone, under its lock: `unpark` at the beginning of a pass, `apply_limits` for what is due
--- (`acquire_keys`, then per blocker `followers_of`, `park` and `wake_next`).
+-- room. The rows parked under one blocker are its line. Called by the gate alone, under its lock: `unpark` at the
+-- beginning of a pass, `apply_limits` for what is due (`acquire_keys`, then per blocker `followers_of`, `park` and
+-- `wake_next`).
 -- Example: tenant 7 may run 3 at once and has 5 due executions. `apply_limits` lets 3 of them proceed, which take a row
 -- of `limit_holds` each, and parks 2 under (tenant, 7). When one of the 3 has ended, `unpark` takes the first of the 2
 -- out, and `apply_limits` lets it proceed.
 
--- Takes rows that may proceed out of `parked`: for every blocker with a wake, as many as it has room for, in order.
+-- Takes rows that may proceed out of `parked`: for every blocker with a wake-up, as many as it has room for, in order.
 -- They are returned as due rows whose `checks` say for what they were parked; the gate checks them again.
-create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_from_below boolean, p_pass bigint)
+create or replace function hourbell.unpark(p_now timestamptz, p_limit int, p_lowest_first boolean)
 returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
   kinds smallint[]; keys bigint[];
-  served hourbell.sessions[];
-  queues bigint[];  -- queues with a wake: workers may have come or gone
+  serving hourbell.sessions[];
+  queues bigint[];  -- queues with a wake-up: workers may have come or gone
   share int;
   rooms int[];
   counts int[];
@@ -27,20 +28,20 @@ begin
   select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
   from (select distinct kind, key from popped) as news;
   if kinds is null then return '{}'; end if;
-  served := hourbell.serving_sessions();  -- after the wakes were read, so that it is not older than they are
+  serving := hourbell.serving_sessions();  -- read after the wake-ups: never older than they are
   queues := array(select key from unnest(kinds, keys) as n(kind, key) where kind = hourbell.blocker_queue());
   if queues <> '{}' then
-    perform hourbell.note_queue_workers(q::smallint, served) from unnest(queues) as q;
-    perform hourbell.unready_unserved(
-      array(select q from unnest(queues) as q where not hourbell.is_queue_served(served, q)), p_limit, p_now);
-    perform hourbell.unready_unserved_tasks(queues, served, p_limit, p_now);
+    perform hourbell.note_queue_workers(q::smallint, serving) from unnest(queues) as q;
+    perform hourbell.readmit_unserved_queues(
+      array(select q from unnest(queues) as q where not hourbell.is_queue_served(serving, q)), p_limit, p_now);
+    perform hourbell.readmit_unserved_tasks(queues, serving, p_limit, p_now);
     select array_agg(kind order by kind, key), array_agg(key order by kind, key) into kinds, keys
     from (
       select kind, key from unnest(kinds, keys) as n(kind, key)
       union  -- each once: a row parked under a blocker would be picked once per duplicate
       select hourbell.blocker_task(), t.key
       from unnest(queues) as q cross join lateral hourbell.parked_task_keys(q) as t(key)
-      where not hourbell.lacks_task(served, t.key)) as n(kind, key);
+      where not hourbell.lacks_task(serving, t.key)) as n(kind, key);
   end if;
   share := greatest(p_limit / cardinality(kinds), 1);  -- a blocker with many rows does not delay the others
 
@@ -48,28 +49,30 @@ begin
   from (
     select pos, case
       when n.kind = hourbell.blocker_job() then 1000
-      when n.kind = hourbell.blocker_key() then (
+      when n.kind = hourbell.blocker_concurrency_key() then (
         select e.key_limit from (
-          select id from hourbell.parked as p where p.kind = hourbell.blocker_key() and p.key = n.key
+          select id from hourbell.parked as p where p.kind = hourbell.blocker_concurrency_key() and p.key = n.key
           order by p.priority, p.rank, p.id limit 1) as p
         cross join lateral (select key_limit from hourbell.executions as e where e.id = p.id offset 0) as e)
-        - (select count(*) from hourbell.limit_holds as h where h.kind = hourbell.blocker_key() and h.key = n.key)
-      when n.kind = hourbell.blocker_queue() and not hourbell.is_queue_served(served, n.key) then 0
-      when n.kind = hourbell.blocker_task() and hourbell.lacks_task(served, n.key) then 0
+        - (
+          select count(*) from hourbell.limit_holds as h
+          where h.kind = hourbell.blocker_concurrency_key() and h.key = n.key)
+      when n.kind = hourbell.blocker_queue() and not hourbell.is_queue_served(serving, n.key) then 0
+      when n.kind = hourbell.blocker_task() and hourbell.lacks_task(serving, n.key) then 0
       else coalesce((
         select hourbell.limit_room(l, p_now) from hourbell.limits as l where l.kind = n.kind and l.key = n.key),
           1000000)
     end::int as room
     from unnest(kinds, keys) with ordinality as n(kind, key, pos)) as known;
 
-  -- With p_from_below the least urgent go first, so that they make progress too.
+  -- With p_lowest_first the least urgent go first, so that they make progress too.
   with picked as materialized (
     select n.pos, p.row, p.id
     from unnest(kinds, keys, rooms) with ordinality as n(kind, key, room, pos)
     left join lateral (
       select priority from hourbell.parked as p
-      where p.kind = n.kind and p.key = n.key and p_from_below
-        and n.kind not in (hourbell.blocker_key(), hourbell.blocker_job())
+      where p.kind = n.kind and p.key = n.key and p_lowest_first
+        and n.kind not in (hourbell.blocker_concurrency_key(), hourbell.blocker_job())
       order by p.priority desc limit 1) as least_urgent on true
     cross join lateral (
       select ctid as row, id from hourbell.parked as p
@@ -89,7 +92,7 @@ begin
     select * from hourbell.executions as e where e.id = g.id offset 0) as e;
 
   -- Blockers with room that still have parked rows are checked again: at once if there were too many rows, a little
-  -- later if the rows are locked, and under a rate limit when it can offer more.
+  -- later if the rows are locked, and under a rate limit when it can reserve more.
   insert into hourbell.gate_wakeups (at, kind, key)
   select case when n.room <= n.taken then hourbell.next_reservation_at(n.kind, n.key, p_now)
       when n.taken >= share then p_now else p_now + interval '100 milliseconds' end, n.kind, n.key
@@ -105,25 +108,25 @@ end $$;
 -- First comes the key, which a parked execution keeps; then target, tenant and queue, which only executions that
 -- proceed take. An execution that was parked at one of these has passed those before it, and does not wait there again.
 create or replace function hourbell.apply_limits(
-  p_rows hourbell.due[], p_priority smallint, p_served hourbell.sessions[], p_now timestamptz, p_pass bigint
+  p_rows hourbell.due[], p_priority smallint, p_serving hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare
-  going hourbell.due[] := hourbell.acquire_keys(p_rows, p_now, p_pass);
-  staying hourbell.due[];
+  proceeding hourbell.due[] := hourbell.acquire_keys(p_rows, p_now);
+  blocked_rows hourbell.due[];
   blocker smallint;
 begin
   foreach blocker in array array[
     hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant(), hourbell.blocker_queue()]
   loop
     with candidates as materialized (
-      select r, hourbell.blocker_id(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
-      from unnest(going) as r),
+      select r, hourbell.blocker_key_of(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
+      from unnest(proceeding) as r),
     limited as materialized (
       select s.key, case
           when l.key is null or (
-            blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_served, s.key)) then 0
+            blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_serving, s.key)) then 0
           else hourbell.limit_room(l, p_now) end as room,
         exists (
           select from hourbell.parked as p
@@ -131,59 +134,62 @@ begin
       from (select distinct key from candidates where key is not null) as s
       left join lateral (select * from hourbell.limits as l where l.kind = blocker and l.key = s.key) as l on true
       where l.key is not null
-        or (blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_served, s.key))
-        or (blocker = hourbell.blocker_task() and hourbell.lacks_task(p_served, s.key))),
+        or (blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_serving, s.key))
+        or (blocker = hourbell.blocker_task() and hourbell.lacks_task(p_serving, s.key))),
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
       where not l.waited_for or hourbell.parked_for((c.r).checks) between hourbell.blocker_queue() and blocker)
-    select array_agg(r order by pos) into staying from candidates as c join limited as l using (key)
+    select array_agg(r order by pos) into blocked_rows from candidates as c join limited as l using (key)
     where (c.r).id not in (select id from fit where fits);
-    continue when staying is null;
-    going := array(select r from unnest(going) as r where id not in (select id from unnest(staying)));
-    staying := staying || hourbell.followers_of(blocker, staying, p_priority);
-    perform hourbell.park(blocker, staying, p_priority, p_now, p_pass);
-    perform hourbell.wake_next(blocker, staying, p_now);
+    continue when blocked_rows is null;
+    proceeding := array(select r from unnest(proceeding) as r where id not in (select id from unnest(blocked_rows)));
+    blocked_rows := blocked_rows || hourbell.followers_of(blocker, blocked_rows, p_priority);
+    perform hourbell.park(blocker, blocked_rows, p_priority, p_pass);
+    perform hourbell.wake_next(blocker, blocked_rows, p_now);
   end loop;
 
   -- Executions that proceed take what they need.
   with known as materialized (
     select l as limit, l.kind, l.key
     from (
-      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(going)
-      union all select distinct hourbell.blocker_tenant(), tenant from unnest(going)
-      union all select distinct hourbell.blocker_target(), target from unnest(going) where target is not null) as s
+      select distinct hourbell.blocker_queue() as kind, queue::bigint as key from unnest(proceeding)
+      union all select distinct hourbell.blocker_tenant(), tenant from unnest(proceeding)
+      union all select distinct hourbell.blocker_target(), target from unnest(proceeding) where target is not null) as s
     cross join lateral (select * from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l),
   limited as materialized (
     select l.limit, s.id
     from (
-      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(going)
-      union all select hourbell.blocker_tenant(), tenant, id from unnest(going)
-      union all select hourbell.blocker_target(), target, id from unnest(going) where target is not null) as s
+      select hourbell.blocker_queue() as kind, queue::bigint as key, id from unnest(proceeding)
+      union all select hourbell.blocker_tenant(), tenant, id from unnest(proceeding)
+      union all select hourbell.blocker_target(), target, id from unnest(proceeding) where target is not null) as s
     join known as l on l.kind = s.kind and l.key = s.key),
   holding as (
     insert into hourbell.limit_holds (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).max_concurrency is not null),
-  offered as (
+  reserved as (
     insert into hourbell.rate_reservations (kind, key, id)
     select (l.limit).kind, (l.limit).key, id from limited as l where (l.limit).rate is not null)
   select array_agg(row(r.run_at, r.id, r.tenant, r.queue, r.priority,
       (r.checks & (hourbell.checks_overlap() | hourbell.checks_suspect())) + case
         when r.key is not null or r.id in (select id from limited) then hourbell.checks_limited() else 0 end,
       r.target, r.key)::hourbell.due order by r.pos)
-  into going
-  from unnest(going) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
-  return coalesce(going, '{}');
+  into proceeding
+  from unnest(proceeding) with ordinality as r(run_at, id, tenant, queue, priority, checks, target, key, pos);
+  return coalesce(proceeding, '{}');
 end $$;
 
--- Of these due executions, those that may proceed as far as their keys are concerned. They take their keys; the others
--- are parked. A key goes to the execution that is due first, whatever the priorities. Executions that were parked for
--- it go before newly due ones.
-create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz, p_pass bigint)
-returns hourbell.due[]
+-- Of these due executions, those that may proceed as far as their concurrency keys are concerned. They get a hold of
+-- their key (a row of `limit_holds`), unless they still have it; the others are parked. Holds are given in the order of
+-- the due times, whatever the priorities, and parked executions go before newly due ones.
+-- Example: three executions of key K, which allows one at once, are due at 10:00, 10:01 and 10:02. The first gets the
+-- hold; the others are parked in this order. It keeps the hold while it is retried, until it has ended.
+-- p_rows may have only a part of what is due: an earlier execution of the key may still be in `due`, because the pass
+-- has reached its bound or because a lower priority comes later. Then the hold is left to that one.
+create or replace function hourbell.acquire_keys(p_rows hourbell.due[], p_now timestamptz) returns hourbell.due[]
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
-declare staying hourbell.due[];
+declare blocked_rows hourbell.due[];
 begin
   if not exists (select from unnest(p_rows) where key is not null) then return p_rows; end if;
   with candidates as materialized (
@@ -192,15 +198,17 @@ begin
       select e.key_limit as most,
         exists (
           select from hourbell.limit_holds as h
-          where h.id = e.id and h.kind + 0 = hourbell.blocker_key() offset 0) as holding
+          where h.id = e.id and h.kind + 0 = hourbell.blocker_concurrency_key() offset 0) as holding
       from hourbell.executions as e where e.id = r.id offset 0) as k
     where (r).key is not null),
   used as materialized (
     select key,
-      (select count(*) from hourbell.limit_holds as h where h.kind = hourbell.blocker_key() and h.key = k.key) as n,
+      (
+        select count(*) from hourbell.limit_holds as h
+        where h.kind = hourbell.blocker_concurrency_key() and h.key = k.key) as n,
       exists (
-        select from hourbell.parked as p where p.kind = hourbell.blocker_key()
-          and p.key = k.key offset 0) as waited_for,
+        select from hourbell.parked as p
+        where p.kind = hourbell.blocker_concurrency_key() and p.key = k.key offset 0) as waited_for,
       d.run_at as next_at, d.id as next_id
     from (
       select distinct on ((r).key) (r).key as key, (r).run_at as first_at, (r).id as first_id
@@ -221,34 +229,37 @@ begin
         case when (found.run_at, found.id) < (k.first_at, k.first_id) then earlier.id else found.id end as id) as d),
   fit as (
     select (r).id, u.key, bool_and(
-        u.n + place <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
+        u.n + nth <= most and (u.next_id is null or ((r).run_at, (r).id) < (u.next_at, u.next_id))) over (
       partition by u.key order by (r).run_at, (r).id) as fits
     from (
-      select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as place
+      select c.*, row_number() over (partition by (c.r).key order by (c.r).run_at, (c.r).id) as nth
       from candidates as c where not c.holding) as c
     join used as u on u.key = (c.r).key
-    where not u.waited_for or hourbell.parked_for((c.r).checks) = hourbell.blocker_key()),
+    where not u.waited_for or hourbell.parked_for((c.r).checks) = hourbell.blocker_concurrency_key()),
   taken as (
-    insert into hourbell.limit_holds (kind, key, id) select hourbell.blocker_key(), key, id from fit where fits),
-  -- Keys with free places whose executions are parked anyway are checked again.
+    insert into hourbell.limit_holds (kind, key, id)
+    select hourbell.blocker_concurrency_key(), key, id from fit where fits),
+  -- Keys with room whose executions are parked anyway are checked again.
   again as (
     insert into hourbell.gate_wakeups (at, kind, key)
-    select distinct p_now + interval '10 milliseconds', hourbell.blocker_key(), u.key
+    select distinct p_now + interval '10 milliseconds', hourbell.blocker_concurrency_key(), u.key
     from candidates as c join used as u on u.key = (c.r).key
     left join (select key, count(*) as n from fit where fits group by key) as f on f.key = u.key
     where not c.holding and (c.r).id not in (select id from fit where fits) and u.n + coalesce(f.n, 0) < c.most)
-  select array_agg(r) into staying from candidates
+  select array_agg(r) into blocked_rows from candidates
   where not holding and (r).id not in (select id from fit where fits);
-  if staying is null then return p_rows; end if;
-  perform hourbell.park(hourbell.blocker_key(), staying, 0::smallint, p_now, p_pass);
-  perform hourbell.wake_next(hourbell.blocker_key(), staying, p_now);
-  return array(select r from unnest(p_rows) as r where id not in (select id from unnest(staying)));
+  if blocked_rows is null then return p_rows; end if;
+  insert into hourbell.parked (kind, key, priority, rank, id)
+  select hourbell.blocker_concurrency_key(), r.key, 0, extract(epoch from r.run_at), r.id
+  from unnest(blocked_rows) as r;
+  perform hourbell.wake_next(hourbell.blocker_concurrency_key(), blocked_rows, p_now);
+  return array(select r from unnest(p_rows) as r where id not in (select id from unnest(blocked_rows)));
 end $$;
 
--- Parks rows that may not proceed, each under its blocker. A key admits by due time; every other blocker gives each
--- tenant its share.
+-- Parks rows of one priority, each under its blocker of a kind that is not a concurrency key. The order in a line is
+-- fair: the rank of a row is a tag in a space of its own (`tag`).
 create or replace function hourbell.park(
-  p_kind smallint, p_rows hourbell.due[], p_priority smallint, p_now timestamptz, p_pass bigint
+  p_kind smallint, p_rows hourbell.due[], p_priority smallint, p_pass bigint
 ) returns void
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
@@ -257,13 +268,8 @@ declare
   known bigint[];
   floors float8[];
 begin
-  if p_kind = hourbell.blocker_key() then
-    insert into hourbell.parked (kind, key, priority, rank, id)
-    select hourbell.blocker_key(), r.key, 0, extract(epoch from r.run_at), r.id from unnest(p_rows) as r;
-    return;
-  end if;
   spaces := array(
-    select hourbell.tag_space(p_kind, hourbell.blocker_id(p_kind, queue, tenant, target, key)) from unnest(p_rows));
+    select hourbell.tag_space(p_kind, hourbell.blocker_key_of(p_kind, queue, tenant, target, key)) from unnest(p_rows));
   -- With an empty line, restart from the highest tag handed out so far.
   select array_agg(s.space), array_agg(coalesce(p.rank, (
     select max(last) from hourbell.lanes as l cross join lateral unnest(l.lasts) as last
@@ -274,9 +280,9 @@ begin
     where p.kind = p_kind and p.key = s.space - hourbell.tag_space(p_kind, 0) and p.priority = p_priority
     order by rank limit 1) as p on true;
   insert into hourbell.parked (kind, key, priority, rank, id)
-  select p_kind, spaces[place] - hourbell.tag_space(p_kind, 0), p_priority, tag, (p_rows[place]).id
+  select p_kind, spaces[pos] - hourbell.tag_space(p_kind, 0), p_priority, tag, (p_rows[pos]).id
   from hourbell.tag(spaces, array(select tenant from unnest(p_rows)), p_priority, known, floors, p_pass) as t
-  cross join lateral unnest(t.places, t.tags) as r(place, tag);
+  cross join lateral unnest(t.positions, t.tags) as r(pos, tag);
 end $$;
 
 -- Some rows reached the head of one line only to be stopped by another blocker. Rows behind them in the first line that
@@ -290,8 +296,8 @@ declare followers hourbell.due[];
 begin
   with lines as materialized (
     select distinct hourbell.parked_for(checks) as kind,
-      hourbell.blocker_id(hourbell.parked_for(checks), queue, tenant, target, key) as key,
-      hourbell.blocker_id(p_kind, queue, tenant, target, key) as blocked
+      hourbell.blocker_key_of(hourbell.parked_for(checks), queue, tenant, target, key) as key,
+      hourbell.blocker_key_of(p_kind, queue, tenant, target, key) as blocked
     from unnest(p_rows)
     where hourbell.parked_for(checks) = any (hourbell.limit_kinds())
       and (p_kind = hourbell.blocker_task() or hourbell.parked_for(checks) > p_kind)),
@@ -303,7 +309,7 @@ begin
       where p.kind = l.kind and p.key = l.key and p.priority = p_priority
       order by p.rank, p.id limit 1000 for update skip locked) as p
     cross join lateral (select e as executions from hourbell.executions as e where e.id = p.id offset 0) as e
-    where l.blocked = hourbell.blocker_id(
+    where l.blocked = hourbell.blocker_key_of(
       p_kind, (e.executions).queue, (e.executions).tenant, (e.executions).target, (e.executions).key)),
   gone as (delete from hourbell.parked where ctid = any (array(select row from picked)) returning id)
   select array_agg(row((e).run_at, (e).id, (e).tenant, (e).queue, (e).priority,
@@ -312,14 +318,14 @@ begin
   return coalesce(followers, '{}');
 end $$;
 
--- After parking: a rate limit gets a wake for the time when it can offer more. An execution that was counted at one
--- limit and then stopped by another has left a free place at the first, so the first gets a wake too.
+-- After parking: a rate limit gets a wake-up for the time when it can reserve more. An execution that was counted at
+-- one limit and then stopped by another has left room at the first, so the first gets a wake-up too.
 create or replace function hourbell.wake_next(p_kind smallint, p_rows hourbell.due[], p_now timestamptz) returns void
 language sql set plan = lookups as $$
   insert into hourbell.gate_wakeups (at, kind, key)
   select w.at, s.kind, s.key
   from (
-    select distinct p_kind as kind, hourbell.blocker_id(p_kind, r.queue, r.tenant, r.target, r.key) as key
+    select distinct p_kind as kind, hourbell.blocker_key_of(p_kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r where p_kind = any (hourbell.limit_kinds())) as s
   cross join lateral (select hourbell.next_reservation_at(s.kind, s.key, p_now) as at) as w
   where w.at is not null and not exists (
@@ -327,7 +333,7 @@ language sql set plan = lookups as $$
   union all
   select p_now, s.kind, s.key
   from (
-    select distinct k.kind, hourbell.blocker_id(k.kind, r.queue, r.tenant, r.target, r.key) as key
+    select distinct k.kind, hourbell.blocker_key_of(k.kind, r.queue, r.tenant, r.target, r.key) as key
     from unnest(p_rows) as r
     cross join unnest(hourbell.limit_kinds()) as k(kind)
     where k.kind <> p_kind and (k.kind > p_kind or k.kind = hourbell.parked_for(r.checks))) as s

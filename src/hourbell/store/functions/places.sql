@@ -1,24 +1,25 @@
 -- Moves between places, shared by several operations. An execution is in one place at a time (`due`, `due_slabs`,
 -- `parked`, `paused`, `ready`, `suspects`, `leased`): a caller that has deleted its row there, or has taken it out of
--- its slab, owns it, and either puts it elsewhere (`requeue`) or ends it (`discard`).
--- Example: a job is paused. `remove_waiting` takes its executions that wait out of `due` and `parked`, and `discard`
--- records those that it got as SUPERSEDED; the others belong to another transaction, or are found by their claim.
+-- its slab, owns it, and either puts it elsewhere (`requeue`) or ends it (`end_executions`).
+-- Example: a job is paused. `remove_waiting` takes its executions that wait out of `due` and `parked`, and
+-- `end_executions` records those that it got as SUPERSEDED; the others belong to another transaction, or are found by
+-- their claim.
 
--- The level of an execution that is the p_nth of its tenant at its moment, as the bits that `due.checks` stores. The
--- first 16 of each tenant have level 0, those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves
--- all levels of a priority side by side, so an execution waits for at most about 16 times as many executions of each
--- other tenant as its own tenant has. Only fairness depends on the level, so the producer of a row may count roughly.
+-- The level of an execution that is the p_nth of its tenant at its moment. The first 16 of each tenant have level 0,
+-- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by
+-- side, so an execution waits for at most about 16 times as many executions of each other tenant as its own tenant has.
+-- Only fairness depends on the level, so the producer of a row may count roughly.
 create or replace function hourbell.level_of(p_nth bigint) returns int
 language sql immutable parallel safe
-return case when p_nth <= 16 then 0 when p_nth <= 256 then 4 when p_nth <= 4096 then 8 else 12 end;
+return case when p_nth <= 16 then 0 when p_nth <= 256 then 1 when p_nth <= 4096 then 2 else 3 end;
 
 -- The tiers that hold the due rows of a priority: see hourbell.tier.
 create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
 language sql immutable parallel safe
 return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 
--- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids 64
--- at a time, so what it creates together shares a slab.
+-- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids
+-- 64 at a time, so what it creates together shares a slab.
 create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
 return (p_id - 1) >> 6;
@@ -54,7 +55,8 @@ begin
     returning e.id, e.run_at)
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
   select coalesce(m.run_at, b.run_at), b.id, tenant, queue, priority,
-    hourbell.checks_of(overlap, crashes) + hourbell.level_of(row_number() over (partition by tenant)), target, key
+    hourbell.checks_of(overlap, crashes) + hourbell.checks_level(
+      hourbell.level_of(row_number() over (partition by tenant))), target, key
   from back as b left join moved as m on m.id = b.id;
   get diagnostics n = row_count;
   return n;
@@ -63,7 +65,8 @@ end $$;
 -- Takes executions out of `due` and `parked`, where they wait for their time or for a limit. Returns those that it got:
 -- they are owned by the caller. Rows locked by another transaction are skipped, so that nothing waits for a client that
 -- has stopped. Only for executions that are never in `due_slabs`: those of recurring jobs, and those with a deadline or
--- a unique key.
+-- a unique key. (`take_waiting`, in change.sql, takes a single execution out of any of these places and waits for
+-- locks.)
 create or replace function hourbell.remove_waiting(p_ids bigint[]) returns bigint[]
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
@@ -94,8 +97,9 @@ end $$;
 -- their places. Releases their limits and wakes what waits for them.
 -- Three other functions write to `outcomes`: `settle` and `reap` record the attempt that ends with the execution, and
 -- `produce` records stretches of occurrences that were missed.
-create or replace function hourbell.discard(p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz)
-returns void
+create or replace function hourbell.end_executions(
+  p_ids bigint[], p_statuses smallint[], p_reasons text[], p_now timestamptz
+) returns void
 language plpgsql set plan = lookups_by_hash as $$
 #variable_conflict use_column
 declare

@@ -22,9 +22,9 @@ begin
     where t.id = a.id and t.next_fire_at = a.expected
     returning a.*)
   insert into hourbell.fires (timetable, fire_at, occurrences, opened_at, late, tail)
-  select id, fire_at, o.all_of_them, p_now, late, tail
+  select id, fire_at, o.occurrences, p_now, late, tail
   from advanced
-  join (select of, array_agg(at order by at) as all_of_them
+  join (select of, array_agg(at order by at) as occurrences
         from unnest(p_occurrence_of, p_occurrences) as o(of, at) group by of) as o on o.of = advanced.id;
   get diagnostics opened = row_count;
   return opened;
@@ -55,10 +55,10 @@ end $$;
 
 -- Marks timetables that the caller cannot compute with its zone data p_tz_version: p_codes[k] is the reason for
 -- p_timetables[k]. They leave the index of timetables to plan; `update_tz_version` checks them again after
--- p_look_again, or when the leader has other zone data.
+-- p_recheck_after, or when the leader has other zone data.
 create or replace function hourbell.mark_broken(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_tz_version text, p_timetables bigint[], p_codes text[],
-  p_look_again interval
+  p_recheck_after interval
 ) returns int
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -67,7 +67,7 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   perform from hourbell.timetables where id = any (p_timetables) order by id for no key update;
   update hourbell.timetables as t
-  set broken = b.code, look_at = p_now + p_look_again, plan_from = null, tz_version = p_tz_version
+  set broken = b.code, look_at = p_now + p_recheck_after, plan_from = null, tz_version = p_tz_version
   from unnest(p_timetables, p_codes) as b(id, code)
   where t.id = b.id;
   get diagnostics marked = row_count;

@@ -43,7 +43,7 @@ declare
 begin
   -- Tenants with many executions at one moment, from earlier statements and this one. Small fires are not counted.
   if cardinality(p_members) >= 16 then
-    with crowds as materialized (
+    with herds as materialized (
       select m.tenant, m.n + coalesce(c.planned, 0) as planned
       from (select tenant, count(*) as n from unnest(p_members) group by tenant) as m
       left join (
@@ -54,13 +54,13 @@ begin
     counted as (
       -- For a late fire only the newest occurrence: the others are misfires that are made up.
       insert into hourbell.planned_counts (at, tenant, planned)
-      select o.at, c.tenant, c.planned from crowds as c
+      select o.at, c.tenant, c.planned from herds as c
       cross join unnest(
         case when p_late then p_occurrences[cardinality(p_occurrences):] else p_occurrences end) as o(at))
-    select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from crowds;
+    select array_agg(tenant), array_agg(hourbell.level_of(planned)) into tenants, levels from herds;
   end if;
   with wanted as materialized (
-    select base | (nextval('hourbell.ids') & 4194303) as id, m.job, o.at, m.version, m.tenant, m.queue, m.priority,
+    select hourbell.next_id(base) as id, m.job, o.at, m.version, m.tenant, m.queue, m.priority,
       o.at + make_interval(secs => m.start_deadline_seconds) as start_by,
       o.at + make_interval(secs => m.deadline_seconds) as finish_by,
       m.overlap, m.at_most_once, m.target, m.key, m.key_limit, m.notifies
@@ -94,7 +94,8 @@ begin
   queued as (
     insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
     select at, id, tenant, queue, priority,
-      hourbell.checks_of(overlap, 0::smallint) + coalesce(levels[array_position(tenants, tenant)], 0), target, key
+      hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(
+        coalesce(levels[array_position(tenants, tenant)], 0)), target, key
     from fresh)
   select (select count(*) from fresh), array_agg(o.id), array_agg(w.version) into made, taken_over, versions
   from opened as o join wanted as w on w.job = o.job and w.at = o.occurrence where not o.fresh;
@@ -106,7 +107,7 @@ begin
 
   if p_late then
     with missed as materialized (
-      select base | (nextval('hourbell.ids') & 4194303) as id, m.job, p_occurrences[s.first] as first,
+      select hourbell.next_id(base) as id, m.job, p_occurrences[s.first] as first,
         p_occurrences[s.runs_from - 1] as last, s.runs_from - s.first as n, m.tenant, m.version, m.queue, m.priority
       from unnest(p_members) as m
       cross join lateral hourbell.member_share(m, p_occurrences, p_opened_at, p_tail, p_grace) as s

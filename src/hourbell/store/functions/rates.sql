@@ -1,13 +1,12 @@
 -- Rate limits. A start takes a token out of its bucket at the moment of the start, so at most rate * T + burst
 -- executions start in any T seconds. The claim decides that moment (`start_rate_limited`): at once if there is a token,
 -- otherwise when the next token arrives, up to `lead_seconds` ahead. The worker waits for that moment, so the time
--- taken by the gate, the notification and the claim is not lost, even with a burst of 1. The gate offers no more than
--- can start within `lead_seconds`. An offer costs nothing until it is claimed, and an offer that is claimed late takes
--- its token then.
--- Order: the gate asks how many it may offer (`reservable`, by `limit_room`), inserts `rate_reservations`
--- (`apply_limits`) and wakes itself for the next ones (`next_reservation_at`); a claim turns reservations into starts
--- (`start_rate_limited`). Example: rate 10, burst 1, the bucket is empty since now. The gate offers two executions that
--- can start within 0.25 s; a claim of both starts them 0.1 s and 0.2 s from now.
+-- taken by the gate, the notification and the claim is not lost, even with a burst of 1. The gate makes no more
+-- reservations than can start within `lead_seconds`. A reservation takes no token; the claim does, however late. Order:
+-- the gate asks how many it may reserve (`reservable`, by `limit_room`), inserts `rate_reservations` (`apply_limits`)
+-- and wakes itself for the next ones (`next_reservation_at`); a claim turns reservations into starts
+-- (`start_rate_limited`). Example: rate 10, burst 1, the bucket has just become empty. The gate reserves two
+-- executions, which can start within 0.25 s; a claim of both starts them 0.1 s and 0.2 s from now.
 
 -- How far ahead of its start a claim may take an execution. Longer than a gate pass, a notification and a claim take.
 create or replace function hourbell.lead_seconds() returns float8
@@ -24,7 +23,8 @@ language sql stable as $$
     order by pass desc limit 1) as b on true
 $$;
 
--- How many more executions the gate may offer at p_now: what can start within `lead_seconds`, minus unclaimed offers.
+-- How many more reservations the gate may make at p_now: what can start within `lead_seconds`, minus those not claimed
+-- yet.
 create or replace function hourbell.reservable(l hourbell.limits, p_now timestamptz) returns float8
 language sql stable as $$
   select hourbell.tokens(l, p_now) + l.rate * hourbell.lead_seconds()
@@ -42,8 +42,8 @@ language sql stable as $$
   where l.kind = p_kind and l.key = p_key and l.rate is not null
 $$;
 
--- When the gate checks again what is parked under a rate limit: as soon as it can offer one more, or as many as arrive
--- in 50 ms if that is more. Null: it is no rate limit.
+-- When the gate checks again what is parked under a rate limit: as soon as it can reserve one more, or as many as
+-- arrive in 50 ms if that is more. Null: it is no rate limit.
 create or replace function hourbell.next_reservation_at(p_kind smallint, p_key bigint, p_now timestamptz)
 returns timestamptz
 language sql stable as $$
@@ -55,11 +55,11 @@ language sql stable as $$
 $$;
 
 -- Starts executions that a session has just claimed under rate limits: each takes its tokens, and `claimed_at` becomes
--- the moment of its start; each is a slab of its own, and none has a fence below p_least_fence. p_at_once: all of them
--- start at the same moment. Returns whether any has to wait for its start.
+-- the moment of its start; each is a slab of its own, and none has a fence below p_least_fence. p_same_start: all of
+-- them start at the same moment. Returns whether any has to wait for its start.
 -- Buckets are locked until the commit, in a fixed order; the caller takes no other lock after this.
 create or replace function hourbell.start_rate_limited(
-  p_session bigint, p_ids bigint[], p_least_fence bigint, p_now timestamptz, p_at_once boolean
+  p_session bigint, p_ids bigint[], p_least_fence bigint, p_now timestamptz, p_same_start boolean
 ) returns boolean
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
@@ -90,7 +90,7 @@ begin
   now := greatest(p_now, hourbell.clock());
   insert into hourbell.gate_wakeups (at, kind, key) select distinct now, kind, key from unnest(taken);
 
-  for round in 1 .. case when p_at_once then 2 else 1 end loop
+  for round in 1 .. case when p_same_start then 2 else 1 end loop
     started := '{}'; starts := '{}';
     for k in 1 .. cardinality(buckets) loop
       fulls[k] := ((buckets[k]).burst - hourbell.tokens(buckets[k], now)) / (buckets[k]).rate;

@@ -1,7 +1,7 @@
 -- Housekeeping: partitions of executions and outcomes, and everything that expires.
 
--- The partitions of executions, with the days of their ids, without the last; those of outcomes have the same bounds. They
--- are read from the names, because the bounds themselves cannot be read while another transaction drops one.
+-- The partitions of executions, with the days of their ids, without the last; those of outcomes have the same bounds.
+-- They are read from the names, because the bounds themselves cannot be read while another transaction drops one.
 create or replace function hourbell.partitions(out name text, out first date, out after date) returns setof record
 language sql stable as $$
   select p.days[1] || '_' || p.days[2], to_date(p.days[1], 'YYYYMMDD'), to_date(p.days[2], 'YYYYMMDD')
@@ -143,8 +143,8 @@ begin
 end $$;
 
 -- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
--- cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes that virtual time has passed,
--- unique keys of jobs that have ended, manifests.
+-- cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes
+-- that virtual time has passed, unique keys of jobs that have ended, manifests.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
 ) returns int

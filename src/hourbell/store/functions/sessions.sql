@@ -70,32 +70,33 @@ begin
 end $$;
 
 -- Extends the session and compares what the worker runs with what it holds. `lost`: the worker must stop these, the
--- session no longer holds them. `unwanted`: their cancellation is requested.
+-- session no longer holds them. `cancelled`: their cancellation is requested.
 -- p_resolved: every claim up to this number has been answered, so executions of those claims that the worker does not
 -- name are given back: the answer that named them was lost. Null: the worker does not say. Executions of an unnumbered
 -- claim (0), and all executions if p_resolved is null, are given back when the worker does not name them a whole lease
 -- after their claim.
 create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
-  out alive boolean, out lost bigint[], out unwanted bigint[]
+  out alive boolean, out lost bigint[], out cancelled bigint[]
 )
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
   leased bigint[];
-  nameless bigint[];  -- those that are given back if the worker does not name them
+  expected bigint[];  -- those that the worker must know of by now
+  unlisted bigint[];
 begin
   alive := hourbell.extend_session(p_session, p_token, p_now, p_lease);
-  if not alive then lost := p_running; unwanted := '{}'; return; end if;
+  if not alive then lost := p_running; cancelled := '{}'; return; end if;
   select coalesce(array_agg(id), '{}'), array_agg(id) filter (
     where case when claim > 0 and p_resolved is not null then claim <= p_resolved else claimed_at < p_now - p_lease end)
-  into leased, nameless from hourbell.leases where session = p_session;
+  into leased, expected from hourbell.leases where session = p_session;
   lost := array(select unnest(p_running) except select unnest(leased));
-  unwanted := array(
+  cancelled := array(
     select r from unnest(p_running) as r
     where exists (select from hourbell.cancellations as c where c.id = r offset 0) and not r = any (lost));
-  nameless := array(select unnest(nameless) except select unnest(p_running));
-  if nameless <> '{}' then perform hourbell.release_executions(p_session, nameless, p_now); end if;
+  unlisted := array(select unnest(expected) except select unnest(p_running));
+  if unlisted <> '{}' then perform hourbell.release_executions(p_session, unlisted, p_now); end if;
 end $$;
 
 -- Moves executions from leased back to due: not started, no attempt used. Only the fence is kept, so that it rises.

@@ -145,7 +145,7 @@ begin
 
   if ended is not null then
     if kinds && hourbell.outcomes_dead() then
-      perform hourbell.bury(
+      perform hourbell.write_dead_letters(
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
               where kind = any (hourbell.outcomes_dead()) and p_ids[at] = any (ended)),
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.outcome_gone()));
@@ -218,7 +218,7 @@ end $$;
 
 -- Writes the dead letters of executions whose outcome has just been recorded. The jobs of those in p_gone are to be
 -- paused: their target has answered that it is gone.
-create or replace function hourbell.bury(p_ids bigint[], p_gone bigint[]) returns void
+create or replace function hourbell.write_dead_letters(p_ids bigint[], p_gone bigint[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin

@@ -15,23 +15,23 @@ language sql stable as $$
 $$;
 
 -- Whether one of these sessions serves a queue, whatever its tasks.
-create or replace function hourbell.is_queue_served(p_served hourbell.sessions[], p_queue bigint) returns boolean
+create or replace function hourbell.is_queue_served(p_serving hourbell.sessions[], p_queue bigint) returns boolean
 language sql immutable
-return exists (select from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues));
+return exists (select from unnest(p_serving) as s where s.all_queues or p_queue = any (s.queues));
 
 -- Whether one of these sessions serves a task in a queue.
-create or replace function hourbell.is_served(p_served hourbell.sessions[], p_queue bigint, p_task int) returns boolean
+create or replace function hourbell.is_served(p_serving hourbell.sessions[], p_queue bigint, p_task int) returns boolean
 language sql immutable
 return exists (
-  select from unnest(p_served) as s
+  select from unnest(p_serving) as s
   where (s.all_queues or p_queue = any (s.queues))
     and (p_task = hourbell.task_any() or s.tasks is null or p_task = any (s.tasks)));
 
 -- For a blocker of the kind `blocker_task`: whether its queue has workers, but none of them serves its task.
-create or replace function hourbell.lacks_task(p_served hourbell.sessions[], p_key bigint) returns boolean
+create or replace function hourbell.lacks_task(p_serving hourbell.sessions[], p_key bigint) returns boolean
 language sql immutable
-return hourbell.is_queue_served(p_served, p_key >> 32)
-  and not hourbell.is_served(p_served, p_key >> 32, (p_key & 4294967295)::int);
+return hourbell.is_queue_served(p_serving, p_key >> 32)
+  and not hourbell.is_served(p_serving, p_key >> 32, (p_key & 4294967295)::int);
 
 -- The tasks of a queue under which rows are parked, as blockers. One lookup per task.
 create or replace function hourbell.parked_task_keys(p_queue bigint) returns setof bigint
@@ -50,7 +50,7 @@ $$;
 
 -- Called when sessions of a queue have opened or ended. Rows that are ready there were admitted for the previous
 -- sessions: if the current ones serve other tasks, or not all the same, the rows must be found by task.
-create or replace function hourbell.note_queue_workers(p_queue smallint, p_served hourbell.sessions[]) returns void
+create or replace function hourbell.note_queue_workers(p_queue smallint, p_serving hourbell.sessions[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare
@@ -59,7 +59,7 @@ declare
 begin
   select p_queue, min(s.tasks), count(distinct coalesce(s.tasks, '{-1}')) = 1,
     count(distinct coalesce(s.tasks, '{-1}')) > 1
-  into new from unnest(p_served) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
+  into new from unnest(p_serving) as s where s.all_queues or p_queue = any (s.queues) having count(*) > 0;
   if not found then return; end if;  -- no session claims there
   select * into old from hourbell.queue_workers where queue = p_queue;
   new.mixed := new.mixed or (old.queue is not null and (old.mixed or new.tasks is distinct from old.tasks));
@@ -83,18 +83,19 @@ language sql stable as $$
 $$;
 
 -- A queue is no longer mixed once all its sessions serve the same tasks, and these are all that is ready there.
-create or replace function hourbell.end_mixed(p_served hourbell.sessions[]) returns void
+create or replace function hourbell.end_mixed(p_serving hourbell.sessions[]) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 begin
   update hourbell.queue_workers as f set mixed = false
   where f.mixed and f.uniform and not exists (
-    select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_served, f.queue, r.task));
+    select from hourbell.ready_tasks(f.queue) as r where not hourbell.is_served(p_serving, f.queue, r.task));
 end $$;
 
 -- No session serves these queues any more. Their ready rows release the limits they hold, which other rows wait for,
 -- and go through the gate again.
-create or replace function hourbell.unready_unserved(p_queues bigint[], p_limit int, p_now timestamptz) returns void
+create or replace function hourbell.readmit_unserved_queues(p_queues bigint[], p_limit int, p_now timestamptz)
+returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
 declare left_behind bigint[];
@@ -121,8 +122,8 @@ end $$;
 
 -- No session serves some of the tasks that are ready in these queues any more. Their rows release the limits they hold
 -- and go back through the gate, which parks them. Otherwise they would also hold back the virtual time of the queue.
-create or replace function hourbell.unready_unserved_tasks(
-  p_queues bigint[], p_served hourbell.sessions[], p_limit int, p_now timestamptz
+create or replace function hourbell.readmit_unserved_tasks(
+  p_queues bigint[], p_serving hourbell.sessions[], p_limit int, p_now timestamptz
 ) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -133,7 +134,7 @@ begin
   with unserved as materialized (
     select f.queue, r.priority, r.task from hourbell.queue_workers as f
     cross join lateral hourbell.ready_tasks(f.queue) as r
-    where f.mixed and f.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(f.queue, r.task))),
+    where f.mixed and f.queue = any (p_queues) and hourbell.lacks_task(p_serving, hourbell.task_key(f.queue, r.task))),
   slabs as (
     delete from hourbell.ready where ctid = any (array(
       select r.row from unserved as u cross join lateral (
@@ -146,7 +147,7 @@ begin
   from_suspects as (
     delete from hourbell.suspects where ctid = any (array(
       select ctid from hourbell.suspects as s
-      where s.queue = any (p_queues) and hourbell.lacks_task(p_served, hourbell.task_key(s.queue, s.task))
+      where s.queue = any (p_queues) and hourbell.lacks_task(p_serving, hourbell.task_key(s.queue, s.task))
       limit p_limit for update skip locked))
     returning id),
   refunded as (
@@ -163,36 +164,4 @@ begin
   insert into hourbell.gate_wakeups (at, kind, key)
   select p_now + interval '100 milliseconds', hourbell.blocker_queue(), queue from hourbell.queue_workers as f
   where f.queue = any (p_queues) and (left_behind is not null or unserved > 0);
-end $$;
-
--- The numbers of tasks; a new name becomes a new task. See ensure_queues.
-create or replace function hourbell.ensure_tasks(p_names text[], p_now timestamptz, p_makers text[], p_most int)
-returns table (id int, name text)
-language plpgsql set plan = lookups_one_by_one as $$
-#variable_conflict use_column
-declare
-  excessive text;
-begin
-  if exists (
-    select from unnest(p_names) as n(name) where not exists (select from hourbell.tasks as t
-      where t.name = n.name offset 0))
-  then
-    select t.name into excessive
-    from hourbell.tenants as t
-    cross join lateral (select count(*) as n from hourbell.tasks as k where k.made_by = t.id) as made
-    cross join lateral (
-      select count(*) as n from unnest(p_names, p_makers) as a(name, maker)
-      where a.maker = t.name and not exists (select from hourbell.tasks as k where k.name = a.name offset 0)) as more
-    where t.name = any (p_makers) and more.n > 0 and made.n + more.n > p_most
-    limit 1;
-    if excessive is not null then
-      raise check_violation using message = 'the tenant would create too many tasks', detail = excessive;
-    end if;
-    insert into hourbell.tasks (name, created_at, made_by)
-    select a.name, p_now, t.id from unnest(p_names, p_makers) as a(name, maker)
-    left join hourbell.tenants as t on t.name = a.maker
-    where not exists (select from hourbell.tasks as k where k.name = a.name offset 0) order by a.name
-    on conflict (name) do nothing;
-  end if;
-  return query select k.id, k.name from hourbell.tasks as k where k.name = any (p_names);
 end $$;

@@ -4,7 +4,7 @@
 -- Executions on request for a recurring job: $4 occurrences, due at $2; $3 the origin; $9 the job
 -- document that they use instead of the current one, or null. A live occurrence is skipped.
 with wanted as materialized (
-  select hourbell.id_base($2) | (nextval('hourbell.ids') & 4194303) as id, at
+  select hourbell.next_id(hourbell.id_base($2)) as id, at
   from unnest($4::timestamptz[]) as at),
 opened as (
   insert into hourbell.open_runs (job, occurrence, origin, wakes, id)
@@ -28,7 +28,8 @@ timed as (
 queued as (
   insert into hourbell.due (run_at, id, tenant, queue, priority, checks, target, key)
   select run_at, id, tenant, queue, priority,
-    hourbell.checks_of(overlap, 0::smallint) + hourbell.level_of(row_number() over ()), target, key
+    hourbell.checks_of(overlap, 0::smallint) + hourbell.checks_level(hourbell.level_of(row_number() over ())),
+    target, key
   from made)
 select id, occurrence from made order by occurrence
 
@@ -48,7 +49,7 @@ select e.*, w.*, o.*, s.*,
     as lateness_ms,
   exists (select from hourbell.suspects as s
           where s.queue = e.queue and s.priority = e.priority and s.id = e.id offset 0) as in_suspects,
-  exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as unwanted
+  exists (select from hourbell.cancellations as c where c.id = e.id offset 0) as cancel_requested
 from hourbell.executions as e
 left join lateral hourbell.end_of(e.id) as o on true
 cross join hourbell.slab_index($1, true) as i

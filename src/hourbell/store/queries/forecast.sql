@@ -5,7 +5,7 @@
 -- those of the tenant $4 (null: all). With the number of rows read and the last moment among them.
 select date_bin('1 minute', w.run_at, '2000-01-01') as minute,
   count(*) filter (where $4::int is null or w.tenant = $4) as n,
-  count(*) as looked_at, max(w.run_at) as last
+  count(*) as examined, max(w.run_at) as last
 from (
   select w.run_at, w.tenant from generate_series(0, 15) as t(tier) cross join lateral (
     (select d.run_at, d.tenant from hourbell.due as d
@@ -25,7 +25,7 @@ group by 1 order by 1
 select id, rule, zone, dst_gap, dst_overlap, next_fire_at, plan_from, size from hourbell.timetables
 where plan_from <= $1 order by plan_from limit $2
 
--- name: riders
+-- name: members
 -- The number of memberships of the timetables $1 by start and end (null: already started, no end),
 -- after $2. At most $3 per timetable and $4 in all are counted, in the order of $1.
 select m.timetable, m.since, m.until, count(*) as n
@@ -37,7 +37,7 @@ from (
   order by t.pos limit $4) as m
 group by m.timetable, m.since, m.until
 
--- name: riders_of_tenant
+-- name: members_of_tenant
 -- The timetables of the jobs of tenant $1, with the same counts; at most $3 jobs are read.
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until,
   count(*) as n

@@ -14,7 +14,7 @@ select * from hourbell.create_jobs(
 
 -- name: new_id
 -- An id for an object created at $1.
-select hourbell.id_base($1) | (nextval('hourbell.ids') & 4194303)
+select hourbell.next_id(hourbell.id_base($1))
 
 -- name: ensure_tenants
 -- The ids of tenants; an unknown name creates the tenant. One that another transaction is inserting
@@ -99,7 +99,7 @@ cross join lateral (select * from hourbell.executions as e where e.id = wanted.i
 left join lateral hourbell.end_of(e.id) as o on true
 where e.job is null
 
--- name: insert_due
+-- name: requeue
 -- Puts an execution back into `due`, by the values of its row.
 select hourbell.requeue(array[$1::bigint])
 
@@ -171,7 +171,7 @@ select id from hourbell.queues where name = $1
 -- name: tenant_by_name
 select id from hourbell.tenants where name = $1
 
--- name: be_brief
+-- name: set_timeouts
 -- First in a user's transaction: limits how long it waits for locks, and how long a stalled client
 -- can hold its locks.
 select set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '30s', true)

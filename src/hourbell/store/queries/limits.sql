@@ -1,6 +1,6 @@
 -- Limits: the statements that set and read them.
 
--- name: weigh
+-- name: update_tenant
 -- Quota and retention take effect at once; the weight through the gate, which rescales the tags
 -- already assigned.
 with settings as (
@@ -12,11 +12,11 @@ with settings as (
   where id = $1)
 insert into hourbell.weight_changes (tenant, weight) values ($1, $2)
 
--- name: lock
+-- name: lock_limits
 -- Serializes changes of limits: their generations are numbered in commit order.
 select pg_advisory_xact_lock(hashtext('hourbell.limits'))
 
--- name: limit
+-- name: set_limit
 -- Returns a row if the limit has changed.
 insert into hourbell.limits (kind, key, max_concurrency, rate, burst) values ($1, $2, $3, $4, $5)
 on conflict (kind, key) do update
@@ -25,21 +25,22 @@ where (limits.max_concurrency, limits.rate, limits.burst)
   is distinct from (excluded.max_concurrency, excluded.rate, excluded.burst)
 returning kind
 
--- name: unlimit
+-- name: delete_limit
 delete from hourbell.limits where kind = $1 and key = $2
 
--- name: look_again
+-- name: recheck
 -- Ready executions predate this limit and are checked again; running ones have to be counted.
 with generation as (insert into hourbell.limit_generations default values)
 insert into hourbell.limit_recounts (kind, key) values ($1, $2)
 
--- name: wake
+-- name: wake_gate
+-- The gate looks at what is parked under this blocker.
 insert into hourbell.gate_wakeups (at, kind, key) values ($1, $2, $3)
 
 -- name: set_defaults
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
--- name: blocked
+-- name: blocker_of
 -- What an execution is parked by: the blocker, one holder of what it waits for, whether the
 -- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,

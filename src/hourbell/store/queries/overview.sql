@@ -1,6 +1,6 @@
 -- Tenants, queues and targets: settings and current counts. A count stops at $2: it is that many or
 -- more. The tenant of a running execution is only in its row: running ones are counted among $2 of
--- the cell, and `…_looked_at` says among how many. The same holds for jobs that are not planned:
+-- the cell, and `…_examined` says among how many. The same holds for jobs that are not planned:
 -- they are counted among $2 members of broken timetables. The one-time jobs of a tenant are counted
 -- among the $2 newest that it created.
 
@@ -46,27 +46,27 @@ select least($2::int, (
     select count(*) from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status)
     cross join lateral (
       select from hourbell.jobs as j where j.tenant = $1 and j.status = s.status limit $2) as j)
-  + one_time.live) as jobs, one_time.looked_at as jobs_looked_at,
-  runs.running, runs.looked_at as running_looked_at,
+  + one_time.live) as jobs, one_time.examined as jobs_examined,
+  runs.running, runs.examined as running_examined,
   (select count(*) from (
     select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = $1 limit $2) as p) as parked,
-  unplanned.n as not_planned, unplanned.looked_at as not_planned_looked_at
+  unplanned.n as not_planned, unplanned.examined as not_planned_examined
 from (
   select count(*) filter (where m.tenant = $1 and exists (
     select from hourbell.jobs as j where j.id = m.job and j.version = m.version
       and j.status = hourbell.job_scheduled() offset 0)) as n,
-    count(*) as looked_at
+    count(*) as examined
   from (
     select m.tenant, m.job, m.version
     from (select id from hourbell.timetables where look_at is not null order by look_at limit $2) as t
     cross join lateral (select * from hourbell.memberships as m where m.timetable = t.id limit $2) as m
     limit $2) as m) as unplanned, (
-  select count(*) filter (where e.tenant = $1) as running, count(*) as looked_at from (
+  select count(*) filter (where e.tenant = $1) as running, count(*) as examined from (
     select e.tenant from (select id from hourbell.sessions order by id desc) as s
     cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
     limit $2) as e) as runs, (
-  select count(*) filter (where e.live) as live, count(*) as looked_at from (
+  select count(*) filter (where e.live) as live, count(*) as examined from (
     select e.origin = hourbell.origin_schedule() and not exists (
       select from hourbell.outcomes as o where o.id = e.id offset 0) as live
     from (
@@ -84,7 +84,7 @@ select least($2::int, (
     cross join lateral (
       select cardinality(r.ids) as n from hourbell.ready as r
       where r.queue = $1 and r.priority = p.priority and r.tag >= v.v order by r.tag limit $2) as r)) as ready,
-  runs.running, runs.looked_at as running_looked_at,
+  runs.running, runs.examined as running_examined,
   (select count(*) from (
     (select from hourbell.parked as p where p.kind = hourbell.blocker_queue() and p.key = $1 limit $2)
     union all
@@ -96,7 +96,7 @@ select least($2::int, (
     select from hourbell.sessions as s
     where (s.all_queues or $1::smallint = any (s.queues)) and s.expires_at > $3 limit $2) as s) as workers
 from (
-  select count(*) filter (where e.queue = $1) as running, count(*) as looked_at from (
+  select count(*) filter (where e.queue = $1) as running, count(*) as examined from (
     select e.queue from (select id from hourbell.sessions order by id desc) as s
     cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $2) as l
     cross join lateral (select queue from hourbell.executions as e where e.id = l.id offset 0) as e

@@ -9,7 +9,7 @@ Every create takes the same steps:
     request   read what the documents need (time, ids, queue defaults, quotas), and parse them
     rows      a checked job as it is stored
     names     resolve tenants, queues, targets and timetables to ids; unknown names are created
-    store     `hourbell.create_jobs`, bisected when a row fails; joins and notifications follow
+    insert    `hourbell.create_jobs`, bisected when a row fails; joins and announcements follow
 
 There are three variants, which differ in what fails together:
 
@@ -26,9 +26,9 @@ from hourbell.engine.life.create.batch import (
     create_batch,
     create_one_time_jobs,
 )
+from hourbell.engine.life.create.insert import KeyTaken
 from hourbell.engine.life.create.request import CreateRequest, create_request, read_context
 from hourbell.engine.life.create.single import Created, create_job, try_create
-from hourbell.engine.life.create.store import KeyTaken
 
 __all__ = [
     "MAX_BATCH_ITEMS",

@@ -15,6 +15,14 @@ from typing import TypeVar
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.life.create.insert import (
+    FAILPOINTS,
+    JobInserter,
+    KeyTaken,
+    LockTimeouts,
+    Problem,
+    after_commit,
+)
 from hourbell.engine.life.create.names import (
     Blocked,
     ResolvedNames,
@@ -28,18 +36,10 @@ from hourbell.engine.life.create.request import (
     read_context,
 )
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
-from hourbell.engine.life.create.store import (
-    FAILPOINTS,
-    KeyTaken,
-    LockTimeouts,
-    Problem,
-    Store,
-    after_commit,
-)
-from hourbell.engine.life.named_secrets import (
-    NamedCalendars,
-    NamedSecrets,
+from hourbell.engine.life.references import (
+    CalendarReferences,
     Required,
+    SecretReferences,
     required_calendars,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
@@ -92,9 +92,9 @@ async def create_one_time_jobs(engine: Engine, jobs: Sequence[NewJob], write: Wr
     async for attempt in writing:
         names = await resolve_names(engine, rows, context.now, key_owner)
         async with attempt.transaction(names.tenants[key_owner]) as connection:
-            problems = await Store(engine, context, names, _ATOMIC_TIMEOUTS, connection).insert(
-                rows
-            )
+            problems = await JobInserter(
+                engine, context, names, _ATOMIC_TIMEOUTS, connection
+            ).insert(rows)
             for problem in problems.values():
                 assert isinstance(problem, KeyTaken | HourbellError)
                 raise (
@@ -137,7 +137,7 @@ async def _read(
     """Parse items in slices, from text to what is stored; other tasks run between slices."""
     context = await read_context(engine, len(items))
     batch = _Batch(context, RequestRow(key_owner, write.actor))
-    secrets, calendars = NamedSecrets(), NamedCalendars()
+    secrets, calendars = SecretReferences(), CalendarReferences()
     for first in range(0, len(items), _SLICE):
         await asyncio.sleep(0)
         requests = [_request(engine, item, read, write) for item in items[first : first + _SLICE]]
@@ -222,8 +222,8 @@ class _Batch:
         self._add_problems(problems)
 
     async def store(self, engine: Engine, connection: Connection) -> None:
-        store = Store(engine, self.context, self.names, _ITEM_TIMEOUTS, connection)
-        async for _, problems in store.insert_each(self.created()):
+        inserter = JobInserter(engine, self.context, self.names, _ITEM_TIMEOUTS, connection)
+        async for _, problems in inserter.insert_each(self.created()):
             self._add_problems(problems)
 
     def _add_problems(self, problems: Mapping[int, Problem]) -> None:

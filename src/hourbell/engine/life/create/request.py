@@ -14,7 +14,7 @@ from hourbell.documents.common_case import SimpleJob
 from hourbell.documents.jobs import parse_new_job
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create.rows import JobRow
-from hourbell.engine.life.named_secrets import Required
+from hourbell.engine.life.references import Required
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import queue_settings
 from hourbell.model.errors import IdempotencyKeyReused, QuotaExceeded

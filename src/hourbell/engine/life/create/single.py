@@ -19,6 +19,16 @@ import msgspec
 
 from hourbell.documents.schedules import first_run
 from hourbell.engine.core import Engine
+from hourbell.engine.groups import Submission
+from hourbell.engine.life.create.insert import (
+    FAILPOINTS,
+    JobInserter,
+    KeyTaken,
+    LockTimeouts,
+    Problem,
+    Repeated,
+    after_commit,
+)
 from hourbell.engine.life.create.names import Blocked, resolve_available
 from hourbell.engine.life.create.request import (
     CreateContext,
@@ -27,20 +37,10 @@ from hourbell.engine.life.create.request import (
     read_context,
 )
 from hourbell.engine.life.create.rows import JobRow, RequestRow, job_row
-from hourbell.engine.life.create.store import (
-    FAILPOINTS,
-    KeyTaken,
-    LockTimeouts,
-    Problem,
-    Repeated,
-    Store,
-    after_commit,
-)
-from hourbell.engine.life.groups import Submission
-from hourbell.engine.life.named_secrets import (
-    NamedCalendars,
-    NamedSecrets,
+from hourbell.engine.life.references import (
+    CalendarReferences,
     Required,
+    SecretReferences,
     required_calendars,
 )
 from hourbell.engine.operations.idempotency import IN_USE, Idempotent, Write
@@ -142,7 +142,7 @@ async def _create_group(
     group: dict[int, _Pending] = {}  # by job id
     first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
     later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
-    for pending in await _with_names(engine, _parsed(submissions, context)):
+    for pending in await _with_references(engine, _parsed(submissions, context)):
         keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
         earlier = next((first[key] for key in keys if key in first), None)
         if earlier is not None:
@@ -188,12 +188,12 @@ def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _P
     return _Pending(submission, row, created, secrets, required_calendars(new))
 
 
-async def _with_names(engine: Engine, group: list[_Pending]) -> list[_Pending]:
+async def _with_references(engine: Engine, group: list[_Pending]) -> list[_Pending]:
     """The requests of a group whose secrets and calendars exist; the others are refused."""
-    missing = await NamedSecrets().missing(
+    missing = await SecretReferences().missing(
         engine, {each.row.job_id: (each.row.tenant, each.secrets) for each in group if each.secrets}
     )
-    missing |= await NamedCalendars().missing(
+    missing |= await CalendarReferences().missing(
         engine,
         {each.row.job_id: (each.row.tenant, each.calendars) for each in group if each.calendars},
     )
@@ -212,9 +212,9 @@ async def _store_group(
     rows = [pending.row for pending in group.values()]
     names, unavailable = await resolve_available(brief, rows, context.now)
     _answer_problems(engine, timeouts, group.values(), unavailable)
-    store = Store(engine, context, names, timeouts)
+    inserter = JobInserter(engine, context, names, timeouts)
     available = [row for row in rows if row.job_id not in unavailable]
-    async for inserted, problems in store.insert_each(available):
+    async for inserted, problems in inserter.insert_each(available):
         part = [group[row.job_id] for row in inserted]
         _answer_problems(engine, timeouts, part, problems)
         stored = [each for each in part if each.row.job_id not in problems]

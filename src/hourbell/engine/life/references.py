@@ -1,4 +1,4 @@
-"""Check that the secrets and calendars which jobs and monitors name exist, before storing them.
+"""References: the secrets and calendars that jobs and monitors name must exist when they are stored.
 
 Jobs that name none cost nothing; those of a group or a batch are looked up together, each name
 once.
@@ -24,8 +24,8 @@ K = TypeVar("K")
 Required = Mapping[str, Collection[str]]  # names of secrets by the path of the field
 
 
-class _Named:
-    """The names looked up so far, of one kind."""
+class _References:
+    """References of one kind: the names looked up so far, and whether they exist."""
 
     def __init__(self, statement: str, code: FieldCode, missing: Callable[[str, str], str]) -> None:
         self._statement = statement
@@ -66,15 +66,15 @@ class _Named:
         ]
 
 
-class NamedSecrets(_Named):
-    """The secrets looked up so far."""
+class SecretReferences(_References):
+    """References to secrets."""
 
     def __init__(self) -> None:
         super().__init__(_Q["existing"], "unknown_secret", _missing)
 
 
-class NamedCalendars(_Named):
-    """The calendars looked up so far."""
+class CalendarReferences(_References):
+    """References to calendars."""
 
     def __init__(self) -> None:
         super().__init__(_C["existing_calendars"], "unknown_calendar", _missing_calendar)
@@ -91,13 +91,13 @@ async def require_calendars_of(engine: Engine, job: NewJob) -> None:
     required = required_calendars(job)
     if required:
         named = {0: (job.tenant_id, required)}
-        for error in (await NamedCalendars().missing(engine, named)).values():
+        for error in (await CalendarReferences().missing(engine, named)).values():
             raise error
 
 
 async def require_secrets(engine: Engine, tenant: str, required: Required) -> None:
     """Raise InvalidInput if a tenant lacks a required secret."""
-    missing = await NamedSecrets().missing(engine, {tenant: (tenant, required)})
+    missing = await SecretReferences().missing(engine, {tenant: (tenant, required)})
     for error in missing.values():
         raise error
 

@@ -1,4 +1,7 @@
--- What lists check for each row that they read.
+-- Reading jobs and executions: what is decided for each row that a read or a list returns. The status of a live
+-- execution is not stored; it follows from the place in which the execution is (`location_of`, `live_status`).
+-- Example: an execution in `due` whose time has come is QUEUED. One whose time has not come is SCHEDULED, or RETRYING if
+-- an attempt has failed.
 
 -- Whether a stored job has this name prefix and this label (`name:value`); null: any. If both are null, it is not
 -- parsed.
@@ -46,21 +49,22 @@ language sql stable as $$
   from hourbell.outcomes where id = p_id offset 0
 $$;
 
--- All executions that are named by slabs of more than one, in order, and the slab of each: read once by a list, and
--- searched for each of its rows. p_only: this one only, or null. Null unless p_asked.
-create or replace function hourbell.slab_index(p_only bigint, p_asked boolean, out ids bigint[], out slabs tid[])
+-- All leased executions that are named by slabs of more than one, in order, and the slab of each: read once by a list,
+-- and searched for each of its rows. p_only: this one only, or null. p_needed: false if the list shows no live ones;
+-- nothing is read then.
+create or replace function hourbell.slab_index(p_only bigint, p_needed boolean, out ids bigint[], out slabs tid[])
 language sql stable set plan = lookups set enable_sort = on as $$
   select array_agg(i.id order by i.id, l.fence), array_agg(l.slab order by i.id, l.fence)
   from (
     select ctid as slab, fence, ids from hourbell.leased
-    where p_asked and cardinality(ids) > 1 and (p_only is null or p_only = any (ids)) order by fence) as l
+    where p_needed and cardinality(ids) > 1 and (p_only is null or p_only = any (ids)) order by fence) as l
   cross join lateral unnest(l.ids) as i(id) where p_only is null or i.id = p_only
 $$;
 
--- Where an execution that has not ended is, and its status at p_now; no row unless p_asked: it has not ended. p_ids and p_slabs: see
--- slab_index; slabs of one are looked up.
+-- Where a live execution is, and its status at p_now. p_live: false if the execution has ended; nothing is looked up
+-- then, and there is no row. p_ids and p_slabs: as `slab_index` returns them; slabs of one are looked up.
 create or replace function hourbell.location_of(
-  e hourbell.executions, p_ids bigint[], p_slabs tid[], p_asked boolean, p_now timestamptz, out in_due boolean,
+  e hourbell.executions, p_ids bigint[], p_slabs tid[], p_live boolean, p_now timestamptz, out in_due boolean,
   out in_parked boolean, out in_paused boolean, out claimed_at timestamptz, out lease_fence bigint, out session bigint,
   out progress text, out worker text, out expires_at timestamptz, out status text
 ) returns setof record
@@ -82,7 +86,7 @@ language sql stable as $$
     limit 1) as l on true
   left join lateral (select s.worker, s.expires_at from hourbell.sessions as s
     where s.id = l.session offset 0) as s on true
-  where p_asked offset 0  -- decided before anything is looked up
+  where p_live offset 0  -- decided before anything is looked up
 $$;
 
 -- The workers of the attempts of an execution, as an object keyed by session number; unknown workers are left out.

@@ -23,7 +23,7 @@ class DueCounts:
         self._max_counts = max_counts
 
     def level(self, tenant: int, second: int) -> int:
-        """Count an execution of a tenant in a second; its level, as in `hourbell.level_of`."""
+        """Count an execution of a tenant in a second; its level, 0 to 3 (`hourbell.level_of`)."""
         key = tenant, second
         counts = self._newer
         nth = counts.get(key)  # from 0

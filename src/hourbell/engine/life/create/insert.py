@@ -1,4 +1,4 @@
-"""Store checked jobs with `hourbell.create_jobs`, and do what follows the commit."""
+"""Insert checked jobs with `hourbell.create_jobs`, and do what follows the commit."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ Problem = KeyTaken | Repeated | Blocked | Exception
 Problems = dict[int, Problem]  # by job id; rows without one are stored
 
 
-class Store:
-    """Stores rows: each statement in its own transaction, or all in that of `connection`."""
+class JobInserter:
+    """Inserts rows: each statement in its own transaction, or all in that of `connection`."""
 
     def __init__(
         self,
