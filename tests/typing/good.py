@@ -8,7 +8,9 @@ from hourbell import (
     AsyncTask,
     Call,
     Cancelled,
+    Completion,
     Context,
+    Item,
     Job,
     Options,
     Priority,
@@ -45,6 +47,25 @@ def untyped(x, y):  # type: ignore[no-untyped-def]
     return x
 
 
+@app.task(process=True, timeout=60)
+def compute(ctx: SyncContext, n: int) -> int:
+    ctx.checkpoint(n)
+    assert_type(ctx.wait_for_completion(timeout=5), Completion)
+    return n
+
+
+@app.batch_task(size=10, max_wait=timedelta(seconds=1), by="task", queue="index")
+async def index(items: list[Item[str]]) -> None:
+    for item in items:
+        assert_type(item.value, str)
+        item.fail(ValueError())
+
+
+@app.batch_task()
+def lengths(items: list[Item[str]]) -> list[int]:
+    return [len(item.value) for item in items]
+
+
 class Tasks:
     @staticmethod
     @app.task(name="static")
@@ -69,6 +90,13 @@ async def main() -> None:
     await blocking.enqueue(1, 2, 3)
     await untyped.enqueue(x=1, y=2)
     await Tasks.static.enqueue(7)
+    assert_type(await compute.enqueue(7), Job[int])
+    assert_type(await index.enqueue("text"), Job[None])
+    assert_type(await lengths.configure(delay=5).enqueue("text"), Job[int])
+    assert_type(lengths.bind("text"), Call[int])
+    await index([Item("text")])
+    await app.complete("exe_0-x", {"cents": 300})
+    app.complete_sync("exe_0-x", error="declined")
     await app.enqueue_many([plain.bind(1), with_context.bind(2)])
     await plain.enqueue_many([plain.bind(1), {"cart_id": 2}])
     app.enqueue_many_sync(plain.bind(i) for i in range(3))

@@ -9,7 +9,9 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+
+import msgspec
 
 from hourbell.errors import (
     ConfigurationError,
@@ -34,10 +36,11 @@ from hourbell.sdk.plans import (
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
-from hourbell.sdk.tasks import Call, Middleware, Task, TaskDecorator
+from hourbell.sdk.tasks import Call, Middleware, Task, TaskDecorator, TaskKeywords, task_options
 from hourbell.sdk.values import Retry, Seconds
 
 if TYPE_CHECKING:
+    from hourbell.sdk.batches import BatchDecorator
     from hourbell.sdk.own import Own
     from hourbell.sdk.running import RunningWorker, WorkerOptions
 
@@ -107,6 +110,27 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App {self.name} with {len(set(self.tasks.values()))} tasks>"
+
+    def batch_task(
+        self,
+        *,
+        size: int = 100,
+        max_wait: Seconds = 1.0,
+        by: Literal["task", "tenant"] = "tenant",
+        **options: Unpack[TaskKeywords],
+    ) -> BatchDecorator:
+        """Decorate a function of a list of items, each of which is an execution.
+
+        A worker collects up to `size` of them, of one tenant or with `by="task"` of all, and waits
+        for more for at most `max_wait` seconds. The other options are those of `task`.
+        """
+        from hourbell.sdk.batches import BatchDecorator, batch_options
+
+        if options.get("process"):
+            raise InvalidTask("batch_task has no process=True: a batch runs in the worker.")
+        batch = batch_options(size, max_wait, by)
+        found = task_options("@app.batch_task", options)
+        return BatchDecorator(self, msgspec.structs.replace(found, batch=batch))
 
     # Opening and closing.
 
@@ -208,6 +232,16 @@ class App:
         ((outcome,),) = await user.fetch(CANCEL, [name, unique_key, where])
         return Cancelled(outcome)
 
+    async def complete(
+        self, token: str, result: object = None, *, error: str | None = None
+    ) -> None:
+        """Report what a handler waits for, with its token; with `error` as a failure.
+
+        NotFound: there is no such token. Conflict: something else was reported before, or the job
+        has ended.
+        """
+        await self._own(lambda own: own.complete(token, result, error))
+
     def job(self, job_id: str) -> Job[Any]:
         """A handle of a job, without asking whether it exists."""
         return Job(self, parse_job_id(job_id))
@@ -222,6 +256,7 @@ class App:
 
     enqueue_many_sync = blocking(enqueue_many)
     cancel_sync = blocking(cancel)
+    complete_sync = blocking(complete)
 
     async def _enqueue_many(
         self, calls: Iterable[Call[Any]], connection: Any, chunk: int | None

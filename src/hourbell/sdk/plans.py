@@ -27,6 +27,10 @@ ENQUEUE = (
     "cast({} as text[]))"
 )
 CANCEL = "select hourbell.cancel(cast({} as text), cast({} as text), cast({} as text))"
+COMPLETE = (
+    "select hourbell.complete(cast({} as bigint), cast({} as bigint), cast({} as bigint), "
+    "cast({} as uuid), cast({} as int), cast({} as text))"
+)
 
 _EXPIRES = '"expires_at":'
 

@@ -20,6 +20,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    TypedDict,
     TypeVar,
     Unpack,
     overload,
@@ -48,6 +49,7 @@ from hourbell.sdk.values import (
 
 if TYPE_CHECKING:
     from hourbell.sdk.app import App
+    from hourbell.sdk.batches import BatchOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,6 +61,26 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
 
 class _Unknown:
     """Only a parameter without a type of its own accepts it."""
+
+
+class TaskKeywords(TypedDict, total=False):
+    """What the decorators take."""
+
+    name: str | None
+    aliases: Sequence[str]
+    queue: str | None
+    priority: PriorityLike | None
+    retry: Retry | None
+    timeout: Seconds | None
+    deadline: Seconds | None
+    delivery: Literal["at_least_once", "at_most_once"] | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    schedule: Schedule | Sequence[Schedule]
+    no_retry: Sequence[type[BaseException]]
+    process: bool
+    labels: Mapping[str, str] | None
+    middleware: Sequence[Middleware]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +98,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_limit: int | None = None
     schedule: tuple[Schedule, ...] = ()
     no_retry: tuple[type[BaseException], ...] = ()
+    process: bool = False
     labels: Mapping[str, str] = {}
     middleware: tuple[Middleware, ...] = ()
+    batch: BatchOptions | None = None
 
 
 class Call(Generic[R_co]):
@@ -165,16 +189,21 @@ class Task(Configured[P, R_co]):
         self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in options.aliases)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.takes_context = _takes_context(fn, self.is_async)
-        self._signature = Signature(fn, self.name, self.takes_context, app.codec)
+        if options.process:
+            _check_process(fn, self.is_async)
+        self._signature = _signature_of(options)(fn, self.name, self.takes_context, app.codec)
+        # The common case of a worker: nothing to be done but to await it.
+        self.runs_directly = self.is_async and options.batch is None and not options.middleware
         self.__doc__ = fn.__doc__
         self.__name__ = getattr(fn, "__name__", short)
         self.__wrapped__ = fn
         app._register(self)
-        if options.timeout is not None and not self.is_async:
+        if options.timeout is not None and not self.is_async and not options.process:
             import structlog
 
             structlog.get_logger().debug(
-                "a thread cannot be stopped: after its timeout the run fails, the function goes on",
+                "a thread cannot be stopped: after its timeout the run fails, and the function "
+                "continues. process=True runs it in a process, which is killed then",
                 task=self.name,
             )
 
@@ -225,7 +254,7 @@ class AsyncTask(Task[P, R_co]):
 
 
 class SyncTask(Task[P, R_co]):
-    """A task that is a plain function; a worker runs it in a thread."""
+    """A task that is a plain function; a worker runs it in a thread or a process."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function here and now."""
@@ -261,27 +290,10 @@ class TaskDecorator:
     @overload
     def __call__(self, f: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
-    def __call__(
-        self,
-        *,
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str | None = None,
-        priority: PriorityLike | None = None,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        delivery: Literal["at_least_once", "at_most_once"] | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        schedule: Schedule | Sequence[Schedule] = (),
-        no_retry: Sequence[type[BaseException]] = (),
-        labels: Mapping[str, str] | None = None,
-        middleware: Sequence[Middleware] = (),
-    ) -> TaskDecorator: ...
+    def __call__(self, **options: Unpack[TaskKeywords]) -> TaskDecorator: ...
     def __call__(self, *functions: Any, **given: Any) -> Any:
         if not functions:
-            return TaskDecorator(self._app, _task_options(given))
+            return TaskDecorator(self._app, task_options("@app.task", given))
         (f,) = functions
         if isinstance(f, staticmethod):
             raise InvalidTask("Put @staticmethod above @app.task, not below it.")
@@ -291,12 +303,13 @@ class TaskDecorator:
         return kind(self._app, f, self._options or TaskOptions())
 
 
-def _task_options(given: dict[str, Any]) -> TaskOptions:
-    fields = TaskOptions.__struct_fields__
-    unknown = given.keys() - set(fields)
+def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
+    """The options of a decorator; raises InvalidTask."""
+    fields = TaskKeywords.__annotations__
+    unknown = given.keys() - fields.keys()
     if unknown:
         raise InvalidTask(
-            f"@app.task has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
+            f"{decorator} has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
         )
     schedule = given.get("schedule", ())
     several = (schedule,) if isinstance(schedule, Schedule) else tuple(schedule)
@@ -361,6 +374,29 @@ def _checked_name(fn: Callable[..., Any], options: TaskOptions) -> str:
             f"Give it one: @app.task(name=…)."
         )
     return _valid_name(shown)
+
+
+def _signature_of(options: TaskOptions) -> type[Signature]:
+    if options.batch is None:
+        return Signature
+    from hourbell.sdk.batches import BatchSignature
+
+    return BatchSignature
+
+
+def _check_process(fn: Callable[..., Any], is_async: bool) -> None:
+    """Raises InvalidTask for a function that cannot run in a process of its own."""
+    shown = getattr(fn, "__name__", repr(fn))
+    if is_async:
+        raise InvalidTask(
+            f"{shown}: process=True is for plain functions. A coroutine function shares the event "
+            f"loop of its worker; make it a plain one with `def`."
+        )
+    if "<locals>" in getattr(fn, "__qualname__", "<locals>"):
+        raise InvalidTask(
+            f"{shown} is inside a function, and a process could not import it. With process=True a "
+            f"task is a function of a module."
+        )
 
 
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:

@@ -58,6 +58,7 @@ async def keyword_only(x: int, *, ctx: Context) -> None: ...
 async def second(x: int, ctx: Context) -> None: ...
 async def blocking_context(ctx: SyncContext) -> None: ...
 def async_context(ctx: Context) -> None: ...
+def a_function() -> None: ...
 def untyped_star(*ids) -> None: ...  # type: ignore[no-untyped-def]
 async def generator() -> AsyncIterator[int]:
     yield 1
@@ -82,6 +83,18 @@ async def generator() -> AsyncIterator[int]:
 def test_what_cannot_be_a_task_is_refused_where_it_is_declared(fn: Any, text: str) -> None:
     with pytest.raises(InvalidTask, match=re.escape(text)):
         App("shop").task(fn)
+
+
+def test_a_process_can_run_only_what_it_can_import() -> None:
+    app = App("shop")
+
+    def inside() -> None: ...
+
+    with pytest.raises(InvalidTask, match="is inside a function, and a process could not import"):
+        app.task(name="inside", process=True)(inside)
+    with pytest.raises(InvalidTask, match="process=True is for plain functions"):
+        app.task(process=True)(top_level)
+    assert app.task(process=True)(a_function).options.process
 
 
 def test_two_functions_of_one_name_are_refused() -> None:
