@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from hourbell.sdk.tasks import Call as Call
     from hourbell.sdk.tasks import SyncTask as SyncTask
     from hourbell.sdk.tasks import Task as Task
+    from hourbell.sdk.tasksets import TaskSet as TaskSet
     from hourbell.sdk.values import Options as Options
     from hourbell.sdk.values import Retry as Retry
     from hourbell.sdk.values import Schedule as Schedule
+    from hourbell.sdk.values import Unique as Unique
     from hourbell.sdk.values import cron as cron
     from hourbell.sdk.values import every as every
 
@@ -83,6 +85,8 @@ _PUBLIC = {
     "SyncContext": "sdk.context",
     "SyncTask": "sdk.tasks",
     "Task": "sdk.tasks",
+    "TaskSet": "sdk.tasksets",
+    "Unique": "sdk.values",
     "WorkerOptions": "sdk.running",
     "cron": "sdk.values",
     "current": "sdk.context",

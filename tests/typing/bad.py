@@ -38,6 +38,9 @@ async def main() -> None:
     app.batch_task(sise=10)  # E
     app.batch_task(by="queue")  # E
     app.task(process="yes")  # E
+    app.task(unique="cart:7")  # E
+    app.task(concurrency_key=7)  # E
+    plain.configure(expires_in="soon")  # E
     assert text
     await plain.enqueue("7")  # E
     await plain.enqueue()  # E

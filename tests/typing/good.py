@@ -1,7 +1,7 @@
 """Calls that type checkers accept; `reveal_type` is compared with the comment."""
 
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from hourbell import (
     App,
@@ -16,6 +16,9 @@ from hourbell import (
     Priority,
     Retry,
     SyncContext,
+    Task,
+    TaskSet,
+    Unique,
     cron,
 )
 
@@ -66,6 +69,30 @@ def lengths(items: list[Item[str]]) -> list[int]:
     return [len(item.value) for item in items]
 
 
+tasks = TaskSet()
+
+
+@tasks.task(unique=Unique(lambda n: f"n:{n}", on_duplicate="replace"), expires_in=60)
+async def of_a_set(n: int) -> int:
+    return n
+
+
+@tasks.batch_task(size=5)
+async def batch_of_a_set(items: list[Item[int]]) -> None: ...
+
+
+@app.task(concurrency_key=lambda n: f"n:{n}", upgrade=lambda old: {**old, "n": 1})
+def upgraded(n: int) -> None: ...
+
+
+app.include(tasks)
+
+
+@app.on_enqueue
+def hook(task: Task[..., Any], options: Options) -> None:
+    options["labels"] = {"task": task.name}
+
+
 class Tasks:
     @staticmethod
     @app.task(name="static")
@@ -95,6 +122,8 @@ async def main() -> None:
     assert_type(await lengths.configure(delay=5).enqueue("text"), Job[int])
     assert_type(lengths.bind("text"), Call[int])
     await index([Item("text")])
+    assert_type(await of_a_set.enqueue(7), Job[int])
+    await batch_of_a_set.enqueue(7)
     await app.complete("exe_0-x", {"cents": 300})
     app.complete_sync("exe_0-x", error="declined")
     await app.enqueue_many([plain.bind(1), with_context.bind(2)])

@@ -11,8 +11,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-import msgspec
-
 from hourbell.errors import (
     ConfigurationError,
     InvalidTask,
@@ -36,13 +34,14 @@ from hourbell.sdk.plans import (
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
-from hourbell.sdk.tasks import Call, Middleware, Task, TaskDecorator, TaskKeywords, task_options
+from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorator, TaskKeywords
 from hourbell.sdk.values import Retry, Seconds
 
 if TYPE_CHECKING:
     from hourbell.sdk.batches import BatchDecorator
     from hourbell.sdk.own import Own
     from hourbell.sdk.running import RunningWorker, WorkerOptions
+    from hourbell.sdk.tasksets import TaskSet
 
 T = TypeVar("T")
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Sequence[object] | None]]
@@ -104,6 +103,7 @@ class App:
         self.notify = notify
         self.tasks: dict[str, Task[..., Any]] = {}  # by full name, aliases too
         self.task = TaskDecorator(self)
+        self._hooks: list[EnqueueHook] = []  # of on_enqueue
         self._opened: Own | None = None  # in the loop of `open`
         self._opens = 0
         self._in_portal: Own | None = None  # for sync callers
@@ -124,13 +124,22 @@ class App:
         A worker collects up to `size` of them, of one tenant or with `by="task"` of all, and waits
         for more for at most `max_wait` seconds. The other options are those of `task`.
         """
-        from hourbell.sdk.batches import BatchDecorator, batch_options
+        from hourbell.sdk.batches import batch_decorator
 
-        if options.get("process"):
-            raise InvalidTask("batch_task has no process=True: a batch runs in the worker.")
-        batch = batch_options(size, max_wait, by)
-        found = task_options("@app.batch_task", options)
-        return BatchDecorator(self, msgspec.structs.replace(found, batch=batch))
+        return batch_decorator(self, size, max_wait, by, options)
+
+    def include(self, tasks: TaskSet) -> None:
+        """Make the tasks of a set tasks of this app, also those that are declared later."""
+        tasks._include_in(self)
+
+    def on_enqueue(self, hook: EnqueueHook) -> EnqueueHook:
+        """Decorate a function that is called before a job is enqueued, in the process that does so.
+
+        It gets the task and the options of the call, and may change the options: add labels, choose
+        a tenant. An exception refuses the call.
+        """
+        self._hooks.append(hook)
+        return hook
 
     # Opening and closing.
 
@@ -359,6 +368,9 @@ class App:
         """Run a worker until this task is cancelled, then drain."""
         async with self.worker(options) as worker:
             await worker.ended()
+
+    def _add(self, task: Task[..., Any]) -> None:
+        task._bind(self)
 
     def _register(self, task: Task[..., Any]) -> None:
         for name in (task.name, *task.aliases):

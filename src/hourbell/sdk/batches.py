@@ -23,11 +23,12 @@ from hourbell.errors import InvalidTask, Snooze
 from hourbell.model.executions import Claimed
 from hourbell.model.ids import execution_text
 from hourbell.sdk.signature import Signature
-from hourbell.sdk.tasks import Task, TaskOptions
+from hourbell.sdk.tasks import Task, TaskKeywords, TaskOptions, task_options
 from hourbell.sdk.values import Seconds, seconds_of
 
 if TYPE_CHECKING:
     from hourbell.sdk.app import App
+    from hourbell.sdk.tasksets import TaskSet
     from hourbell.worker.runtime import Worker
 
 T = TypeVar("T")
@@ -119,8 +120,8 @@ class SyncBatchTask(Task[[T], R_co], Generic[T, R_co]):
 class BatchDecorator:
     """What `app.batch_task(…)` returns."""
 
-    def __init__(self, app: App, options: TaskOptions) -> None:
-        self._app = app
+    def __init__(self, owner: App | TaskSet, options: TaskOptions) -> None:
+        self._owner = owner
         self._options = options
 
     @overload
@@ -142,11 +143,25 @@ class BatchDecorator:
                 f"{shown}: a batch task has one parameter, such as items: list[Item[int]]."
             )
         kind = AsyncBatchTask if inspect.iscoroutinefunction(f) else SyncBatchTask
-        return kind(self._app, f, self._options)
+        return kind(self._owner, f, self._options)
 
 
-def batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
-    """The options of `app.batch_task`; raises InvalidTask."""
+def batch_decorator(
+    owner: App | TaskSet,
+    size: int,
+    max_wait: Seconds,
+    by: Literal["task", "tenant"],
+    options: TaskKeywords,
+) -> BatchDecorator:
+    """What `batch_task` of an app or a task set returns; raises InvalidTask."""
+    if options.get("process"):
+        raise InvalidTask("batch_task has no process=True: a batch runs in the worker.")
+    batch = _batch_options(size, max_wait, by)
+    found = task_options("@app.batch_task", options)
+    return BatchDecorator(owner, msgspec.structs.replace(found, batch=batch))
+
+
+def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
     seconds = seconds_of(max_wait)
     if not 1 <= size <= MAX_SIZE:
         raise InvalidTask(f"batch_task(size={size}): a batch has from 1 to {MAX_SIZE} items.")

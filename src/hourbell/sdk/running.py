@@ -38,7 +38,7 @@ from hourbell.model.jobs import TaskAction
 from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
-from hourbell.sdk.signature import Mismatch
+from hourbell.sdk.signature import Arguments, Mismatch
 from hourbell.sdk.tasks import Middleware, Task, term_of
 from hourbell.worker.runtime import Worker
 
@@ -156,8 +156,17 @@ class AppRunner:
             return Failed(
                 f"No task {action.name!r} in this worker; it has {known}.", "unknown_task"
             )
+        payload = {} if action.payload is None else action.payload
         try:
-            found = task._signature.arguments({} if action.payload is None else action.payload)
+            try:
+                found = task._signature.arguments(payload)
+            except Mismatch:
+                if task.options.upgrade is None:
+                    raise
+                payload, found = _upgraded(task, payload)
+            else:
+                if found.dropped and task.options.upgrade is not None:
+                    payload, found = _upgraded(task, payload)
         except Mismatch as error:
             return Failed(str(error), "payload_mismatch", retry_after_seconds=_MISMATCH_SECONDS)
         if found.dropped:
@@ -173,7 +182,7 @@ class AppRunner:
             if task.runs_directly and not self._app.middleware:
                 result = await task.fn(*args, **found.kwargs)  # the common case
             else:
-                result = await self._call(task, run, action.payload, args, found.kwargs)
+                result = await self._call(task, run, payload, args, found.kwargs)
             if self._completing and run.claimed.execution_id in self._completing:
                 return await self._completed(run, None)
             return _DONE if result is None else Succeeded(task._signature.storable(result))
@@ -318,6 +327,18 @@ class AppRunner:
                     number, spec.attempts_before, spec.retry_policy.max_crashes
                 )
         return Crashed(f"The process of the task died: {death}.", left)
+
+
+def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:
+    """An old payload as the function takes it now; raises Mismatch."""
+    assert task.options.upgrade is not None
+    if not isinstance(payload, dict):
+        raise Mismatch(f"The payload of {task.name} must be an object.")
+    try:
+        upgraded = task.options.upgrade(dict(payload))
+    except Exception as error:
+        raise Mismatch(f"{task.name}: upgrade= failed: {type(error).__name__}: {error}") from error
+    return upgraded, task._signature.arguments(upgraded)
 
 
 def _suspended(error: BaseException, run: Run) -> Outcome:

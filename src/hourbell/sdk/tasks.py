@@ -7,6 +7,7 @@ them. Calling the task itself runs the function here and now, without a job.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import re
@@ -42,6 +43,7 @@ from hourbell.sdk.values import (
     Retry,
     Schedule,
     Seconds,
+    Unique,
     instant_of,
     seconds_of,
     whole_seconds,
@@ -50,12 +52,15 @@ from hourbell.sdk.values import (
 if TYPE_CHECKING:
     from hourbell.sdk.app import App
     from hourbell.sdk.batches import BatchOptions
+    from hourbell.sdk.tasksets import TaskSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Middleware = Callable[[RunInfo, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+EnqueueHook = Callable[["Task[..., Any]", Options], None]
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
 
 
@@ -74,8 +79,11 @@ class TaskKeywords(TypedDict, total=False):
     timeout: Seconds | None
     deadline: Seconds | None
     delivery: Literal["at_least_once", "at_most_once"] | None
-    concurrency_key: str | None
+    expires_in: Seconds | None
+    unique: Unique | None
+    concurrency_key: str | Callable[..., str] | None
     concurrency_limit: int | None
+    upgrade: Upgrade | None
     schedule: Schedule | Sequence[Schedule]
     no_retry: Sequence[type[BaseException]]
     process: bool
@@ -94,8 +102,11 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Seconds | None = None
     deadline: Seconds | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
-    concurrency_key: str | None = None
+    expires_in: Seconds | None = None
+    unique: Unique | None = None
+    concurrency_key: str | Callable[..., str] | None = None
     concurrency_limit: int | None = None
+    upgrade: Upgrade | None = None
     schedule: tuple[Schedule, ...] = ()
     no_retry: tuple[type[BaseException], ...] = ()
     process: bool = False
@@ -109,9 +120,14 @@ class Call(Generic[R_co]):
 
     __slots__ = ("_configured", "_planned")
 
-    def __init__(self, configured: Configured[..., R_co], payload: str) -> None:
+    def __init__(
+        self,
+        configured: Configured[..., R_co],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
         self._configured = configured
-        self._planned = configured._plan(payload)
+        self._planned = configured._plan(args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Call of {self._planned.task} with {self._planned.payload}>"
@@ -128,31 +144,56 @@ class Configured(Generic[P, R_co]):
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Create a job that calls the task with these arguments."""
         task = self._task
-        call = self._plan(task._signature.payload(args, kwargs))
+        call = self._plan(args, kwargs)
         (created,) = await task._app._create([call], self._connection)
         return Job(task._app, created.job_id, created.existed, task.name)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call that is enqueued later, by `enqueue_many`."""
-        return Call(self, self._task._signature.payload(args, kwargs))
+        return Call(self, args, kwargs)
 
     async def enqueue_many(
         self, calls: Iterable[Call[R_co] | Mapping[str, Any]]
     ) -> list[Job[R_co]]:
         """Create many jobs of this task, all or none. A mapping has the arguments of one."""
-        bound = [
-            each if isinstance(each, Call) else Call(self, self._task._signature.payload((), each))
-            for each in calls
-        ]
+        bound = [each if isinstance(each, Call) else Call(self, (), each) for each in calls]
         return await self._task._app._enqueue_many(bound, self._connection, None)
 
     enqueue_sync = blocking(enqueue)
     enqueue_many_sync = blocking(enqueue_many)
 
-    def _plan(self, payload: str) -> PlannedCall:
+    def _plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlannedCall:
+        task = self._task
+        payload = task._signature.payload(args, kwargs)
+        with_options = self
+        if task.has_own_options or task._app._hooks:
+            with_options = Configured(task, self._options_of(args, kwargs, payload))
         return PlannedCall(
-            self._task.name, self._term, payload, self._at, self._key, self._shown_key
+            task.name,
+            with_options._term,
+            payload,
+            with_options._at,
+            with_options._key,
+            with_options._shown_key,
         )
+
+    def _options_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], payload: str
+    ) -> Options:
+        """The options of one call: some depend on its arguments, and hooks may change them."""
+        declared = self._task.options
+        options: Options = {**self._options}
+        if declared.unique is not None and "unique_key" not in options:
+            key = declared.unique.key
+            options["unique_key"] = _digest(payload) if key is None else key(*args, **kwargs)
+            options["unique_scope"] = declared.unique.scope
+            options.setdefault("on_duplicate", declared.unique.on_duplicate)
+        if callable(declared.concurrency_key) and "concurrency_key" not in options:
+            options["concurrency_key"] = declared.concurrency_key(*args, **kwargs)
+        for hook in self._task._app._hooks:
+            hook(self._task, options)
+        _check_options(options)
+        return options
 
     # What the options say, computed once.
 
@@ -179,45 +220,60 @@ class Configured(Generic[P, R_co]):
 class Task(Configured[P, R_co]):
     """A function that workers run. Calling it runs it here, without a job."""
 
-    def __init__(self, app: App, fn: Callable[..., Any], options: TaskOptions) -> None:
+    _app: App  # these four are set by _bind
+    _signature: Signature
+    name: str
+    aliases: tuple[str, ...]
+
+    def __init__(self, owner: App | TaskSet, fn: Callable[..., Any], options: TaskOptions) -> None:
         super().__init__(self, {})
-        self._app = app
         self.options = options
         self.fn = fn  # the function itself
-        short = _checked_name(fn, options)
-        self.name = f"{app.name}.{short}"
-        self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in options.aliases)
+        self._short_name = _checked_name(fn, options)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.takes_context = _takes_context(fn, self.is_async)
         if options.process:
             _check_process(fn, self.is_async)
-        self._signature = _signature_of(options)(fn, self.name, self.takes_context, app.codec)
+        # Whether the options of a call depend on its arguments.
+        self.has_own_options = options.unique is not None or callable(options.concurrency_key)
         # The common case of a worker: nothing to be done but to await it.
         self.runs_directly = self.is_async and options.batch is None and not options.middleware
         self.__doc__ = fn.__doc__
-        self.__name__ = getattr(fn, "__name__", short)
+        self.__name__ = getattr(fn, "__name__", self._short_name)
         self.__wrapped__ = fn
-        app._register(self)
+        owner._add(self)
         if options.timeout is not None and not self.is_async and not options.process:
             import structlog
 
             structlog.get_logger().debug(
                 "a thread cannot be stopped: after its timeout the run fails, and the function "
                 "continues. process=True runs it in a process, which is killed then",
-                task=self.name,
+                task=self._short_name,
             )
 
     def __repr__(self) -> str:
-        return f"<Task {self.name}>"
+        return f"<Task {self.__dict__.get('name', self._short_name)}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_app", "_signature", "name", "aliases"):
+            raise InvalidTask(
+                f"{self.__dict__.get('_short_name')} belongs to a TaskSet that no app includes yet. "
+                f"Import the module that calls app.include(…) first."
+            )
+        raise AttributeError(f"a task has no attribute {name!r}")
+
+    def _bind(self, app: App) -> None:
+        """Become a task of an app."""
+        self._app = app
+        self.name = f"{app.name}.{self._short_name}"
+        self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in self.options.aliases)
+        kind = _signature_of(self.options)
+        self._signature = kind(self.fn, self.name, self.takes_context, app.codec)
+        app._register(self)
 
     def configure(self, **options: Unpack[Options]) -> Configured[P, R_co]:
         """This task with options, such as delay, unique_key, priority or connection."""
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise InvalidArguments(
-                f"configure has no option {', '.join(sorted(unknown))}. There are "
-                f"{', '.join(Options.__annotations__)}."
-            )
+        _check_options(options)
         return Configured(self, options)
 
     async def cancel(
@@ -265,8 +321,8 @@ class SyncTask(Task[P, R_co]):
 class TaskDecorator:
     """`app.task`: used as `@app.task` or as `@app.task(queue="mail")`."""
 
-    def __init__(self, app: App, options: TaskOptions | None = None) -> None:
-        self._app = app
+    def __init__(self, owner: App | TaskSet, options: TaskOptions | None = None) -> None:
+        self._owner = owner
         self._options = options
 
     # A first parameter without a type of its own: the arguments are not checked, rather than
@@ -293,14 +349,14 @@ class TaskDecorator:
     def __call__(self, **options: Unpack[TaskKeywords]) -> TaskDecorator: ...
     def __call__(self, *functions: Any, **given: Any) -> Any:
         if not functions:
-            return TaskDecorator(self._app, task_options("@app.task", given))
+            return TaskDecorator(self._owner, task_options("@app.task", given))
         (f,) = functions
         if isinstance(f, staticmethod):
             raise InvalidTask("Put @staticmethod above @app.task, not below it.")
         if not callable(f):
             raise InvalidTask(f"@app.task decorates a function, not {f!r}.")
         kind = AsyncTask if inspect.iscoroutinefunction(f) else SyncTask
-        return kind(self._app, f, self._options or TaskOptions())
+        return kind(self._owner, f, self._options or TaskOptions())
 
 
 def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
@@ -327,6 +383,11 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     priority = options.get("priority", declared.priority)
     labels = {**declared.labels, **options.get("labels", {})}
     expires_at = options.get("expires_at")
+    expires_in = None if expires_at else options.get("expires_in", declared.expires_in)
+    key = options.get("concurrency_key", declared.concurrency_key)
+    limit = options.get("concurrency_limit", declared.concurrency_limit)
+    if callable(key):  # of a call, which is not known here
+        key = limit = None
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
     delay = options.get("delay")
@@ -343,8 +404,11 @@ def term_of(task: Task[..., Any], options: Options) -> str:
         "delivery": declared.delivery,
         "expires_at": expires_at,
         "deadline_seconds": None if deadline is None else whole_seconds("deadline", deadline),
-        "concurrency_key": options.get("concurrency_key", declared.concurrency_key),
-        "concurrency_limit": options.get("concurrency_limit", declared.concurrency_limit),
+        "expires_in_seconds": None
+        if expires_in is None
+        else whole_seconds("expires_in", expires_in),
+        "concurrency_key": key,
+        "concurrency_limit": limit,
         "on_duplicate": options.get("on_duplicate"),
         "labels": labels or None,
         "notify": options.get("notify", None if app.notify else False),
@@ -353,6 +417,21 @@ def term_of(task: Task[..., Any], options: Options) -> str:
         raise InvalidArguments("on_duplicate= needs a unique_key=.")
     given = {name: value for name, value in term.items() if value is not None}
     return msgspec.json.encode(given).decode()
+
+
+def _check_options(options: Options) -> None:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise InvalidArguments(
+            f"configure has no option {', '.join(sorted(unknown))}. There are "
+            f"{', '.join(Options.__annotations__)}."
+        )
+
+
+def _digest(payload: str) -> str:
+    """A key that calls with the same arguments have in common."""
+    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def _valid_name(name: str) -> str:

@@ -105,13 +105,13 @@ begin
   select x.*, (
     select k from json_object_keys(p_term) as k
     where k not in ('task', 'tenant', 'queue', 'priority', 'delay_seconds', 'timeout_seconds', 'retry_policy',
-      'delivery', 'expires_at', 'deadline_seconds', 'concurrency_key', 'concurrency_limit', 'on_duplicate', 'labels',
-      'notify')
+      'delivery', 'expires_at', 'expires_in_seconds', 'deadline_seconds', 'concurrency_key', 'concurrency_limit',
+      'on_duplicate', 'labels', 'notify')
     limit 1) as unknown
   into t from json_to_record(p_term) as x(
     task text, tenant text, queue text, priority text, delay_seconds float8, timeout_seconds int, retry_policy json,
-    delivery text, expires_at timestamptz, deadline_seconds int, concurrency_key text, concurrency_limit int,
-    on_duplicate text, labels json, notify boolean);
+    delivery text, expires_at timestamptz, expires_in_seconds int, deadline_seconds int, concurrency_key text,
+    concurrency_limit int, on_duplicate text, labels json, notify boolean);
   if t.unknown is not null then
     raise invalid_parameter_value using
       message = format('this database does not know the option %s; "hourbell migrate" of a newer version may', t.unknown);
@@ -140,6 +140,8 @@ begin
     raise invalid_parameter_value using message = 'timeout must be from 1 to 86400 seconds';
   elsif t.deadline_seconds not between 1 and 31622400 then
     raise invalid_parameter_value using message = 'deadline must be from 1 second to 366 days';
+  elsif t.expires_in_seconds not between 1 and 2592000 then
+    raise invalid_parameter_value using message = 'expires_in must be from 1 second to 30 days';
   elsif t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200) then
     raise invalid_parameter_value using message = 'concurrency_key must be 1 to 200 printable characters';
   elsif t.concurrency_limit is not null and t.concurrency_key is null then
@@ -207,6 +209,10 @@ begin
     'at_most_once', t.delivery = 'at_most_once', 'finish_seconds', t.deadline_seconds,
     'key', case when t.concurrency_key is not null then hourbell.key_number(t.tenant, t.concurrency_key) end, 'key_limit', coalesce(t.concurrency_limit, 1),
     'notifies', 0);
+  if t.expires_at is null and t.expires_in_seconds is not null then
+    tail := tail || ',"start_deadline_seconds":' || t.expires_in_seconds;
+    settings := settings || jsonb_build_object('start_seconds', t.expires_in_seconds);
+  end if;
 end $$;
 
 -- Whether a text is a JSON object that can be stored and read back; raises a data exception if it is not JSON.
