@@ -280,7 +280,7 @@ class Batches:
         except BaseException as error:
             for item in items:
                 _end(item, None, error)
-            if not isinstance(error, Exception):
+            if isinstance(error, KeyboardInterrupt):
                 raise
             return
         for item, result in zip(items, results, strict=True):

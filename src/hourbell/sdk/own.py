@@ -39,6 +39,7 @@ from hourbell.sdk.jobs import Cancelled, JobView
 from hourbell.sdk.plans import (
     CANCEL,
     ENQUEUE,
+    IDEMPOTENT,
     Created,
     MissingName,
     PlannedCall,
@@ -103,7 +104,7 @@ class Own:
 
     async def create(self, calls: Sequence[PlannedCall]) -> list[Created]:
         """Create jobs, all or none; names that do not exist yet are created first."""
-        if len(calls) == 1 and calls[0].unique_key is None:
+        if len(calls) == 1 and calls[0].unique_key is None and IDEMPOTENT not in calls[0].term:
             return [await self._create_one(calls[0])]
         return await self._create(calls)
 

@@ -33,6 +33,7 @@ COMPLETE = (
 )
 
 _EXPIRES = '"expires_at":'
+IDEMPOTENT = '"idempotency_key":'
 
 Row = tuple[int, int | None, str, int | None, str | None]  # as hourbell.try_enqueue returns them
 

@@ -411,6 +411,7 @@ def term_of(task: Task[..., Any], options: Options) -> str:
         "concurrency_limit": limit,
         "on_duplicate": options.get("on_duplicate"),
         "labels": labels or None,
+        "idempotency_key": options.get("idempotency_key"),
         "notify": options.get("notify", None if app.notify else False),
     }
     if "on_duplicate" in options and "unique_key" not in options:

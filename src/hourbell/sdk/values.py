@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     deadline: Seconds  # over all attempts
     timeout: Seconds  # of one attempt
     retry: Retry
+    idempotency_key: str  # a repeated call returns the first job
     connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django, in a transaction
     notify: bool
 

@@ -153,6 +153,27 @@ async def test_a_batch_whose_items_are_all_stopped_is_stopped(app: App) -> None:
     assert found == [("DEAD", "The attempt exceeded its timeout.")] * 2
 
 
+async def test_a_batch_in_a_thread_that_cannot_be_stopped_is_recorded_and_keeps_its_slots(
+    app: App,
+) -> None:
+    may_end = threading.Event()
+
+    @app.batch_task(name="hang", size=2, max_wait=LONG, timeout=1, retry=Retry.never())
+    def hang(items: list[Item[int]]) -> None:
+        may_end.wait(60)
+
+    @app.task(name="next")
+    async def after() -> None: ...
+
+    two = WorkerOptions(lease_seconds=3, drain_seconds=5, concurrency=2)
+    async with app, app.worker(two):
+        found = await fates(await app.enqueue_many(hang.bind(n) for n in range(2)))
+        assert found == [("DEAD", "The attempt exceeded its timeout.")] * 2
+        job = await after.enqueue()
+        may_end.set()
+        assert await job.wait(20) == "SUCCEEDED"
+
+
 async def test_what_is_enqueued_is_checked_by_the_type_of_the_item(app: App) -> None:
     @app.batch_task(name="index")
     async def index(items: list[Item[Doc]]) -> None: ...

@@ -1,11 +1,13 @@
 """Options of tasks that need a database or a worker: unique, expires_in, upgrade, task sets."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from hourbell import App, Item, RetryAfter, TaskSet, Unique, WorkerOptions
 from hourbell.engine.core import Engine
+from hourbell.errors import InvalidArguments
 from hourbell.sdk.schedules import manifest_of
 from hourbell.sdk.values import every
 from integration.life.support import eventually
@@ -26,6 +28,27 @@ async def test_a_unique_task_has_one_job_for_the_same_arguments(app: App) -> Non
         first, again, other = [await remind.enqueue(cart_id=n) for n in (7, 7, 8)]
     assert (again.id, again.existed) == (first.id, True)
     assert other.id != first.id
+
+
+async def test_a_repeated_call_with_an_idempotency_key_returns_the_first_job(app: App) -> None:
+    @app.task(name="remind")
+    async def remind(cart_id: int) -> None: ...
+
+    async with app:
+        once = remind.configure(idempotency_key="order:7", delay=60)
+        first, again = await asyncio.gather(once.enqueue(7), once.enqueue(7))
+        assert first.id == again.id
+        assert {first.existed, again.existed} == {False, True}
+        await first.cancel()
+        assert (await once.enqueue(7)).id == first.id  # also when it has ended
+        other = await remind.configure(idempotency_key="order:7", tenant="acme").enqueue(7)
+        assert other.id != first.id
+        with pytest.raises(InvalidArguments, match="used for another call"):
+            await once.enqueue(8)
+        with pytest.raises(InvalidArguments, match="exclude each other"):
+            await remind.configure(idempotency_key="a", unique_key="b").enqueue(7)
+        with pytest.raises(InvalidArguments, match="is for one job"):
+            await app.enqueue_many([once.bind(7), once.bind(7)])
 
 
 async def test_a_job_that_expires_is_skipped_if_it_starts_too_late(

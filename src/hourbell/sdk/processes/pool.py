@@ -81,7 +81,7 @@ class Process:
             async with asyncio.timeout(START_SECONDS):
                 ready = await made._messages.next()
         except (EOFError, TimeoutError) as error:
-            await made.kill(0.0)
+            await made.kill()
             raise ProcessTaskFailed(
                 Failed(f"A process for tasks did not start: {made.end}.", "process_start")
             ) from error
@@ -90,7 +90,7 @@ class Process:
             raise
         assert isinstance(ready, Ready)
         if ready.error is not None:
-            await made.kill(0.0)
+            await made.kill()
             raise ProcessTaskFailed(
                 Failed(f"A process for tasks cannot import the app. {ready.error}", "process_start")
             )
@@ -125,7 +125,8 @@ class Process:
                     case Ended():
                         return message
         except EOFError:
-            await self._gone(_KILLED_SECONDS)
+            self._kill_group()  # before it is reaped: its number is still its own
+            await self._gone()
             raise ProcessDied(self.end) if has_begun else _NotStarted from None
 
     async def stop(self, seconds: float) -> None:
@@ -135,11 +136,11 @@ class Process:
             async with asyncio.timeout(seconds):
                 while not isinstance(await self._messages.next(), Ended):
                     pass  # a question; its answer would come too late
-        await self.kill(_KILLED_SECONDS)
+        await self.kill()
 
-    async def kill(self, seconds: float) -> None:
+    async def kill(self) -> None:
         self._kill_group()
-        await self._gone(seconds or _KILLED_SECONDS)
+        await self._gone()
         self._writer.close()
 
     def report(self) -> None:
@@ -158,9 +159,9 @@ class Process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _gone(self, seconds: float) -> None:
+    async def _gone(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._process.wait, seconds)
+            await asyncio.to_thread(self._process.wait, _KILLED_SECONDS)
 
 
 async def _answered(question: Question, answer: Answering) -> Answer:
@@ -206,7 +207,7 @@ class ProcessPool:
                     raise
                 except BaseException:
                     self._all.discard(process)
-                    await process.kill(0.0)
+                    await process.kill()
                     raise
                 self._idle.append(process)
                 return _result(ended)
