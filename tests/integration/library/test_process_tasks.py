@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from integration.library.process_tasks import (
 )
 from integration.life.support import eventually
 
-TESTS = Path(__file__).parents[2]
 TWO = WorkerOptions(lease_seconds=3, drain_seconds=5, pool_size=2)
 ONE = WorkerOptions(lease_seconds=3, drain_seconds=5, pool_size=1)
 
@@ -182,23 +179,3 @@ async def test_tasks_wait_for_a_process_without_losing_time_and_a_drain_releases
             await first.cancel()
             assert await first.wait(20) == "CANCELLED"
         assert (await second.get()).attempt == 1
-
-
-async def test_a_worker_that_is_killed_leaves_no_process_behind(
-    tmp_path: Path, database: str
-) -> None:
-    async with app:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "hourbell", "worker", "integration.library.process_tasks"],
-            env={**os.environ, "HOURBELL_DATABASE_URL": database, "PYTHONPATH": str(TESTS)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            await clean_up.enqueue(str(tmp_path))
-            pids = await pids_in(tmp_path)
-            os.kill(pids[0], signal.SIGSTOP)
-        finally:
-            worker.kill()
-            worker.wait()
-        await are_gone(pids)

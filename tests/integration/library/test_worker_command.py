@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hourbell.engine.core import Engine
-from integration.library.process_tasks import app, clean_up, in_the_worker
+from integration.library.process_tasks import app, clean_up
 from integration.library.test_process_tasks import are_gone, pids_in
 from integration.life.support import eventually
 from ports import free_port
@@ -28,6 +28,10 @@ def is_ready(port: int) -> bool:
             return bool(checks["worker"] and checks["database"])
     except (urllib.error.URLError, ConnectionError):
         return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def test_several_processes_are_restarted_report_what_they_run_and_drain_with_their_supervisor(
@@ -56,11 +60,21 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
                 )
                 return {row["worker"] for row in rows} == {"w-1", "w-2"}
 
-            await eventually(names)
-            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))))
-            first = await (await in_the_worker.enqueue()).result(20)
+            await eventually(names, 60)
+            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))), 60)
+
+            # A worker is killed: nothing of it is left, not even a process that cannot act.
+            (tmp_path / "first").mkdir()
+            killed = await clean_up.enqueue(str(tmp_path / "first"))
+            pids = await pids_in(tmp_path / "first")
+            first = parent_of(pids[0])
+            os.kill(pids[0], signal.SIGSTOP)
             os.kill(first, signal.SIGKILL)
-            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))))
+            await are_gone(pids)
+            await killed.cancel()
+            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))), 60)
+
+            # What runs is reported.
             job = await clean_up.enqueue(str(tmp_path))
             pids = await pids_in(tmp_path)
             supervisor.send_signal(signal.SIGUSR1)
@@ -70,7 +84,8 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
                 return job.execution_id in text and "process_tasks.py" in text
 
             await eventually(reported)
-            supervisor.kill()  # its workers drain
+            # The supervisor is killed: its workers drain.
+            supervisor.kill()
             supervisor.wait()
             await are_gone(pids)
 
