@@ -1,4 +1,5 @@
-"""The library as its users call it: enqueue in bulk, one by one, at once, in a user's transaction; from enqueue to start.
+"""The library as its users call it: enqueue in bulk, one by one, at once, in a user's transaction; from enqueue to start; what
+`hourbell worker --processes 2` runs in the time of one process.
 
 Enqueueing is measured from another process than PostgreSQL's, on the embedded server with the settings that ship. For the
 user's own transaction the same transaction is measured with a plain insert of the same row (id, task, payload, time; a
@@ -8,10 +9,12 @@ primary key and an index by time) in place of the enqueue.
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import asyncpg
 import uvloop
@@ -26,6 +29,7 @@ CONCURRENT = 20_000
 AT_ONCE = 100
 IN_TRANSACTION = 1_500
 STARTS = 500
+COMPUTED = 6_000
 PAD = "x" * 180
 
 _PLAIN_TABLE = """
@@ -35,6 +39,11 @@ create table public.orders (id bigint generated always as identity primary key, 
 """
 _PLAIN = "insert into public.plain_jobs (task, payload, run_at) values ('shop.remind', $1, clock_timestamp())"
 _ORDER = "insert into public.orders (customer, note) values ($1, $2)"
+
+_SESSIONS = (
+    "select count(*) from hourbell.sessions where id <> 0 and expires_at > clock_timestamp()"
+)
+_ENDED = "select count(*) from hourbell.outcomes"
 
 app = App("shop")
 started: dict[int, float] = {}
@@ -50,6 +59,37 @@ async def note_start(ctx: Context, n: int) -> None:
     started[n] = time.monotonic()
     if len(started) > STARTS:
         all_started.set()
+
+
+@app.task
+async def compute(n: int) -> None:
+    """About a millisecond of Python, which one process cannot do twice at the same time."""
+    sum(range(60_000))
+
+
+async def computed_by(dsn: str, processes: int) -> float:
+    """Seconds in which this many worker processes run COMPUTED tasks; they are up before."""
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "hourbell", "worker", "bench_library:app"),
+        *("--processes", str(processes)),
+        cwd=Path(__file__).parent,
+        env={**os.environ, "HOURBELL_DATABASE_URL": dsn},
+        stdout=subprocess.DEVNULL,
+    )
+    connection = await asyncpg.connect(dsn)
+    try:
+        while await connection.fetchval(_SESSIONS) < processes:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        before = await connection.fetchval(_ENDED)
+        await app.enqueue_many(compute.bind(n) for n in range(COMPUTED))
+        began = time.monotonic()
+        while await connection.fetchval(_ENDED) - before < COMPUTED:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+    finally:
+        await connection.close()
+        worker.terminate()
+        await worker.wait()
 
 
 async def bulk() -> float:
@@ -120,6 +160,7 @@ async def starts() -> list[float]:
 async def measure(dsn: str) -> None:
     app.url = dsn
     async with app:
+        by_one, by_two = [await computed_by(dsn, processes) for processes in (1, 2)]
         late = await starts()
         one = await single()
         many = await concurrent()
@@ -136,6 +177,8 @@ async def measure(dsn: str) -> None:
         transaction_with_plain_insert_us=round(plain * 1e6),
         transaction_ratio=round(ours / plain, 2),
         import_ms=import_ms(),
+        computed_per_second_1_process=per_second(COMPUTED, by_one),
+        computed_per_second_2_processes=per_second(COMPUTED, by_two),
     )
 
 

@@ -38,9 +38,9 @@ MAY_IMPORT = {
     "guard": set[str](),  # for receivers, who may have nothing else of ours
     "client": set[str](),  # for programs that have no server
     "errors": {"model"},
-    # `app.worker()` runs the parts of a worker in the user's process.
+    # `app.worker()` runs the parts of a worker in the user's process. Processes for tasks have logs.
     "sdk": BELOW_THE_ENGINE
-    | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose"},
+    | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"},
     "__main__": {"cli"},
     "cli": BELOW_THE_ENGINE
     | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors", "client"},

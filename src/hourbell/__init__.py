@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from hourbell.errors import Snooze as Snooze
     from hourbell.model.policies import Priority as Priority
     from hourbell.sdk.app import App as App
+    from hourbell.sdk.batches import AsyncBatchTask as AsyncBatchTask
+    from hourbell.sdk.batches import Item as Item
+    from hourbell.sdk.batches import SyncBatchTask as SyncBatchTask
+    from hourbell.sdk.context import Completion as Completion
     from hourbell.sdk.context import Context as Context
     from hourbell.sdk.context import RunInfo as RunInfo
     from hourbell.sdk.context import SyncContext as SyncContext
@@ -42,9 +46,11 @@ if TYPE_CHECKING:
     from hourbell.sdk.tasks import Call as Call
     from hourbell.sdk.tasks import SyncTask as SyncTask
     from hourbell.sdk.tasks import Task as Task
+    from hourbell.sdk.tasksets import TaskSet as TaskSet
     from hourbell.sdk.values import Options as Options
     from hourbell.sdk.values import Retry as Retry
     from hourbell.sdk.values import Schedule as Schedule
+    from hourbell.sdk.values import Unique as Unique
     from hourbell.sdk.values import cron as cron
     from hourbell.sdk.values import every as every
 
@@ -54,14 +60,17 @@ __version__ = "0.1.0.dev0"
 # and a client of the library loads no server.
 _PUBLIC = {
     "App": "sdk.app",
+    "AsyncBatchTask": "sdk.batches",
     "AsyncTask": "sdk.tasks",
     "Call": "sdk.tasks",
     "Cancel": "errors",
     "Cancelled": "sdk.jobs",
     "Codec": "sdk.signature",
+    "Completion": "sdk.context",
     "Context": "sdk.context",
     "Dead": "errors",
     "HourbellError": "errors",
+    "Item": "sdk.batches",
     "Job": "sdk.jobs",
     "JobView": "sdk.jobs",
     "LeaseLost": "errors",
@@ -72,9 +81,12 @@ _PUBLIC = {
     "RunInfo": "sdk.context",
     "Schedule": "sdk.values",
     "Snooze": "errors",
+    "SyncBatchTask": "sdk.batches",
     "SyncContext": "sdk.context",
     "SyncTask": "sdk.tasks",
     "Task": "sdk.tasks",
+    "TaskSet": "sdk.tasksets",
+    "Unique": "sdk.values",
     "WorkerOptions": "sdk.running",
     "cron": "sdk.values",
     "current": "sdk.context",

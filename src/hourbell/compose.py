@@ -94,6 +94,7 @@ class Running:
         self.worker = worker
         self.remote: RemoteWorkers | None = None  # workers that use our HTTP API
         self.working: asyncio.Task[None] | None = None  # the worker's run
+        self.app_tasks: AppRunner | None = None
 
     async def worker_ended(self) -> None:
         """Wait until the worker has stopped."""
@@ -110,6 +111,13 @@ class Running:
         if self.worker is not None:
             checks["worker"] = self.worker.is_working
         return checks
+
+    def report(self) -> None:
+        """Log what the worker runs."""
+        if self.worker is not None:
+            self.worker.report()
+        if self.app_tasks is not None:
+            self.app_tasks.report()
 
     def wake(self) -> None:
         """Wake all parts, because an execution may have become due."""
@@ -242,7 +250,7 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
     failpoints.configure(settings.failpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(open_engine(dsn, settings))
-        runner = await stack.enter_async_context(entered(app))
+        runner = await stack.enter_async_context(entered(app, options.pool_size))
         await declare_tasks(engine, declared_terms(app))
         dispatch = PostgresDispatch(engine)
         worker = Worker(
@@ -251,6 +259,7 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
         runner.attach(worker, dispatch)
         scheduler = Scheduler(engine) if options.scheduler else None
         parts = Running(engine, scheduler, worker)
+        parts.app_tasks = runner
         if scheduler is not None:
             await make_partitions(engine, await engine.clock.now())
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
@@ -260,7 +269,19 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
             scheduler.start()
             stack.push_async_callback(scheduler.stop)
         parts.working = await stack.enter_async_context(_running_worker(worker))
+        if options.health is not None:
+            await _serve_health(stack, parts, *options.health)
         yield parts
+
+
+async def _serve_health(stack: AsyncExitStack, parts: Running, host: str, port: int) -> None:
+    # Here, because most workers serve nothing.
+    from hourbell.api.app import create_health_app
+    from hourbell.api.server import ApiServer
+
+    server = ApiServer(create_health_app(parts), host, port)
+    await server.start()
+    stack.push_async_callback(server.stop)
 
 
 @asynccontextmanager
@@ -376,6 +397,7 @@ async def running(
                 await declare_tasks(engine, declared_terms(app_tasks.app))
                 app_tasks.attach(worker, dispatch)
         parts = Running(engine, scheduler, worker)
+        parts.app_tasks = app_tasks
         app = create_health_app(parts)
         if Role.API in roles:
             # A pool of its own: API requests may wait for locks, but must not delay leader and

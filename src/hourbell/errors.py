@@ -4,7 +4,7 @@ raised to callers     InvalidArguments, UnknownTask, UnknownQueue, UnknownTenant
                       KeyBusy, QuotaExceeded, NotInTransaction, WrongConnection, NotOpen,
                       NoDatabase, NotMigrated, StoreUnavailable, NotFound, JobFailed, WaitTimeout
 raised by handlers    Snooze, RetryAfter, Cancel, Dead
-raised into handlers  LeaseLost
+raised into handlers  LeaseLost, Suspend
 raised at decoration  InvalidTask
 """
 
@@ -137,6 +137,17 @@ class LeaseLost(asyncio.CancelledError):
 
     Not an Exception, so that `except Exception` in a handler does not hide it.
     """
+
+
+class Suspend(BaseException):
+    """The handler waits for an outside system: it ends here, and runs again from its top.
+
+    Not an Exception, so that `except Exception` in a handler does not hide it.
+    """
+
+    def __init__(self, token_digest: bytes, seconds: float) -> None:
+        super().__init__("waits for an outside system")
+        self.token_digest, self.seconds = token_digest, seconds
 
 
 class _Decision(Exception):

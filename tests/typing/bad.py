@@ -1,6 +1,6 @@
 """Calls that type checkers refuse: each line with `# E` must be an error, and no other line may be."""
 
-from hourbell import App, Context, Retry
+from hourbell import App, Context, Item, Retry
 
 app = App("shop")
 
@@ -18,7 +18,30 @@ async def with_context(ctx: Context, cart_id: int, *, lang: str = "en") -> None:
 def several(*ids: int) -> None: ...
 
 
+@app.batch_task(size=10)
+async def index(items: list[Item[str]]) -> list[int]:
+    return [len(item.value) for item in items]
+
+
+@app.task
+async def waits(ctx: Context) -> None:
+    await ctx.wait_for_completion()  # E
+    await ctx.complete(7)  # E
+    number: str = (await ctx.wait_for_completion(timeout=1)).timed_out  # E
+    assert number
+
+
 async def main() -> None:
+    await index.enqueue(7)  # E
+    await index.enqueue("a", "b")  # E
+    text: str = await (await index.enqueue("a")).result(5)  # E
+    app.batch_task(sise=10)  # E
+    app.batch_task(by="queue")  # E
+    app.task(process="yes")  # E
+    app.task(unique="cart:7")  # E
+    app.task(concurrency_key=7)  # E
+    plain.configure(expires_in="soon")  # E
+    assert text
     await plain.enqueue("7")  # E
     await plain.enqueue()  # E
     await plain.enqueue(7, 8)  # E

@@ -1,19 +1,24 @@
 """Calls that type checkers accept; `reveal_type` is compared with the comment."""
 
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from hourbell import (
     App,
     AsyncTask,
     Call,
     Cancelled,
+    Completion,
     Context,
+    Item,
     Job,
     Options,
     Priority,
     Retry,
     SyncContext,
+    Task,
+    TaskSet,
+    Unique,
     cron,
 )
 
@@ -45,6 +50,49 @@ def untyped(x, y):  # type: ignore[no-untyped-def]
     return x
 
 
+@app.task(process=True, timeout=60)
+def compute(ctx: SyncContext, n: int) -> int:
+    ctx.checkpoint(n)
+    assert_type(ctx.wait_for_completion(timeout=5), Completion)
+    return n
+
+
+@app.batch_task(size=10, max_wait=timedelta(seconds=1), by="task", queue="index")
+async def index(items: list[Item[str]]) -> None:
+    for item in items:
+        assert_type(item.value, str)
+        item.fail(ValueError())
+
+
+@app.batch_task()
+def lengths(items: list[Item[str]]) -> list[int]:
+    return [len(item.value) for item in items]
+
+
+tasks = TaskSet()
+
+
+@tasks.task(unique=Unique(lambda n: f"n:{n}", on_duplicate="replace"), expires_in=60)
+async def of_a_set(n: int) -> int:
+    return n
+
+
+@tasks.batch_task(size=5)
+async def batch_of_a_set(items: list[Item[int]]) -> None: ...
+
+
+@app.task(concurrency_key=lambda n: f"n:{n}", upgrade=lambda old: {**old, "n": 1})
+def upgraded(n: int) -> None: ...
+
+
+app.include(tasks)
+
+
+@app.on_enqueue
+def hook(task: Task[..., Any], options: Options) -> None:
+    options["labels"] = {"task": task.name}
+
+
 class Tasks:
     @staticmethod
     @app.task(name="static")
@@ -69,6 +117,15 @@ async def main() -> None:
     await blocking.enqueue(1, 2, 3)
     await untyped.enqueue(x=1, y=2)
     await Tasks.static.enqueue(7)
+    assert_type(await compute.enqueue(7), Job[int])
+    assert_type(await index.enqueue("text"), Job[None])
+    assert_type(await lengths.configure(delay=5).enqueue("text"), Job[int])
+    assert_type(lengths.bind("text"), Call[int])
+    await index([Item("text")])
+    assert_type(await of_a_set.enqueue(7), Job[int])
+    await batch_of_a_set.enqueue(7)
+    await app.complete("exe_0-x", {"cents": 300})
+    app.complete_sync("exe_0-x", error="declined")
     await app.enqueue_many([plain.bind(1), with_context.bind(2)])
     await plain.enqueue_many([plain.bind(1), {"cart_id": 2}])
     app.enqueue_many_sync(plain.bind(i) for i in range(3))

@@ -63,6 +63,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 Handler = Callable[[Any, Context], Any] | Callable[[Any, Context], Awaitable[Any]]
 
 
+THREAD_NAME = "handler"
 _Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
 
 
@@ -110,7 +111,7 @@ class Threads:
 
     def _new(self) -> _Calls:
         calls: _Calls = SimpleQueue()
-        threading.Thread(target=_run_calls, args=[calls], name="handler", daemon=True).start()
+        threading.Thread(target=_run_calls, args=[calls], name=THREAD_NAME, daemon=True).start()
         return calls
 
 

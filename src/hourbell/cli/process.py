@@ -32,12 +32,16 @@ NO_DATABASE = (
 def run_process(
     compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
     greet: Callable[[Settings, Running], str],
+    control: int | None = None,
 ) -> None:
-    """Run the composed parts until a signal, then drain; a second signal exits immediately."""
+    """Run the composed parts until a signal, then drain; a second signal exits immediately.
+
+    `control` is a pipe of a supervisor that takes the place of signals.
+    """
     try:
         settings = from_environment(os.environ)
         configure_logs(settings.log_level)
-        uvloop.run(_run(settings, compose, greet))
+        uvloop.run(_run(settings, compose, greet, control))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
         sys.exit(2)
@@ -47,9 +51,10 @@ async def _run(
     settings: Settings,
     compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
     greet: Callable[[Settings, Running], str],
+    control: int | None,
 ) -> None:
     stop = asyncio.Event()
-    _on_signals(stop.set)
+    _on_stops(control, stop.set, stop.set)
     async with AsyncExitStack() as stack:
         try:
             parts = await stack.enter_async_context(compose(settings))
@@ -57,11 +62,13 @@ async def _run(
             if settings.database_url is None:
                 raise
             raise ConfigurationError(database_problem(error)) from error
+        if parts.worker is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, parts.report)
         tune_garbage_collector()
         click.echo(greet(settings, parts))
         await stop.wait()
         click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
-        _on_signals(partial(_stop_now, settings))
+        _on_stops(control, partial(_stop_now, settings), lambda: None)
     click.echo("Stopped.")
 
 
@@ -84,9 +91,28 @@ def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
         sys.exit(2)
 
 
-def _on_signals(act: Callable[[], None]) -> None:
+def _on_stops(
+    control: int | None, act: Callable[[], None], supervisor_died: Callable[[], None]
+) -> None:
+    """Act when a stop is requested: by a signal, or by a supervisor through its pipe."""
+    loop = asyncio.get_running_loop()
+    if control is None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, act)
+        return
+
+    def read() -> None:
+        if os.read(control, 1):
+            act()
+        else:
+            loop.remove_reader(control)
+            supervisor_died()
+
+    loop.remove_reader(control)
+    loop.add_reader(control, read)
+    # A process manager may have sent these to the supervisor too, which then says so.
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, act)
+        loop.add_signal_handler(number, lambda: None)
 
 
 def _stop_now(settings: Settings) -> None:

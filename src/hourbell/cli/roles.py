@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from hourbell.cli.process import run_process
 from hourbell.compose import Role, Running, role
-from hourbell.settings import Settings
+from hourbell.model.errors import HourbellError
+from hourbell.observe.logs import configure_logs
+from hourbell.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from hourbell.sdk.running import WorkerOptions
 
 
 @click.command("api")
@@ -40,6 +49,21 @@ def scheduler_command() -> None:
     default=True,
     help="Also plan and reap, as leader or standby. [default: --scheduler]",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Worker processes; each has its own session and --concurrency.",
+)
+@click.option(
+    "--pool-size",
+    type=click.IntRange(1, 256),
+    help="Processes for tasks with process=True. [default: one for each core]",
+)
+@click.option("--health", metavar="HOST:PORT", help="Serve /livez and /readyz.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file in this folder changes.")
+@click.option("--control", type=int, hidden=True)
 def worker_command(
     target: str | None,
     queues: str | None,
@@ -48,6 +72,11 @@ def worker_command(
     lease: int | None,
     name: str | None,
     scheduler: bool,
+    processes: int,
+    pool_size: int | None,
+    health: str | None,
+    reload: bool,
+    control: int | None,
 ) -> None:
     """Run the tasks of an app, such as shop.tasks:app.
 
@@ -57,10 +86,8 @@ def worker_command(
     if target is None:
         _run(Role.WORKER)
         return
-    from hourbell.cli.apps import loaded_app, worker_greeting, worker_process
     from hourbell.sdk.running import WorkerOptions
 
-    app = loaded_app(target)
     options = WorkerOptions(
         queues=None if queues is None else tuple(filter(None, queues.split(","))),
         concurrency=concurrency,
@@ -68,10 +95,70 @@ def worker_command(
         lease_seconds=lease,
         name=name,
         scheduler=scheduler,
+        pool_size=pool_size,
+        health=None if health is None else _address(health),
     )
+    if reload and processes > 1:
+        raise click.UsageError("--reload runs one process: leave out --processes.")
+    if reload or processes > 1:
+        _supervise(target, options, processes, reload)
+    from hourbell.cli.apps import loaded_app, worker_greeting, worker_process
+
+    app = loaded_app(target)
     run_process(
-        partial(worker_process, app, options), lambda settings, parts: worker_greeting(app, options)
+        partial(worker_process, app, options),
+        lambda settings, parts: worker_greeting(app, options),
+        control,
     )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise click.BadParameter("use HOST:PORT, such as 127.0.0.1:9090", param_hint="--health")
+    return host.strip("[]"), int(port)
+
+
+def _supervise(target: str, options: WorkerOptions, processes: int, reload: bool) -> NoReturn:
+    """Start workers with these options and keep them running; ends this process."""
+    from hourbell.cli.supervisor import Reloader, Supervisor
+
+    try:
+        configure_logs(from_environment(os.environ).log_level)
+    except HourbellError as error:
+        click.echo(f"hourbell: {error.message}", err=True)
+        sys.exit(2)
+    commands = [_command(target, options, place, processes) for place in range(processes)]
+    drain = options.drain_seconds
+    if reload:
+        sys.exit(Reloader(commands[0], Path.cwd(), drain).run())
+    sys.exit(Supervisor(commands, drain).run())
+
+
+def _command(target: str, options: WorkerOptions, place: int, processes: int) -> list[str]:
+    """The command of one worker: names and ports are its own, and cores are shared."""
+    pool_size = options.pool_size or max((os.cpu_count() or 1) // processes, 1)
+    given: dict[str, object] = {
+        "--queues": None if options.queues is None else ",".join(options.queues),
+        "--concurrency": options.concurrency,
+        "--drain": options.drain_seconds,
+        "--lease": options.lease_seconds,
+        "--name": None if options.name is None else _own_name(options.name, place, processes),
+        "--pool-size": pool_size,
+    }
+    if options.health is not None:
+        host, port = options.health
+        given["--health"] = f"{host}:{port + place}"
+    words = [[name, str(value)] for name, value in given.items() if value is not None]
+    return [
+        *(sys.executable, "-m", "hourbell", "worker", target),
+        *(word for pair in words for word in pair),
+        "--scheduler" if options.scheduler else "--no-scheduler",
+    ]
+
+
+def _own_name(name: str, place: int, processes: int) -> str:
+    return name if processes == 1 else f"{name}-{place + 1}"
 
 
 def _run(which: Role) -> None:

@@ -57,6 +57,14 @@ class HeartbeatResult(msgspec.Struct, frozen=True):
     cancelled: Sequence[int]  # cancellation was requested
 
 
+class Wait(msgspec.Struct, frozen=True):
+    """What a handler waits for outside of Hourbell."""
+
+    token: str
+    outcome: str | None = None  # SUCCEEDED, FAILED, TIMED_OUT; None: nothing was reported yet
+    value: str | None = None  # what was reported, as JSON
+
+
 class Dispatch(Protocol):
     """The interface between a worker and the engine."""
 
@@ -130,6 +138,26 @@ class Dispatch(Protocol):
 
         It is sent with the next claim, whatever ends this run (`SentSpec.checkpoint`). False: the
         execution is not held under this fence, and nothing was stored.
+        """
+
+    async def wait_of(
+        self, session: Session, execution_id: int, fence: int, name: str, token: str, waits: bool
+    ) -> Wait | None:
+        """A wait of a held execution by its name, which gets this token if it is new.
+
+        `waits`: the execution is about to await it, unless something was reported. None: the
+        execution is not held under this fence.
+        """
+
+    async def is_completed(self, execution_id: int, fence: int) -> bool:
+        """Whether the execution has succeeded under this fence."""
+
+    async def crashes_left(
+        self, execution_id: int, attempts_before: int, max_crashes: int | None
+    ) -> int:
+        """How many more deaths of its own process in a row an execution may have after this one.
+
+        `max_crashes` is that of its retry policy; attempts before a replay do not count.
         """
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:

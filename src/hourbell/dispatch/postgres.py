@@ -9,7 +9,7 @@ import asyncpg
 import structlog
 from msgspec.structs import replace
 
-from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription
+from hourbell.dispatch import HeartbeatResult, Session, Settlement, Subscription, Wait
 from hourbell.engine.core import Engine
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.settle import settle
@@ -31,6 +31,9 @@ _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
 _CLAIMED_BY = "select * from hourbell.claimed_by($1, $2, $3)"
 _PROGRESS = "select hourbell.note_progress($1, $2, $3, $4, $5)"
 _CHECKPOINT = "select hourbell.set_checkpoint($1, $2, $3, $4, $5, hourbell.clock())"
+_WAIT_OF = "select * from hourbell.wait_of($1, $2, $3, $4, $5, $6, $7)"
+_IS_COMPLETED = "select hourbell.is_completed($1, $2)"
+_CRASHES = "select hourbell.crashes_in_a_row($1, $2)"
 _WORKER_OF = "select worker from hourbell.sessions where id = $1 and token = $2"
 _ALREADY_SETTLED = "select hourbell.already_settled($1, $2, $3, $4, $5)"
 _CLOSE = "select hourbell.close_session($1, $2, $3)"
@@ -173,6 +176,24 @@ class PostgresDispatch:
                 _CHECKPOINT, session.id, session.token, execution_id, fence, value
             )
         return stored
+
+    async def wait_of(
+        self, session: Session, execution_id: int, fence: int, name: str, token: str, waits: bool
+    ) -> Wait | None:
+        row = await self._engine.database.row(
+            _WAIT_OF, session.id, session.token, execution_id, fence, name, token, waits
+        )
+        return Wait(row["token"], row["outcome"], row["value"]) if row["held"] else None
+
+    async def is_completed(self, execution_id: int, fence: int) -> bool:
+        done: bool = await self._engine.database.value(_IS_COMPLETED, execution_id, fence)
+        return done
+
+    async def crashes_left(
+        self, execution_id: int, attempts_before: int, max_crashes: int | None
+    ) -> int:
+        before: int = await self._engine.database.value(_CRASHES, execution_id, attempts_before)
+        return (max_crashes or self._engine.times.max_crashes) - before - 1
 
     async def settle(self, session: Session, batch: Sequence[Settlement]) -> Sequence[int]:
         return await settle(self._engine, session.id, session.token, batch)

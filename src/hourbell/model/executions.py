@@ -203,6 +203,13 @@ class Interrupted(msgspec.Struct, frozen=True, tag_field="outcome", tag="interru
     """Stopped because its worker stops; the attempt does not count, MAX_INTERRUPTIONS in a row."""
 
 
+class Crashed(msgspec.Struct, frozen=True, tag_field="outcome", tag="crashed"):
+    """Its own process died under it. Its worker lives, and nothing else was lost."""
+
+    error: str
+    left: int  # how many more such deaths in a row it may have; 0: this was the last
+
+
 class Snoozed(msgspec.Struct, frozen=True, tag_field="outcome", tag="snoozed"):
     """Asked to run again later; the attempt does not count, up to MAX_SNOOZES times."""
 
@@ -216,7 +223,7 @@ class Accepted(msgspec.Struct, frozen=True, tag_field="outcome", tag="accepted")
     within_seconds: float  # the attempt fails with a timeout after this
 
 
-Outcome = Succeeded | Failed | Cancelled | Released | Interrupted | Snoozed | Accepted
+Outcome = Succeeded | Failed | Cancelled | Released | Interrupted | Crashed | Snoozed | Accepted
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from hourbell.errors import (
     ConfigurationError,
@@ -34,12 +34,14 @@ from hourbell.sdk.plans import (
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.signature import Codec
-from hourbell.sdk.tasks import Call, Middleware, Task, TaskDecorator
+from hourbell.sdk.tasks import Call, EnqueueHook, Middleware, Task, TaskDecorator, TaskKeywords
 from hourbell.sdk.values import Retry, Seconds
 
 if TYPE_CHECKING:
+    from hourbell.sdk.batches import BatchDecorator
     from hourbell.sdk.own import Own
     from hourbell.sdk.running import RunningWorker, WorkerOptions
+    from hourbell.sdk.tasksets import TaskSet
 
 T = TypeVar("T")
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Sequence[object] | None]]
@@ -101,12 +103,43 @@ class App:
         self.notify = notify
         self.tasks: dict[str, Task[..., Any]] = {}  # by full name, aliases too
         self.task = TaskDecorator(self)
+        self._hooks: list[EnqueueHook] = []  # of on_enqueue
         self._opened: Own | None = None  # in the loop of `open`
         self._opens = 0
         self._in_portal: Own | None = None  # for sync callers
 
     def __repr__(self) -> str:
         return f"<App {self.name} with {len(set(self.tasks.values()))} tasks>"
+
+    def batch_task(
+        self,
+        *,
+        size: int = 100,
+        max_wait: Seconds = 1.0,
+        by: Literal["task", "tenant"] = "tenant",
+        **options: Unpack[TaskKeywords],
+    ) -> BatchDecorator:
+        """Decorate a function of a list of items, each of which is an execution.
+
+        A worker collects up to `size` of them, of one tenant or with `by="task"` of all, and waits
+        for more for at most `max_wait` seconds. The other options are those of `task`.
+        """
+        from hourbell.sdk.batches import batch_decorator
+
+        return batch_decorator(self, size, max_wait, by, options)
+
+    def include(self, tasks: TaskSet) -> None:
+        """Make the tasks of a set tasks of this app, also those that are declared later."""
+        tasks._include_in(self)
+
+    def on_enqueue(self, hook: EnqueueHook) -> EnqueueHook:
+        """Decorate a function that is called before a job is enqueued, in the process that does so.
+
+        It gets the task and the options of the call, and may change the options: add labels, choose
+        a tenant. An exception refuses the call.
+        """
+        self._hooks.append(hook)
+        return hook
 
     # Opening and closing.
 
@@ -208,6 +241,16 @@ class App:
         ((outcome,),) = await user.fetch(CANCEL, [name, unique_key, where])
         return Cancelled(outcome)
 
+    async def complete(
+        self, token: str, result: object = None, *, error: str | None = None
+    ) -> None:
+        """Report what a handler waits for, with its token; with `error` as a failure.
+
+        NotFound: there is no such token. Conflict: something else was reported before, or the job
+        has ended.
+        """
+        await self._own(lambda own: own.complete(token, result, error))
+
     def job(self, job_id: str) -> Job[Any]:
         """A handle of a job, without asking whether it exists."""
         return Job(self, parse_job_id(job_id))
@@ -222,6 +265,7 @@ class App:
 
     enqueue_many_sync = blocking(enqueue_many)
     cancel_sync = blocking(cancel)
+    complete_sync = blocking(complete)
 
     async def _enqueue_many(
         self, calls: Iterable[Call[Any]], connection: Any, chunk: int | None
@@ -324,6 +368,9 @@ class App:
         """Run a worker until this task is cancelled, then drain."""
         async with self.worker(options) as worker:
             await worker.ended()
+
+    def _add(self, task: Task[..., Any]) -> None:
+        task._bind(self)
 
     def _register(self, task: Task[..., Any]) -> None:
         for name in (task.name, *task.aliases):

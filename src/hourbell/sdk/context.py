@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from hourbell.errors import LeaseLost
-from hourbell.model.executions import MAX_CHECKPOINT_BYTES, Claimed
+from hourbell.errors import LeaseLost, Suspend
+from hourbell.model.executions import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_RESULT_BYTES,
+    MAX_SNOOZE_SECONDS,
+    Claimed,
+)
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import NO_CHECKPOINT
+from hourbell.sdk.connections import user_connection
+from hourbell.sdk.plans import COMPLETE
+from hourbell.sdk.portal import without_loop
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
+    from hourbell.dispatch import Wait
+
 T = TypeVar("T")
 
 PROGRESS_SECONDS = 1.0  # at most one report in this time is stored
+MAX_WAIT_NAME = 100
 _MAX_PROGRESS_BYTES = 16 * 1024
 
 
@@ -34,6 +46,15 @@ class RunInfo(msgspec.Struct, frozen=True):
     tenant: str
     attempt: int  # 1 for the first
     payload: Any
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """What an outside system has reported, or that it has not."""
+
+    succeeded: bool
+    result: Any = None  # of a success
+    error: str | None = None  # of a failure
+    timed_out: bool = False  # nothing was reported in time
 
 
 class WorkerOfRun(Protocol):
@@ -49,6 +70,12 @@ class WorkerOfRun(Protocol):
     async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
         """Store a checkpoint, as JSON; False: the lease is lost."""
 
+    async def wait_of(self, claimed: Claimed, name: str, waits: bool) -> Wait | None:
+        """A wait of the run by its name; None: the lease is lost."""
+
+    async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
+        """The session that holds the run, which is about to end by itself; None: it is lost."""
+
 
 class _Settings(msgspec.Struct):
     """Fields of a job that a worker decodes only when they are asked for."""
@@ -59,6 +86,7 @@ class _Settings(msgspec.Struct):
 
 class _Base:
     __slots__ = (
+        "_began_at",
         "_cancelled",
         "_checkpoint",
         "_claimed",
@@ -87,7 +115,8 @@ class _Base:
         self._state = state
         self._worker = worker
         self._loop = loop
-        self._stop_at = time.monotonic() + timeout_seconds
+        self._began_at = time.monotonic()
+        self._stop_at = self._began_at + timeout_seconds
         self._progress_at = 0.0
         self._settings: _Settings | None = None
         self._log: BoundLogger | None = None
@@ -188,11 +217,87 @@ class _Base:
         self._progress_at = now + PROGRESS_SECONDS
         return encoded.decode()
 
+    # What both kinds of context do, by the way in which they ask.
+
+    async def _token(self, name: str) -> str:
+        return (await self._wait_of(name, False)).token
+
+    async def _completion(self, name: str, limit: float | timedelta) -> Completion:
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else float(limit)
+        if not 0 < seconds <= MAX_SNOOZE_SECONDS:
+            raise ValueError("the timeout of a wait is more than 0 seconds, and at most 366 days")
+        wait = await self._wait_of(name, True)
+        value = None if wait.value is None else msgspec.json.decode(wait.value)
+        match wait.outcome:
+            case "SUCCEEDED":
+                return Completion(True, value)
+            case "FAILED":
+                return Completion(False, error=value)
+            case "TIMED_OUT":
+                return Completion(False, timed_out=True)
+        raise Suspend(sha256(wait.token.encode()).digest(), seconds)
+
+    async def _wait_of(self, name: str, waits: bool) -> Wait:
+        if len(name) > MAX_WAIT_NAME:
+            raise ValueError(f"the name of a wait has at most {MAX_WAIT_NAME} characters")
+        if self._worker is None:
+            raise LookupError("No worker runs this, so nothing outside can complete it.")
+        wait = await self._worker.wait_of(self._claimed, name, waits)
+        if wait is None:
+            raise LeaseLost
+        return wait
+
+    async def _completing(self, result: object) -> list[object] | None:
+        """The arguments of COMPLETE; None: no worker runs this."""
+        encoded = msgspec.json.encode(result)
+        if len(encoded) > MAX_RESULT_BYTES:
+            raise ValueError(f"a result has at most {MAX_RESULT_BYTES} bytes as JSON")
+        if self._worker is None:
+            return None
+        session = await self._worker.session_to_complete(self._claimed)
+        if session is None:
+            raise LeaseLost
+        number, token = session
+        took_ms = int((time.monotonic() - self._began_at) * 1000)
+        text = None if result is None else encoded.decode()
+        return [self._claimed.execution_id, self._claimed.fence, number, token, took_ms, text]
+
 
 class Context(_Base):
     """The context of a coroutine function."""
 
     __slots__ = ()
+
+    async def completion_token(self, name: str = "") -> str:
+        """A token with which an outside system can complete a wait of this execution.
+
+        The same for all runs of the execution. A name tells several waits apart.
+        """
+        return await self._token(name)
+
+    async def wait_for_completion(
+        self,
+        name: str = "",
+        *,
+        timeout: float | timedelta,  # noqa: ASYNC109
+    ) -> Completion:
+        """What an outside system has reported with the token of this name.
+
+        If it has not reported yet, the run ends here (Suspend), and no worker is occupied. When it
+        reports, or the time is over, the handler runs again from its top, in the same attempt: what
+        comes before runs twice, unless a checkpoint says that it is done.
+        """
+        return await self._completion(name, timeout)
+
+    async def complete(self, result: object = None, *, connection: Any) -> None:
+        """End this execution as SUCCEEDED in your own transaction: both are committed, or neither.
+
+        Call it last, and commit. If another worker may have run the execution since, the statement
+        fails, and your transaction with it.
+        """
+        arguments = await self._completing(result)
+        if arguments is not None:
+            await user_connection(connection, False).fetch(COMPLETE, arguments)
 
     async def checkpoint(self, value: object) -> None:
         """Store a value, up to 64 KB as JSON, that the next run of this execution can `restore`.
@@ -235,6 +340,38 @@ class SyncContext(_Base):
             asyncio.run_coroutine_threadsafe(
                 self._worker.note_progress(self._claimed, report), self._loop
             ).result()
+
+    def completion_token(self, name: str = "") -> str:
+        """A token with which an outside system can complete a wait of this execution.
+
+        The same for all runs of the execution. A name tells several waits apart.
+        """
+        return self._blocking(self._token(name))
+
+    def wait_for_completion(self, name: str = "", *, timeout: float | timedelta) -> Completion:
+        """What an outside system has reported with the token of this name.
+
+        If it has not reported yet, the run ends here (Suspend), and no worker is occupied. When it
+        reports, or the time is over, the handler runs again from its top, in the same attempt: what
+        comes before runs twice, unless a checkpoint says that it is done.
+        """
+        return self._blocking(self._completion(name, timeout))
+
+    def complete(self, result: object = None, *, connection: Any) -> None:
+        """End this execution as SUCCEEDED in your own transaction: both are committed, or neither.
+
+        Call it last, and commit. If another worker may have run the execution since, the statement
+        fails, and your transaction with it.
+        """
+        arguments = self._blocking(self._completing(result))
+        if arguments is not None:
+            # A sync connection is used in the thread of the handler.
+            without_loop(user_connection(connection, True).fetch(COMPLETE, arguments))
+
+    def _blocking(self, asking: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            return without_loop(asking)
+        return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
 
     def raise_if_cancelled(self) -> None:
         """End here if the run was asked to stop. A thread cannot be stopped from outside."""

@@ -11,19 +11,35 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.explain import Explanation, explain_execution
-from hourbell.errors import Conflict, HourbellError, NotFound, NotMigrated, WaitTimeout
-from hourbell.model.executions import FATES, ExecutionStatus
-from hourbell.model.ids import job_text
+from hourbell.errors import (
+    Conflict,
+    HourbellError,
+    InvalidArguments,
+    NotFound,
+    NotMigrated,
+    WaitTimeout,
+)
+from hourbell.model.executions import (
+    FATES,
+    MAX_RESULT_BYTES,
+    ExecutionStatus,
+    Failed,
+    Succeeded,
+)
+from hourbell.model.ids import job_text, parse_execution_id
 from hourbell.model.jobs import TASK_PREFIX
 from hourbell.sdk.jobs import Cancelled, JobView
 from hourbell.sdk.plans import (
     CANCEL,
     ENQUEUE,
+    IDEMPOTENT,
     Created,
     MissingName,
     PlannedCall,
@@ -88,7 +104,7 @@ class Own:
 
     async def create(self, calls: Sequence[PlannedCall]) -> list[Created]:
         """Create jobs, all or none; names that do not exist yet are created first."""
-        if len(calls) == 1 and calls[0].unique_key is None:
+        if len(calls) == 1 and calls[0].unique_key is None and IDEMPOTENT not in calls[0].term:
             return [await self._create_one(calls[0])]
         return await self._create(calls)
 
@@ -166,6 +182,21 @@ class Own:
             return Cancelled.ENDED
         ended = seen.status is ExecutionStatus.CANCELLED
         return Cancelled.CANCELLED if ended else Cancelled.REQUESTED
+
+    async def complete(self, token: str, result: object, error: str | None) -> None:
+        # Here, because most programs report nothing.
+        from hourbell.engine.operations.completions import complete
+        from hourbell.security.sealing import KeyRing
+
+        number = parse_execution_id(token.partition("-")[0])
+        size = len(msgspec.json.encode(result))
+        if size > MAX_RESULT_BYTES:
+            raise InvalidArguments(
+                f"The result has {size} bytes as JSON, the maximum is {MAX_RESULT_BYTES}. Store it, "
+                f"and report its id."
+            )
+        outcome = Succeeded(result) if error is None else Failed(error, "reported")
+        await complete(self.engine, KeyRing.parse(""), number, token, outcome)
 
     async def view(self, job_id: int) -> JobView:
         seen = await get_execution(self.engine, job_id)

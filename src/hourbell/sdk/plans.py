@@ -27,8 +27,13 @@ ENQUEUE = (
     "cast({} as text[]))"
 )
 CANCEL = "select hourbell.cancel(cast({} as text), cast({} as text), cast({} as text))"
+COMPLETE = (
+    "select hourbell.complete(cast({} as bigint), cast({} as bigint), cast({} as bigint), "
+    "cast({} as uuid), cast({} as int), cast({} as text))"
+)
 
 _EXPIRES = '"expires_at":'
+IDEMPOTENT = '"idempotency_key":'
 
 Row = tuple[int, int | None, str, int | None, str | None]  # as hourbell.try_enqueue returns them
 

@@ -39,7 +39,7 @@ def blocking(
     def call(self: S, /, *args: Q.args, **kwargs: Q.kwargs) -> R:
         token = _blocking.set(True)
         try:
-            return _run_to_end(f(self, *args, **kwargs))
+            return without_loop(f(self, *args, **kwargs))
         finally:
             _blocking.reset(token)
 
@@ -47,7 +47,8 @@ def blocking(
     return call
 
 
-def _run_to_end(coroutine: Coroutine[Any, Any, R]) -> R:
+def without_loop(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that never suspends to its end, on the caller's thread."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import fnmatch
 import importlib
 import os
 import pkgutil
+import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
-from hourbell.actions import Run, StillRunning, failed
+from hourbell.actions import Run, StillRunning
 from hourbell.actions.task import Threads
-from hourbell.dispatch import Dispatch
-from hourbell.errors import Cancel, ConfigurationError, Dead, RetryAfter, Snooze
-from hourbell.model.executions import Cancelled, Claimed, Failed, Outcome, Snoozed, Succeeded
+from hourbell.dispatch import Dispatch, Wait
+from hourbell.errors import ConfigurationError, Suspend
+from hourbell.model.errors import StoreUnavailable
+from hourbell.model.executions import (
+    MAX_SNOOZES,
+    Accepted,
+    Claimed,
+    Crashed,
+    Failed,
+    Outcome,
+    Succeeded,
+)
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
 from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current
-from hourbell.sdk.signature import Mismatch
+from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
+from hourbell.sdk.signature import Arguments, Mismatch
 from hourbell.sdk.tasks import Middleware, Task, term_of
 from hourbell.worker.runtime import Worker
+
+if TYPE_CHECKING:
+    from hourbell.sdk.batches import Batches
+    from hourbell.sdk.processes.messages import Question
+    from hourbell.sdk.processes.pool import ProcessPool
 
 log = structlog.get_logger()
 
 _MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
+_ASK_AGAIN_SECONDS = 0.5
 _DONE = Succeeded()
 
 
@@ -45,6 +63,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: int | None = None  # None: HOURBELL_LEASE_SECONDS, 15 by default
     name: str | None = None  # None: host and process
     scheduler: bool = True  # also plan and reap, as leader or standby
+    pool_size: int | None = None  # processes for tasks with process=True; None: one for each core
+    health: tuple[str, int] | None = None  # host and port of /livez and /readyz; None: not served
 
     def queues_of(self, app: App) -> tuple[str, ...]:
         return tuple(self.queues) if self.queues else queues_of(app)
@@ -59,8 +79,14 @@ def queues_of(app: App) -> tuple[str, ...]:
 class AppRunner:
     """Runs the tasks of an app: the action TASK of a worker."""
 
-    def __init__(self, app: App, state: Sequence[object] = ()) -> None:
+    def __init__(
+        self, app: App, state: Sequence[object] = (), pool_size: int | None = None
+    ) -> None:
         self.app = self._app = app
+        self._pool_size = pool_size
+        self._pool: ProcessPool | None = None  # made for the first task that needs it,
+        self._batches: Batches | None = None  # and so is this
+        self._completing: set[int] = set()  # executions whose handlers have called complete
         self._state = (*app.state, *state)
         self._threads = Threads()
         self._loop = asyncio.get_running_loop()
@@ -72,12 +98,19 @@ class AppRunner:
         """The tasks that it can run."""
         return tuple(self._app.tasks)
 
+    def report(self) -> None:
+        """Log the stacks of functions in processes, each by its process."""
+        if self._pool is not None:
+            self._pool.report()
+
     def attach(self, worker: Worker, dispatch: Dispatch) -> None:
         """Say which worker runs it, before the first run."""
         self._worker, self._dispatch = worker, dispatch
 
     def close(self) -> None:
         self._threads.close()
+        if self._pool is not None:
+            self._pool.close()
 
     @property
     def is_stopping(self) -> bool:
@@ -99,6 +132,23 @@ class AppRunner:
             session, claimed.execution_id, claimed.fence, value
         )
 
+    async def wait_of(self, claimed: Claimed, name: str, waits: bool) -> Wait | None:
+        session = None if self._worker is None else self._worker.session
+        if session is None or self._dispatch is None:
+            return None
+        token = f"{execution_text(claimed.execution_id)}-{secrets.token_urlsafe(24)}"
+        return await self._dispatch.wait_of(
+            session, claimed.execution_id, claimed.fence, name, token, waits
+        )
+
+    async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
+        session = None if self._worker is None else self._worker.session
+        if session is None or self._worker is None:
+            return None
+        self._completing.add(claimed.execution_id)
+        self._worker.expect_completion(claimed.execution_id)
+        return session.id, str(session.token)
+
     async def run(self, action: TaskAction, run: Run) -> Outcome:
         task = self._app.tasks.get(action.name)
         if task is None:
@@ -106,8 +156,17 @@ class AppRunner:
             return Failed(
                 f"No task {action.name!r} in this worker; it has {known}.", "unknown_task"
             )
+        payload = {} if action.payload is None else action.payload
         try:
-            found = task._signature.arguments({} if action.payload is None else action.payload)
+            try:
+                found = task._signature.arguments(payload)
+            except Mismatch:
+                if task.options.upgrade is None:
+                    raise
+                payload, found = _upgraded(task, payload)
+            else:
+                if found.dropped and task.options.upgrade is not None:
+                    payload, found = _upgraded(task, payload)
         except Mismatch as error:
             return Failed(str(error), "payload_mismatch", retry_after_seconds=_MISMATCH_SECONDS)
         if found.dropped:
@@ -120,18 +179,29 @@ class AppRunner:
             args = found.args
         token = _current.set(context or partial(self._context, task, run))
         try:
-            if task.is_async and not (self._app.middleware or task.options.middleware):
+            if task.runs_directly and not self._app.middleware:
                 result = await task.fn(*args, **found.kwargs)  # the common case
             else:
-                result = await self._call(task, run, action.payload, args, found.kwargs)
+                result = await self._call(task, run, payload, args, found.kwargs)
+            if self._completing and run.claimed.execution_id in self._completing:
+                return await self._completed(run, None)
             return _DONE if result is None else Succeeded(task._signature.storable(result))
         except asyncio.CancelledError:
             if context is not None:
                 context._cancelled = True
             raise
+        except ProcessDied as death:
+            return await self._crashed(task, run, death)
         except Exception as error:
-            return self._outcome_of(error, task, context or self._context(task, run))
+            outcome = outcome_of(error, task, (context or self._context(task, run)).log)
+            if run.claimed.execution_id in self._completing:
+                return await self._completed(run, outcome)
+            return outcome
+        except (Suspend, BaseExceptionGroup) as error:
+            return _suspended(error, run)
         finally:
+            if self._completing:
+                self._completing.discard(run.claimed.execution_id)
             _current.reset(token)
 
     def _context(self, task: Task[..., Any], run: Run) -> Context | SyncContext:
@@ -147,9 +217,13 @@ class AppRunner:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Run a task in a thread if it blocks, inside its middleware."""
+        """Run a task in a thread or a process if it blocks, inside its middleware."""
         call: Callable[[], Awaitable[Any]] = partial(task.fn, *args, **kwargs)
-        if not task.is_async:
+        if task.options.batch is not None:
+            call = partial(self._in_batch, task, run.claimed, kwargs["value"])
+        elif task.options.process:
+            call = partial(self._in_process, task, run, payload)
+        elif not task.is_async:
             call = partial(self._in_thread, call)
         middleware = (*self._app.middleware, *task.options.middleware)
         if middleware:
@@ -171,25 +245,110 @@ class AppRunner:
             raise error
         return value
 
-    def _outcome_of(
-        self, error: Exception, task: Task[..., Any], context: Context | SyncContext
-    ) -> Outcome:
-        decision = _decision(error)
-        match decision:
-            case Snooze():
-                return Snoozed(decision.seconds)
-            case RetryAfter():
-                return Failed(str(decision), "RetryAfter", retry_after_seconds=decision.seconds)
-            case Cancel():
-                context.log.info("task cancelled itself", why=str(decision))
-                return Cancelled()
-            case Dead():
-                return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
-        context.log.warning("task failed", exc_info=error)
-        failure = failed(error)
-        if task.options.no_retry and isinstance(error, task.options.no_retry):
-            return msgspec.structs.replace(failure, final=True)
-        return failure
+    async def _completed(self, run: Run, outcome: Outcome | None) -> Outcome:
+        """What has become of a run that was to end in a transaction of its handler.
+
+        `outcome` is that of a handler that has raised an exception.
+        """
+        assert self._dispatch is not None
+        assert self._worker is not None
+        number = run.claimed.execution_id
+        while True:
+            try:
+                done = await self._dispatch.is_completed(number, run.claimed.fence)
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        if done:
+            self._worker.drop(number)
+            return _DONE
+        return outcome or Failed(
+            "The transaction in which ctx.complete was called was not committed.",
+            "complete_rolled_back",
+        )
+
+    # Batches.
+
+    async def _in_batch(self, task: Task[..., Any], claimed: Claimed, value: Any) -> Any:
+        if self._batches is None:
+            from hourbell.sdk.batches import Batches
+
+            assert self._worker is not None
+            self._batches = Batches(self._worker, self._call_batch)
+        return await self._batches.run(task, claimed, value)
+
+    async def _call_batch(self, task: Task[..., Any], items: Sequence[object]) -> Any:
+        call = partial(task.fn, items)
+        return await (call() if task.is_async else self._in_thread(call))
+
+    # Processes.
+
+    async def _in_process(self, task: Task[..., Any], run: Run, payload: Any) -> Any:
+        from hourbell.sdk.processes.pool import ProcessPool, call_of
+
+        worker, number = self._worker, run.claimed.execution_id
+        assert worker is not None
+        if self._pool is None:
+            self._pool = ProcessPool(self._app, self._pool_size or os.cpu_count() or 1)
+        worker.hold(number)
+        return await self._pool.run(
+            lambda: call_of(task.name, payload, run, worker.begin(number, run.timeout_seconds)),
+            partial(self._answer, run.claimed),
+            lambda: self.is_stopping,
+        )
+
+    async def _answer(self, claimed: Claimed, question: Question) -> Any:
+        """What the context of a task in a process asks."""
+        match question.what:
+            case "progress":
+                return await self.note_progress(claimed, question.value)
+            case "checkpoint":
+                return await self.set_checkpoint(claimed, question.value)
+            case "token":
+                return await self.wait_of(claimed, question.value, False)
+            case "wait":
+                return await self.wait_of(claimed, question.value, True)
+            case "session":
+                return await self.session_to_complete(claimed)
+        return self.is_stopping
+
+    async def _crashed(self, task: Task[..., Any], run: Run, death: ProcessDied) -> Outcome:
+        number, spec = run.claimed.execution_id, run.spec
+        log.error(
+            "process of a task died",
+            task=task.name,
+            execution_id=execution_text(number),
+            how=str(death),
+        )
+        left = 1  # if the database cannot be asked, one more
+        if self._dispatch is not None:
+            with contextlib.suppress(StoreUnavailable):
+                left = await self._dispatch.crashes_left(
+                    number, spec.attempts_before, spec.retry_policy.max_crashes
+                )
+        return Crashed(f"The process of the task died: {death}.", left)
+
+
+def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:
+    """An old payload as the function takes it now; raises Mismatch."""
+    assert task.options.upgrade is not None
+    if not isinstance(payload, dict):
+        raise Mismatch(f"The payload of {task.name} must be an object.")
+    try:
+        upgraded = task.options.upgrade(dict(payload))
+    except Exception as error:
+        raise Mismatch(f"{task.name}: upgrade= failed: {type(error).__name__}: {error}") from error
+    return upgraded, task._signature.arguments(upgraded)
+
+
+def _suspended(error: BaseException, run: Run) -> Outcome:
+    """The outcome of a handler that waits for an outside system."""
+    waits = decision_of(error)
+    if not isinstance(waits, Suspend):
+        raise error
+    if run.spec.snoozes >= MAX_SNOOZES:
+        return Failed(f"It has waited or snoozed {MAX_SNOOZES} times.", "waits", final=True)
+    return Accepted(waits.token_digest, waits.seconds)
 
 
 def _kept(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -198,16 +357,6 @@ def _kept(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return function(), None
     except BaseException as error:
         return None, error
-
-
-def _decision(error: BaseException) -> BaseException:
-    """The decision of a handler, also if a TaskGroup has wrapped it."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            found = _decision(inner)
-            if isinstance(found, Snooze | RetryAfter | Cancel | Dead):
-                return found
-    return error
 
 
 def _wrapped(
@@ -358,12 +507,12 @@ async def worker_of(app: App, options: WorkerOptions | None = None) -> AsyncIter
 
 
 @asynccontextmanager
-async def entered(app: App) -> AsyncIterator[AppRunner]:
+async def entered(app: App, pool_size: int | None = None) -> AsyncIterator[AppRunner]:
     """The runner of an app's tasks, within the app's lifespan."""
     async with AsyncExitStack() as stack:
         state: Sequence[object] | None = ()
         if app.lifespan is not None:
             state = await stack.enter_async_context(app.lifespan(app))
-        runner = AppRunner(app, state or ())
+        runner = AppRunner(app, state or (), pool_size)
         stack.callback(runner.close)
         yield runner

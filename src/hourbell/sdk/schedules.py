@@ -90,4 +90,9 @@ def _document(task: Task[..., Any], schedule: Schedule) -> dict[str, Any]:
         "misfire_policy": schedule.misfire.value,
         "overlap_policy": schedule.overlap.value,
         **{name: term[name] for name in _SHARED if name in term},
+        **(
+            {"start_deadline_seconds": term["expires_in_seconds"]}
+            if "expires_in_seconds" in term
+            else {}
+        ),
     }

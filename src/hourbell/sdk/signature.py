@@ -199,6 +199,9 @@ class Signature:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
+        return self._function_hints()
+
+    def _function_hints(self) -> dict[str, Any]:
         try:
             return typing.get_type_hints(self._fn, include_extras=True)
         except NameError as error:

@@ -7,6 +7,7 @@ them. Calling the task itself runs the function here and now, without a job.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import re
@@ -20,6 +21,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    TypedDict,
     TypeVar,
     Unpack,
     overload,
@@ -41,6 +43,7 @@ from hourbell.sdk.values import (
     Retry,
     Schedule,
     Seconds,
+    Unique,
     instant_of,
     seconds_of,
     whole_seconds,
@@ -48,17 +51,44 @@ from hourbell.sdk.values import (
 
 if TYPE_CHECKING:
     from hourbell.sdk.app import App
+    from hourbell.sdk.batches import BatchOptions
+    from hourbell.sdk.tasksets import TaskSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Middleware = Callable[[RunInfo, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+EnqueueHook = Callable[["Task[..., Any]", Options], None]
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,150}")
 
 
 class _Unknown:
     """Only a parameter without a type of its own accepts it."""
+
+
+class TaskKeywords(TypedDict, total=False):
+    """What the decorators take."""
+
+    name: str | None
+    aliases: Sequence[str]
+    queue: str | None
+    priority: PriorityLike | None
+    retry: Retry | None
+    timeout: Seconds | None
+    deadline: Seconds | None
+    delivery: Literal["at_least_once", "at_most_once"] | None
+    expires_in: Seconds | None
+    unique: Unique | None
+    concurrency_key: str | Callable[..., str] | None
+    concurrency_limit: int | None
+    upgrade: Upgrade | None
+    schedule: Schedule | Sequence[Schedule]
+    no_retry: Sequence[type[BaseException]]
+    process: bool
+    labels: Mapping[str, str] | None
+    middleware: Sequence[Middleware]
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +102,17 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Seconds | None = None
     deadline: Seconds | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
-    concurrency_key: str | None = None
+    expires_in: Seconds | None = None
+    unique: Unique | None = None
+    concurrency_key: str | Callable[..., str] | None = None
     concurrency_limit: int | None = None
+    upgrade: Upgrade | None = None
     schedule: tuple[Schedule, ...] = ()
     no_retry: tuple[type[BaseException], ...] = ()
+    process: bool = False
     labels: Mapping[str, str] = {}
     middleware: tuple[Middleware, ...] = ()
+    batch: BatchOptions | None = None
 
 
 class Call(Generic[R_co]):
@@ -85,9 +120,14 @@ class Call(Generic[R_co]):
 
     __slots__ = ("_configured", "_planned")
 
-    def __init__(self, configured: Configured[..., R_co], payload: str) -> None:
+    def __init__(
+        self,
+        configured: Configured[..., R_co],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
         self._configured = configured
-        self._planned = configured._plan(payload)
+        self._planned = configured._plan(args, kwargs)
 
     def __repr__(self) -> str:
         return f"<Call of {self._planned.task} with {self._planned.payload}>"
@@ -104,31 +144,56 @@ class Configured(Generic[P, R_co]):
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Create a job that calls the task with these arguments."""
         task = self._task
-        call = self._plan(task._signature.payload(args, kwargs))
+        call = self._plan(args, kwargs)
         (created,) = await task._app._create([call], self._connection)
         return Job(task._app, created.job_id, created.existed, task.name)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call that is enqueued later, by `enqueue_many`."""
-        return Call(self, self._task._signature.payload(args, kwargs))
+        return Call(self, args, kwargs)
 
     async def enqueue_many(
         self, calls: Iterable[Call[R_co] | Mapping[str, Any]]
     ) -> list[Job[R_co]]:
         """Create many jobs of this task, all or none. A mapping has the arguments of one."""
-        bound = [
-            each if isinstance(each, Call) else Call(self, self._task._signature.payload((), each))
-            for each in calls
-        ]
+        bound = [each if isinstance(each, Call) else Call(self, (), each) for each in calls]
         return await self._task._app._enqueue_many(bound, self._connection, None)
 
     enqueue_sync = blocking(enqueue)
     enqueue_many_sync = blocking(enqueue_many)
 
-    def _plan(self, payload: str) -> PlannedCall:
+    def _plan(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlannedCall:
+        task = self._task
+        payload = task._signature.payload(args, kwargs)
+        with_options = self
+        if task.has_own_options or task._app._hooks:
+            with_options = Configured(task, self._options_of(args, kwargs, payload))
         return PlannedCall(
-            self._task.name, self._term, payload, self._at, self._key, self._shown_key
+            task.name,
+            with_options._term,
+            payload,
+            with_options._at,
+            with_options._key,
+            with_options._shown_key,
         )
+
+    def _options_of(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], payload: str
+    ) -> Options:
+        """The options of one call: some depend on its arguments, and hooks may change them."""
+        declared = self._task.options
+        options: Options = {**self._options}
+        if declared.unique is not None and "unique_key" not in options:
+            key = declared.unique.key
+            options["unique_key"] = _digest(payload) if key is None else key(*args, **kwargs)
+            options["unique_scope"] = declared.unique.scope
+            options.setdefault("on_duplicate", declared.unique.on_duplicate)
+        if callable(declared.concurrency_key) and "concurrency_key" not in options:
+            options["concurrency_key"] = declared.concurrency_key(*args, **kwargs)
+        for hook in self._task._app._hooks:
+            hook(self._task, options)
+        _check_options(options)
+        return options
 
     # What the options say, computed once.
 
@@ -155,40 +220,60 @@ class Configured(Generic[P, R_co]):
 class Task(Configured[P, R_co]):
     """A function that workers run. Calling it runs it here, without a job."""
 
-    def __init__(self, app: App, fn: Callable[..., Any], options: TaskOptions) -> None:
+    _app: App  # these four are set by _bind
+    _signature: Signature
+    name: str
+    aliases: tuple[str, ...]
+
+    def __init__(self, owner: App | TaskSet, fn: Callable[..., Any], options: TaskOptions) -> None:
         super().__init__(self, {})
-        self._app = app
         self.options = options
         self.fn = fn  # the function itself
-        short = _checked_name(fn, options)
-        self.name = f"{app.name}.{short}"
-        self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in options.aliases)
+        self._short_name = _checked_name(fn, options)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.takes_context = _takes_context(fn, self.is_async)
-        self._signature = Signature(fn, self.name, self.takes_context, app.codec)
+        if options.process:
+            _check_process(fn, self.is_async)
+        # Whether the options of a call depend on its arguments.
+        self.has_own_options = options.unique is not None or callable(options.concurrency_key)
+        # The common case of a worker: nothing to be done but to await it.
+        self.runs_directly = self.is_async and options.batch is None and not options.middleware
         self.__doc__ = fn.__doc__
-        self.__name__ = getattr(fn, "__name__", short)
+        self.__name__ = getattr(fn, "__name__", self._short_name)
         self.__wrapped__ = fn
-        app._register(self)
-        if options.timeout is not None and not self.is_async:
+        owner._add(self)
+        if options.timeout is not None and not self.is_async and not options.process:
             import structlog
 
             structlog.get_logger().debug(
-                "a thread cannot be stopped: after its timeout the run fails, the function goes on",
-                task=self.name,
+                "a thread cannot be stopped: after its timeout the run fails, and the function "
+                "continues. process=True runs it in a process, which is killed then",
+                task=self._short_name,
             )
 
     def __repr__(self) -> str:
-        return f"<Task {self.name}>"
+        return f"<Task {self.__dict__.get('name', self._short_name)}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_app", "_signature", "name", "aliases"):
+            raise InvalidTask(
+                f"{self.__dict__.get('_short_name')} belongs to a TaskSet that no app includes yet. "
+                f"Import the module that calls app.include(…) first."
+            )
+        raise AttributeError(f"a task has no attribute {name!r}")
+
+    def _bind(self, app: App) -> None:
+        """Become a task of an app."""
+        self._app = app
+        self.name = f"{app.name}.{self._short_name}"
+        self.aliases = tuple(f"{app.name}.{_valid_name(alias)}" for alias in self.options.aliases)
+        kind = _signature_of(self.options)
+        self._signature = kind(self.fn, self.name, self.takes_context, app.codec)
+        app._register(self)
 
     def configure(self, **options: Unpack[Options]) -> Configured[P, R_co]:
         """This task with options, such as delay, unique_key, priority or connection."""
-        unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            raise InvalidArguments(
-                f"configure has no option {', '.join(sorted(unknown))}. There are "
-                f"{', '.join(Options.__annotations__)}."
-            )
+        _check_options(options)
         return Configured(self, options)
 
     async def cancel(
@@ -225,7 +310,7 @@ class AsyncTask(Task[P, R_co]):
 
 
 class SyncTask(Task[P, R_co]):
-    """A task that is a plain function; a worker runs it in a thread."""
+    """A task that is a plain function; a worker runs it in a thread or a process."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the function here and now."""
@@ -236,8 +321,8 @@ class SyncTask(Task[P, R_co]):
 class TaskDecorator:
     """`app.task`: used as `@app.task` or as `@app.task(queue="mail")`."""
 
-    def __init__(self, app: App, options: TaskOptions | None = None) -> None:
-        self._app = app
+    def __init__(self, owner: App | TaskSet, options: TaskOptions | None = None) -> None:
+        self._owner = owner
         self._options = options
 
     # A first parameter without a type of its own: the arguments are not checked, rather than
@@ -261,42 +346,26 @@ class TaskDecorator:
     @overload
     def __call__(self, f: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
-    def __call__(
-        self,
-        *,
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str | None = None,
-        priority: PriorityLike | None = None,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        deadline: Seconds | None = None,
-        delivery: Literal["at_least_once", "at_most_once"] | None = None,
-        concurrency_key: str | None = None,
-        concurrency_limit: int | None = None,
-        schedule: Schedule | Sequence[Schedule] = (),
-        no_retry: Sequence[type[BaseException]] = (),
-        labels: Mapping[str, str] | None = None,
-        middleware: Sequence[Middleware] = (),
-    ) -> TaskDecorator: ...
+    def __call__(self, **options: Unpack[TaskKeywords]) -> TaskDecorator: ...
     def __call__(self, *functions: Any, **given: Any) -> Any:
         if not functions:
-            return TaskDecorator(self._app, _task_options(given))
+            return TaskDecorator(self._owner, task_options("@app.task", given))
         (f,) = functions
         if isinstance(f, staticmethod):
             raise InvalidTask("Put @staticmethod above @app.task, not below it.")
         if not callable(f):
             raise InvalidTask(f"@app.task decorates a function, not {f!r}.")
         kind = AsyncTask if inspect.iscoroutinefunction(f) else SyncTask
-        return kind(self._app, f, self._options or TaskOptions())
+        return kind(self._owner, f, self._options or TaskOptions())
 
 
-def _task_options(given: dict[str, Any]) -> TaskOptions:
-    fields = TaskOptions.__struct_fields__
-    unknown = given.keys() - set(fields)
+def task_options(decorator: str, given: Mapping[str, Any]) -> TaskOptions:
+    """The options of a decorator; raises InvalidTask."""
+    fields = TaskKeywords.__annotations__
+    unknown = given.keys() - fields.keys()
     if unknown:
         raise InvalidTask(
-            f"@app.task has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
+            f"{decorator} has no option {', '.join(sorted(unknown))}. There are {', '.join(fields)}."
         )
     schedule = given.get("schedule", ())
     several = (schedule,) if isinstance(schedule, Schedule) else tuple(schedule)
@@ -314,6 +383,11 @@ def term_of(task: Task[..., Any], options: Options) -> str:
     priority = options.get("priority", declared.priority)
     labels = {**declared.labels, **options.get("labels", {})}
     expires_at = options.get("expires_at")
+    expires_in = None if expires_at else options.get("expires_in", declared.expires_in)
+    key = options.get("concurrency_key", declared.concurrency_key)
+    limit = options.get("concurrency_limit", declared.concurrency_limit)
+    if callable(key):  # of a call, which is not known here
+        key = limit = None
     if expires_at is not None and expires_at.tzinfo is None:
         raise InvalidArguments("expires_at= has no time zone: use a datetime with tzinfo.")
     delay = options.get("delay")
@@ -330,16 +404,35 @@ def term_of(task: Task[..., Any], options: Options) -> str:
         "delivery": declared.delivery,
         "expires_at": expires_at,
         "deadline_seconds": None if deadline is None else whole_seconds("deadline", deadline),
-        "concurrency_key": options.get("concurrency_key", declared.concurrency_key),
-        "concurrency_limit": options.get("concurrency_limit", declared.concurrency_limit),
+        "expires_in_seconds": None
+        if expires_in is None
+        else whole_seconds("expires_in", expires_in),
+        "concurrency_key": key,
+        "concurrency_limit": limit,
         "on_duplicate": options.get("on_duplicate"),
         "labels": labels or None,
+        "idempotency_key": options.get("idempotency_key"),
         "notify": options.get("notify", None if app.notify else False),
     }
     if "on_duplicate" in options and "unique_key" not in options:
         raise InvalidArguments("on_duplicate= needs a unique_key=.")
     given = {name: value for name, value in term.items() if value is not None}
     return msgspec.json.encode(given).decode()
+
+
+def _check_options(options: Options) -> None:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise InvalidArguments(
+            f"configure has no option {', '.join(sorted(unknown))}. There are "
+            f"{', '.join(Options.__annotations__)}."
+        )
+
+
+def _digest(payload: str) -> str:
+    """A key that calls with the same arguments have in common."""
+    canonical = msgspec.json.encode(msgspec.json.decode(payload), order="sorted")
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
 
 
 def _valid_name(name: str) -> str:
@@ -361,6 +454,29 @@ def _checked_name(fn: Callable[..., Any], options: TaskOptions) -> str:
             f"Give it one: @app.task(name=…)."
         )
     return _valid_name(shown)
+
+
+def _signature_of(options: TaskOptions) -> type[Signature]:
+    if options.batch is None:
+        return Signature
+    from hourbell.sdk.batches import BatchSignature
+
+    return BatchSignature
+
+
+def _check_process(fn: Callable[..., Any], is_async: bool) -> None:
+    """Raises InvalidTask for a function that cannot run in a process of its own."""
+    shown = getattr(fn, "__name__", repr(fn))
+    if is_async:
+        raise InvalidTask(
+            f"{shown}: process=True is for plain functions. A coroutine function shares the event "
+            f"loop of its worker; make it a plain one with `def`."
+        )
+    if "<locals>" in getattr(fn, "__qualname__", "<locals>"):
+        raise InvalidTask(
+            f"{shown} is inside a function, and a process could not import it. With process=True a "
+            f"task is a function of a module."
+        )
 
 
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:

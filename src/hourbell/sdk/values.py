@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Literal, TypedDict
@@ -34,11 +34,24 @@ class Options(TypedDict, total=False):
     concurrency_key: str
     concurrency_limit: int
     expires_at: datetime  # too late to start: SKIPPED
+    expires_in: Seconds  # the same, after the time of the job
     deadline: Seconds  # over all attempts
     timeout: Seconds  # of one attempt
     retry: Retry
+    idempotency_key: str  # a repeated call returns the first job
     connection: Any  # of asyncpg, psycopg, SQLAlchemy or Django, in a transaction
     notify: bool
+
+
+class Unique(msgspec.Struct, frozen=True):
+    """Which jobs of a task exclude each other while they have not ended.
+
+    Without a key: those with the same arguments. `key` is called with the arguments of a job.
+    """
+
+    key: Callable[..., str] | None = None
+    on_duplicate: OnDuplicateLike = "keep"
+    scope: Literal["task", "tenant"] = "task"
 
 
 class Retry(msgspec.Struct, frozen=True):

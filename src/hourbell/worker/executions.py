@@ -57,6 +57,7 @@ class LocalExecution(msgspec.Struct, eq=False, gc=False):
     stop_at: float = math.inf  # it is cancelled after this; if it was cancelled before, again
     stop_reason: StopReason | None = None
     is_recorded: bool = False  # its outcome is final, whether it has ended or not
+    completes: bool = False  # its handler ends it in a transaction of its own
 
     def stopped(self) -> Outcome:
         """The outcome of an execution that ended because it was stopped."""

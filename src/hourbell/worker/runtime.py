@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 
 import structlog
@@ -14,6 +15,7 @@ from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import Released
 from hourbell.worker.claimer import Claimer
 from hourbell.worker.executions import Executions, StopReason
+from hourbell.worker.report import log_running
 from hourbell.worker.runners import Runners
 from hourbell.worker.session import SessionKeeper
 from hourbell.worker.settings import WorkerSettings as WorkerSettings
@@ -64,6 +66,11 @@ class Worker:
         return self._session.current
 
     @property
+    def slots(self) -> int:
+        """How many executions it runs at the same time."""
+        return self._settings.slots
+
+    @property
     def is_working(self) -> bool:
         """Whether it accepts executions: it has a session, and has renewed it in time."""
         return (
@@ -76,6 +83,45 @@ class Worker:
     def is_stopping(self) -> bool:
         """Whether it drains."""
         return self._stopping.is_set()
+
+    def hold(self, execution_id: int) -> None:
+        """The action waits for something in this process.
+
+        Until `begin` no timeout runs, only the total deadline, and a drain releases the execution.
+        """
+        execution = self._executions.get(execution_id)
+        if execution is not None and execution.stop_reason is None:
+            execution.started_at = None
+            execution.stop_at = math.inf if execution.deadline is None else execution.deadline
+
+    def begin(self, execution_id: int, timeout_seconds: float) -> float:
+        """The action begins now; returns the seconds after which it is stopped."""
+        execution = self._executions.get(execution_id)
+        if execution is None or execution.stop_reason is not None or execution.spec is None:
+            return timeout_seconds
+        execution.started_at = now = time.monotonic()
+        timeout = float(execution.spec.timeout_seconds)
+        if execution.deadline is not None:
+            timeout = max(min(timeout, execution.deadline - now), 0.0)
+        execution.stop_at = now + timeout
+        self._executions.earliest_stop = min(self._executions.earliest_stop, execution.stop_at)
+        return timeout
+
+    def expect_completion(self, execution_id: int) -> None:
+        """The handler may end the execution itself: that it is no longer held means nothing."""
+        execution = self._executions.get(execution_id)
+        if execution is not None:
+            execution.completes = True
+
+    def drop(self, execution_id: int) -> None:
+        """The execution has ended: there is nothing to settle."""
+        execution = self._executions.get(execution_id)
+        if execution is not None:
+            execution.stop_reason = StopReason.LOST
+
+    def report(self) -> None:
+        """Log what runs."""
+        log_running(self._executions, time.monotonic())
 
     def wake(self) -> None:
         """Claim now: an execution may have fallen due."""

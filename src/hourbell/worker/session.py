@@ -116,8 +116,9 @@ class SessionKeeper:
         self._renewed_at = asked_at
         for number in result.lost:
             # An execution settled during the heartbeat is reported too; it may be claimed again.
-            if self._executions.get(number) is listed[number]:
-                self._watchdog.stop(listed[number], StopReason.LOST)
+            one = listed[number]
+            if self._executions.get(number) is one and not one.completes:
+                self._watchdog.stop(one, StopReason.LOST)
         for number in result.cancelled:
             if (execution := self._executions.get(number)) is not None:
                 self._watchdog.stop(execution, StopReason.CANCELLED)

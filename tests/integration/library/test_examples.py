@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from integration.life.support import eventually
 from ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -99,6 +100,11 @@ async def test_the_examples_of_the_page_run(database: str, monkeypatch: pytest.M
             assert await (await shop.charge.enqueue(1, shop.Money(300))).result(20) == 300
             assert (await (await shop.poll_payment.enqueue(8)).result(20)).endswith(" of default")
             assert await (await shop.import_file.enqueue("x")).wait(20) == "SUCCEEDED"
+            await shop.example_batch()
+            payment = await shop.take_payment.enqueue(7)
+            token = await eventually(lambda: pool.fetchval("select token from hourbell.waits"))
+            await shop.app.complete(token, "300 cents")
+            assert await payment.result(20) == "order 7: 300 cents for exe_"
         await pool.execute("drop table orders")
 
 

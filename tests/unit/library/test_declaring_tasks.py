@@ -11,13 +11,33 @@ from typing import Any
 import pytest
 
 import hourbell
-from hourbell import App, Context, Priority, Retry, SyncContext, cron, every
+from hourbell import (
+    App,
+    Context,
+    Options,
+    Priority,
+    Retry,
+    SyncContext,
+    Task,
+    TaskSet,
+    Unique,
+    cron,
+    every,
+)
 from hourbell.errors import ConfigurationError, InvalidArguments, InvalidTask, UnknownTask
 
 
 def term(configured: Any) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(configured._term)
     return found
+
+
+def term_of_call(call: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call._planned.term)
+    return found
+
+
+def two(a: int, b: str) -> None: ...
 
 
 async def top_level(ctx: Context, cart_id: int) -> str:
@@ -58,6 +78,7 @@ async def keyword_only(x: int, *, ctx: Context) -> None: ...
 async def second(x: int, ctx: Context) -> None: ...
 async def blocking_context(ctx: SyncContext) -> None: ...
 def async_context(ctx: Context) -> None: ...
+def a_function() -> None: ...
 def untyped_star(*ids) -> None: ...  # type: ignore[no-untyped-def]
 async def generator() -> AsyncIterator[int]:
     yield 1
@@ -82,6 +103,18 @@ async def generator() -> AsyncIterator[int]:
 def test_what_cannot_be_a_task_is_refused_where_it_is_declared(fn: Any, text: str) -> None:
     with pytest.raises(InvalidTask, match=re.escape(text)):
         App("shop").task(fn)
+
+
+def test_a_process_can_run_only_what_it_can_import() -> None:
+    app = App("shop")
+
+    def inside() -> None: ...
+
+    with pytest.raises(InvalidTask, match="is inside a function, and a process could not import"):
+        app.task(name="inside", process=True)(inside)
+    with pytest.raises(InvalidTask, match="process=True is for plain functions"):
+        app.task(process=True)(top_level)
+    assert app.task(process=True)(a_function).options.process
 
 
 def test_two_functions_of_one_name_are_refused() -> None:
@@ -125,6 +158,73 @@ def test_a_unique_key_belongs_to_the_task_unless_said_otherwise() -> None:
     task = App("shop").task(plain)
     assert task.configure(unique_key="cart:7")._key == "shop.plain:cart:7"
     assert task.configure(unique_key="cart:7", unique_scope="tenant")._key == "cart:7"
+
+
+def test_a_unique_task_has_a_key_of_its_arguments() -> None:
+    app = App("shop")
+    same = app.task(name="same", unique=Unique())(two)
+    assert same.bind(1, "x")._planned.unique_key == same.bind(b="x", a=1)._planned.unique_key
+    assert same.bind(1, "x")._planned.unique_key != same.bind(2, "x")._planned.unique_key
+    assert term_of_call(same.bind(1, "x"))["on_duplicate"] == "keep"
+    by_a = app.task(name="by_a", unique=Unique(lambda a, b: f"a:{a}", on_duplicate="replace"))(two)
+    assert by_a.bind(1, "x")._planned.unique_key == "shop.by_a:a:1"
+    assert term_of_call(by_a.bind(1, "x"))["on_duplicate"] == "replace"
+    own = by_a.configure(unique_key="mine", on_duplicate="reject").bind(1, "x")
+    assert own._planned.unique_key == "shop.by_a:mine"
+    assert term_of_call(own)["on_duplicate"] == "reject"
+
+
+def test_a_concurrency_key_can_be_computed_from_the_arguments() -> None:
+    task = App("shop").task(concurrency_key=lambda a, b="": f"tenant {a}", concurrency_limit=2)(two)
+    assert term_of_call(task.bind(7, "x"))["concurrency_key"] == "tenant 7"
+    assert term_of_call(task.bind(7, "x"))["concurrency_limit"] == 2
+    assert term_of_call(task.configure(concurrency_key="k").bind(7, "x"))["concurrency_key"] == "k"
+    assert "concurrency_key" not in term(task)  # of a schedule, or of SQL: there is no call
+
+
+def test_a_job_expires_by_the_call_or_by_the_task() -> None:
+    task = App("shop").task(expires_in=timedelta(minutes=1))(two)
+    assert term(task)["expires_in_seconds"] == 60
+    assert term(task.configure(expires_in=5))["expires_in_seconds"] == 5
+    at = datetime(2031, 5, 6, tzinfo=UTC)
+    assert "expires_in_seconds" not in term(task.configure(expires_at=at))
+
+
+def test_hooks_see_every_call_and_may_change_its_options() -> None:
+    app = App("shop")
+    task = app.task(two)
+
+    @app.on_enqueue
+    def trace(task: Task[..., Any], options: Options) -> None:
+        options["labels"] = {**options.get("labels", {}), "of": task.name}
+
+    assert term_of_call(task.bind(1, "x"))["labels"] == {"of": "shop.two"}
+    labelled = task.configure(labels={"team": "a"}).bind(1, "x")
+    assert term_of_call(labelled)["labels"] == {"team": "a", "of": "shop.two"}
+
+    @app.on_enqueue
+    def wrong(task: Task[..., Any], options: Any) -> None:
+        options["prio"] = 1
+
+    with pytest.raises(InvalidArguments, match="configure has no option prio"):
+        task.bind(1, "x")
+
+
+def test_a_task_set_belongs_to_the_app_that_includes_it() -> None:
+    tasks = TaskSet()
+    early = tasks.task(aliases=["old"])(two)
+    assert repr(early) == "<Task two>"
+    with pytest.raises(InvalidTask, match="belongs to a TaskSet that no app includes yet"):
+        early.bind(1, "x")
+    app = App("shop")
+    app.include(tasks)
+    app.include(tasks)
+    late = tasks.task(plain)
+    assert set(app.tasks) == {"shop.two", "shop.old", "shop.plain"}
+    assert early.bind(1, "x")._planned.task == "shop.two"
+    assert app.get_task("plain") is late
+    with pytest.raises(InvalidTask, match="belong to app 'shop'"):
+        App("other").include(tasks)
 
 
 def test_a_wall_time_needs_a_zone() -> None:

@@ -13,6 +13,7 @@ from hourbell.model.executions import (
     Accepted,
     Cancelled,
     Claimed,
+    Crashed,
     Failed,
     Interrupted,
     Outcome,
@@ -22,7 +23,7 @@ from hourbell.model.executions import (
     Succeeded,
 )
 from hourbell.model.jobs import SentSpec
-from hourbell.model.policies import Delivery, Retry, decide, is_final
+from hourbell.model.policies import Delivery, Retry, decide, is_final, retry_delay_seconds
 
 # Kinds of Settlement, as in store/functions/codes.sql.
 SUCCEEDED, RETRY, DEAD, CANCELLED, RELEASED, ACCEPTED, GONE, INTERRUPTED, SNOOZED = range(9)
@@ -66,6 +67,8 @@ def settlement(
         return _failure(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     if isinstance(outcome, Interrupted):
         return _interruption(claimed, spec, begun_ms, took_ms, remaining_seconds)
+    if isinstance(outcome, Crashed):
+        return _crash(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     if isinstance(outcome, Snoozed):
         return _snooze(claimed, spec, outcome, begun_ms, took_ms, remaining_seconds)
     return settlement_without_policy(
@@ -157,6 +160,35 @@ def _interruption(
         )
     failure = Failed(why, "interrupted")
     return _failure(claimed, spec, failure, begun_ms, took_ms, remaining_seconds)
+
+
+def _crash(
+    claimed: Claimed,
+    spec: SentSpec | None,
+    outcome: Crashed,
+    begun_ms: int | None,
+    took_ms: int,
+    remaining_seconds: float | None,
+) -> Settlement:
+    """As the death of a worker under an execution that ran alone; retries are not counted."""
+    number, fence, error = claimed.execution_id, claimed.fence, clean(outcome.error)
+    crashed = Reason.CRASHED.value
+    why = None
+    delay = 0.0
+    if spec is None or spec.delivery is Delivery.AT_MOST_ONCE:
+        why = Reason.LOST
+    elif outcome.left <= 0:
+        why = Reason.CRASHED
+    else:
+        attempt = claimed.attempt - spec.attempts_before
+        delay = retry_delay_seconds(spec.retry_policy, attempt, number)
+        if remaining_seconds is not None and delay >= remaining_seconds:
+            why = Reason.DEADLINE
+    if why is None:
+        return Settlement(number, fence, RETRY, begun_ms, took_ms, delay, crashed, error)
+    return Settlement(
+        number, fence, DEAD, begun_ms, took_ms, None, why.value, error, failure=crashed
+    )
 
 
 def _snooze(

@@ -40,6 +40,7 @@ from hourbell.engine.views.executions import get_execution
 from hourbell.engine.views.pages import walk
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import (
+    FATES,
     TIMEOUT,
     Claimed,
     Execution,
@@ -84,8 +85,15 @@ class Completed(msgspec.Struct, frozen=True):
 async def complete(
     engine: Engine, ring: KeyRing, execution_id: int, token: str, outcome: Succeeded | Failed
 ) -> Completed:
-    """End an attempt that awaits its target, authorized by the token that the target was sent."""
+    """End an attempt that awaits its target, authorized by the token that the target was sent.
+
+    A token of a handler that waits (`ctx.wait_for_completion`) does not end the attempt: its
+    handler runs again, and is given the outcome.
+    """
     seen = await get_execution(engine, execution_id)
+    wait = await engine.database.row_or_none(_Q["wait_by_token"], execution_id, token)
+    if wait is not None:
+        return await _report_wait(engine, seen, wait["name"], outcome)
     succeeded = isinstance(outcome, Succeeded)
     status = ExecutionStatus.SUCCEEDED if succeeded else ExecutionStatus.FAILED
     answer = Completed(execution_id, status)
@@ -118,6 +126,27 @@ async def complete(
     if writing.executed:
         engine.announce()
     return answer
+
+
+async def _report_wait(
+    engine: Engine, seen: Execution, name: str, outcome: Succeeded | Failed
+) -> Completed:
+    """Give a handler what it waits for; it may not wait yet."""
+    succeeded = isinstance(outcome, Succeeded)
+    status = ExecutionStatus.SUCCEEDED if succeeded else ExecutionStatus.FAILED
+    number = seen.execution_id
+    value = msgspec.json.encode(outcome.result if isinstance(outcome, Succeeded) else outcome.error)
+    if seen.status in FATES:
+        raise _ended(number, None)
+    now = await engine.clock.now()
+    async with committing(_COMPLETE.before, _COMPLETE.after):
+        counts = await engine.database.value(
+            _Q["report_wait"], number, name, status.value, value.decode(), now
+        )
+    if counts != status:
+        raise _ended(number, counts)
+    engine.announce()
+    return Completed(number, status)
 
 
 async def _by_token(engine: Engine, execution_id: int, digest: bytes) -> asyncpg.Record | None:
@@ -169,9 +198,12 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
     """
     with translate_epoch_errors():
         await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
+        waits = await engine.database.value(_Q["end_waits"], *epoch_args(term), now, _MAX_OVERDUE)
+        if waits:
+            engine.announce()
         rows = await walk(engine, _Q["overdue"], now, _MAX_OVERDUE)
         if not rows:
-            return False
+            return bool(waits == _MAX_OVERDUE)
         batch = [
             _settlement(row["id"], row, _TOO_LATE, now)
             for row in rows
@@ -184,7 +216,7 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
             )
     if released:
         engine.announce()
-    return len(rows) == _MAX_OVERDUE
+    return _MAX_OVERDUE in (len(rows), waits)
 
 
 def _settlement(

@@ -90,7 +90,8 @@ end $$;
 create or replace function hourbell.read_term(
   p_term json,
   out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text, out settings jsonb,
-  out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean
+  out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean,
+  out idempotency_key text
 )
 language plpgsql stable as $$
 declare
@@ -105,13 +106,13 @@ begin
   select x.*, (
     select k from json_object_keys(p_term) as k
     where k not in ('task', 'tenant', 'queue', 'priority', 'delay_seconds', 'timeout_seconds', 'retry_policy',
-      'delivery', 'expires_at', 'deadline_seconds', 'concurrency_key', 'concurrency_limit', 'on_duplicate', 'labels',
-      'notify')
+      'delivery', 'expires_at', 'expires_in_seconds', 'deadline_seconds', 'concurrency_key', 'concurrency_limit',
+      'on_duplicate', 'labels', 'notify', 'idempotency_key')
     limit 1) as unknown
   into t from json_to_record(p_term) as x(
     task text, tenant text, queue text, priority text, delay_seconds float8, timeout_seconds int, retry_policy json,
-    delivery text, expires_at timestamptz, deadline_seconds int, concurrency_key text, concurrency_limit int,
-    on_duplicate text, labels json, notify boolean);
+    delivery text, expires_at timestamptz, expires_in_seconds int, deadline_seconds int, concurrency_key text,
+    concurrency_limit int, on_duplicate text, labels json, notify boolean, idempotency_key text);
   if t.unknown is not null then
     raise invalid_parameter_value using
       message = format('this database does not know the option %s; "hourbell migrate" of a newer version may', t.unknown);
@@ -140,6 +141,10 @@ begin
     raise invalid_parameter_value using message = 'timeout must be from 1 to 86400 seconds';
   elsif t.deadline_seconds not between 1 and 31622400 then
     raise invalid_parameter_value using message = 'deadline must be from 1 second to 366 days';
+  elsif t.idempotency_key is not null and not hourbell.is_line(t.idempotency_key, 200) then
+    raise invalid_parameter_value using message = 'idempotency_key must be 1 to 200 printable characters';
+  elsif t.expires_in_seconds not between 1 and 2592000 then
+    raise invalid_parameter_value using message = 'expires_in must be from 1 second to 30 days';
   elsif t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200) then
     raise invalid_parameter_value using message = 'concurrency_key must be 1 to 200 printable characters';
   elsif t.concurrency_limit is not null and t.concurrency_key is null then
@@ -185,6 +190,7 @@ begin
   delay := make_interval(secs => coalesce(t.delay_seconds, 0));
   expires_at := t.expires_at;
   deadline_seconds := t.deadline_seconds;
+  idempotency_key := t.idempotency_key;
   head := '{"name":' || to_json(t.task) || ',"action":{"type":"TASK","name":' || to_json(t.task) || ',"payload":';
   tail := '},"type":"ONE_TIME"';
   if policy is not null then tail := tail || ',"retry_policy":' || policy::text; end if;
@@ -207,6 +213,10 @@ begin
     'at_most_once', t.delivery = 'at_most_once', 'finish_seconds', t.deadline_seconds,
     'key', case when t.concurrency_key is not null then hourbell.key_number(t.tenant, t.concurrency_key) end, 'key_limit', coalesce(t.concurrency_limit, 1),
     'notifies', 0);
+  if t.expires_at is null and t.expires_in_seconds is not null then
+    tail := tail || ',"start_deadline_seconds":' || t.expires_in_seconds;
+    settings := settings || jsonb_build_object('start_seconds', t.expires_in_seconds);
+  end if;
 end $$;
 
 -- Whether a text is a JSON object that can be stored and read back; raises a data exception if it is not JSON.
@@ -293,6 +303,7 @@ declare
   first_at timestamptz;  -- the earliest of those that are announced
   limited int[] := '{}';  -- tenants with a quota
   tenant_count int;
+  once text;  -- an idempotency key; not one that the API uses
   made record;
 begin
   if n = 0 then return; end if;
@@ -312,6 +323,7 @@ begin
       delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
       on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
       if term.has_quota then limited := limited || term.tenant; end if;
+      once := coalesce(once, 'enqueue:' || term.idempotency_key);
     end loop;
     -- The common case is checked as a whole.
     if n > 1 and array_remove(expiries, null) = '{}' and array_remove(deadlines, null) = '{}'
@@ -352,6 +364,12 @@ begin
     if found then return; end if;
   end if;
 
+  if once is not null and (n > 1 or p_unique_keys[1] is not null) then
+    return query select 1, null::bigint, 'invalid', null::bigint, case when n > 1
+      then 'idempotency_key is for one job: enqueue them one by one, or give each a unique_key'
+      else 'idempotency_key and unique_key exclude each other' end;
+    return;
+  end if;
   if array_remove(expiries, null) <> '{}' then
     -- A start deadline is relative to the time of the job, so all jobs of such a term must have the same.
     if exists (
@@ -422,7 +440,7 @@ begin
       where repeats = '{}' or p.place <> all (repeats)) as j;
   end if;
 
-  if wanted is null and limited = '{}' then  -- nothing can be refused, so no subtransaction is needed
+  if wanted is null and limited = '{}' and once is null then  -- nothing can be refused, so no subtransaction is needed
     perform hourbell.create_jobs(
       now, 0, 0, '{}', owners[1:1], array[p_actor], array[null::text], array[null::bytea], array[null::text],
       ids, array_fill(1, array[n]), instants, job_owners, job_settings, specs, run_settings, null, null);
@@ -441,7 +459,8 @@ begin
       now,
       -- Below the deadlock timeout: two transactions that wait for each other's keys both learn that, and none is ended.
       least(500, extract(epoch from current_setting('deadlock_timeout')::interval) * 500)::int, 2000, limited,
-      owners[1:1], array[p_actor], array[null::text], array[null::bytea], array[null::text],
+      owners[1:1], array[p_actor], array[once], array[sha256(convert_to(heads[1] || p_payloads[1], 'UTF8'))],
+      array[json_build_object('job', ids[1])::text],
       ids, array_fill(1, array[cardinality(ids)]), instants, job_owners, job_settings, specs, run_settings, null,
       wanted);
     if made.excessive <> '{}' or exists (
@@ -466,6 +485,20 @@ begin
       return query select 1, null::bigint, 'busy', null::bigint, sqlerrm;
       return;
   end;
+  if made.repeated <> '{}' then
+    return query
+      select 1, case when i.is_same then i.job end, case when i.is_same then 'kept' else 'invalid' end,
+        case when i.is_same then i.job end,
+        case when not i.is_same then 'idempotency_key was used for another call, with another task or payload' end
+      from (
+        select i.fingerprint = sha256(convert_to(heads[1] || p_payloads[1], 'UTF8')) as is_same,
+          (i.response ->> 'job')::bigint as job
+        from hourbell.idempotency as i where i.tenant = owners[1] and i.key = once) as i;
+    if not found then  -- by a transaction that this one does not see
+      return query select 1, null::bigint, 'busy', null::bigint, 'the idempotency_key was just used';
+    end if;
+    return;
+  end if;
   if first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
   return query
     with stored as materialized (

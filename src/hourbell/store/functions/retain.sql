@@ -211,6 +211,7 @@ begin
     limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   total := total + hourbell.delete_reruns(p_limit);
+  total := total + hourbell.delete_waits(p_limit);
   total := total + hourbell.delete_manifests(p_now, interval '90 days', p_limit);
   -- The cursor wraps around, so that a million live keys are not scanned each time.
   holders := array(

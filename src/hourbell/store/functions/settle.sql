@@ -322,7 +322,8 @@ begin
     select o.id from unnest(p_ids, p_fences, p_kinds) as o(id, fence, kind)
     left join lateral (select fence, history from hourbell.executions as e where e.id = o.id offset 0) as e on true
     left join lateral (
-      select fence, session, status, reason from hourbell.outcomes as l where l.id = o.id offset 0) as l on true
+      select fence, session, status, reason, failure_kind from hourbell.outcomes as l
+      where l.id = o.id offset 0) as l on true
     cross join lateral (
       select count(*) > 0 as ended, coalesce(bool_or((h ->> 'session')::bigint = p_session), false) as failed
       from jsonb_array_elements(coalesce(e.history, '[]')) as h
@@ -335,7 +336,8 @@ begin
           or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())) then true
       when o.kind = hourbell.outcome_released() then false
       else h.failed or (l.fence = o.fence and l.session = p_session and (l.status = hourbell.fate_cancelled()
-        or (l.status = hourbell.fate_dead() and l.reason not in ('lost', 'crashed')))) end);
+        or (l.status = hourbell.fate_dead()
+          and (l.reason not in ('lost', 'crashed') or l.failure_kind is not null)))) end);
 end $$;
 
 -- A moment some milliseconds later.

@@ -11,8 +11,9 @@
 -- raised, and the rows are those that were refused: `invalid`, `unknown_task`, `unknown_queue`, `unknown_tenant`,
 -- `duplicate` (by `holder`), `busy` (another transaction locks a unique key or a quota), `over_quota`.
 --   terms        a JSON array of what jobs have in common: task, tenant, queue, priority, delay_seconds,
---                timeout_seconds, retry_policy, delivery, expires_at, deadline_seconds, concurrency_key,
---                concurrency_limit, on_duplicate, labels, notify
+--                timeout_seconds, retry_policy, delivery, expires_at or expires_in_seconds (after the time of the job),
+--                deadline_seconds, concurrency_key, concurrency_limit, on_duplicate, labels, notify,
+--                idempotency_key (of one job: a repeated call returns it as kept, also when it has ended)
 --   payloads     a JSON object for each job
 --   term_of      the number of the job's term; null: the first
 --   at           when the job runs; null: after delay_seconds of its term

@@ -15,12 +15,14 @@ left join hourbell.jobs as j on j.id = e.job
 where a.id = $1 and a.token = $2
 
 -- name: overdue
--- Executions not completed in time, at most $2. claimed_at is null if one has ended and its outcome
+-- Executions of webhooks that were not completed in time, at most $2. claimed_at is null if one has ended and its outcome
 -- was not noted here.
 select a.id, a.fence, a.begun_ms, l.claimed_at, e.attempt, e.occurrence, e.finish_by,
   hourbell.sent_spec(e.spec, j.spec, e.replayed_attempt) as spec
 from (
-  select * from hourbell.awaiting where outcome is null and until <= $1 order by until limit $2) as a
+  select * from hourbell.awaiting as a where outcome is null and until <= $1
+    and not exists (select from hourbell.waits as w where w.id = a.id and w.is_open offset 0)
+  order by until limit $2) as a
 left join lateral (select * from hourbell.executions as e where e.id = a.id offset 0) as e on true
 left join lateral (
   select * from hourbell.leased as l where l.session = hourbell.awaiting_session() and l.fence = a.fence
@@ -34,6 +36,17 @@ update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourb
 -- name: cancel_requested
 -- Ends executions whose cancellation was requested and that no worker will ever report.
 select hourbell.cancel_requested($1, $2, $3)
+
+-- name: end_waits
+-- Ends waits of handlers whose time is over, and resumes what has to be resumed.
+select hourbell.end_waits($1, $2, $3, $4)
+
+-- name: wait_by_token
+-- The wait of a handler that has a token ($2).
+select name, outcome from hourbell.waits where id = $1 and token = $2
+
+-- name: report_wait
+select hourbell.report_wait($1, $2, $3, $4, $5)
 
 -- name: until
 -- How long an execution may wait for its target.

@@ -1,0 +1,326 @@
+"""Batch tasks: one call of a function for many executions.
+
+Each item is an execution of its own, with its own lease, attempts and outcome. Items wait in the
+worker until a batch is full or its time is over; the timeout of an attempt begins with the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+import msgspec
+
+from hourbell.actions import StillRunning
+from hourbell.errors import InvalidTask, Snooze
+from hourbell.model.executions import Claimed
+from hourbell.model.ids import execution_text
+from hourbell.sdk.signature import Signature
+from hourbell.sdk.tasks import Task, TaskKeywords, TaskOptions, task_options
+from hourbell.sdk.values import Seconds, seconds_of
+
+if TYPE_CHECKING:
+    from hourbell.sdk.app import App
+    from hourbell.sdk.tasksets import TaskSet
+    from hourbell.worker.runtime import Worker
+
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+MAX_SIZE = 10_000
+MAX_WAIT_SECONDS = 60.0
+_NO_RUN = Claimed(0, 0, "default", 1, 0, 0.0, None, "{}")
+
+
+class BatchOptions(msgspec.Struct, frozen=True):
+    """How executions are collected."""
+
+    size: int  # of the largest batch
+    max_wait_seconds: float  # after its first item, a batch begins even if it is not full
+    by_tenant: bool  # whether all items of a batch are of one tenant
+
+
+class Item(Generic[T]):
+    """One execution of a batch."""
+
+    __slots__ = ("_cancelled", "_claimed", "_ended", "_mark", "value")
+
+    def __init__(self, value: T, claimed: Claimed = _NO_RUN) -> None:
+        self.value = value  # what was enqueued
+        self._claimed = claimed
+        self._mark: BaseException | None = None
+        self._cancelled = False
+        self._ended: asyncio.Future[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Item {self.execution_id} {self.value!r}>"
+
+    @property
+    def execution_id(self) -> str:
+        """The same for all attempts: usable as an idempotency key."""
+        return execution_text(self._claimed.execution_id)
+
+    @property
+    def tenant(self) -> str:
+        return self._claimed.tenant_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self._claimed.attempt
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of every earlier attempt."""
+        return self._claimed.fence
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this execution was asked to stop. The others of the batch continue."""
+        return self._cancelled
+
+    def fail(self, error: Exception) -> None:
+        """This item has failed, whatever becomes of the others.
+
+        The exception means what it means when a task raises it: Dead, RetryAfter, Cancel too.
+        """
+        self._mark = error
+
+    def snooze(self, delay: float | timedelta) -> None:
+        """Run this item again after a delay. No attempt is used."""
+        self._mark = Snooze(delay)
+
+
+class AsyncBatchTask(Task[[T], R_co], Generic[T, R_co]):
+    """A batch task that is a coroutine function."""
+
+    def __call__(self, items: list[Item[T]]) -> Coroutine[Any, Any, Sequence[R_co] | None]:
+        """Run the function here and now, with items such as `Item(value)`."""
+        made: Coroutine[Any, Any, Sequence[R_co] | None] = self.fn(items)
+        return made
+
+
+class SyncBatchTask(Task[[T], R_co], Generic[T, R_co]):
+    """A batch task that is a plain function; a worker runs it in a thread."""
+
+    def __call__(self, items: list[Item[T]]) -> Sequence[R_co] | None:
+        """Run the function here and now, with items such as `Item(value)`."""
+        result: Sequence[R_co] | None = self.fn(items)
+        return result
+
+
+class BatchDecorator:
+    """What `app.batch_task(…)` returns."""
+
+    def __init__(self, owner: App | TaskSet, options: TaskOptions) -> None:
+        self._owner = owner
+        self._options = options
+
+    @overload
+    def __call__(
+        self, f: Callable[[list[Item[T]]], Coroutine[Any, Any, None]], /
+    ) -> AsyncBatchTask[T, None]: ...
+    @overload
+    def __call__(
+        self, f: Callable[[list[Item[T]]], Coroutine[Any, Any, Sequence[R]]], /
+    ) -> AsyncBatchTask[T, R]: ...
+    @overload
+    def __call__(self, f: Callable[[list[Item[T]]], None], /) -> SyncBatchTask[T, None]: ...
+    @overload
+    def __call__(self, f: Callable[[list[Item[T]]], Sequence[R]], /) -> SyncBatchTask[T, R]: ...
+    def __call__(self, f: Callable[..., Any], /) -> Any:
+        shown = getattr(f, "__name__", repr(f))
+        if not callable(f) or len(inspect.signature(f).parameters) != 1:
+            raise InvalidTask(
+                f"{shown}: a batch task has one parameter, such as items: list[Item[int]]."
+            )
+        kind = AsyncBatchTask if inspect.iscoroutinefunction(f) else SyncBatchTask
+        return kind(self._owner, f, self._options)
+
+
+def batch_decorator(
+    owner: App | TaskSet,
+    size: int,
+    max_wait: Seconds,
+    by: Literal["task", "tenant"],
+    options: TaskKeywords,
+) -> BatchDecorator:
+    """What `batch_task` of an app or a task set returns; raises InvalidTask."""
+    if options.get("process"):
+        raise InvalidTask("batch_task has no process=True: a batch runs in the worker.")
+    batch = _batch_options(size, max_wait, by)
+    found = task_options("@app.batch_task", options)
+    return BatchDecorator(owner, msgspec.structs.replace(found, batch=batch))
+
+
+def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
+    seconds = seconds_of(max_wait)
+    if not 1 <= size <= MAX_SIZE:
+        raise InvalidTask(f"batch_task(size={size}): a batch has from 1 to {MAX_SIZE} items.")
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise InvalidTask(
+            f"batch_task(max_wait={seconds:g}): it is at most {MAX_WAIT_SECONDS:g} s."
+        )
+    if by not in ("task", "tenant"):
+        raise InvalidTask(f'batch_task(by={by!r}): it is "task" or "tenant".')
+    return BatchOptions(size, seconds, by == "tenant")
+
+
+class BatchSignature(Signature):
+    """Of a function that takes a list of items: what one item is enqueued with, and its result."""
+
+    @cached_property
+    def _parameters(self) -> dict[str, inspect.Parameter]:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return {"value": inspect.Parameter("value", kind)}
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        found = self._function_hints()
+        (name,) = inspect.signature(self._fn).parameters
+        returned = found.get("return", Any)
+        several = typing.get_args(returned)
+        return {
+            "value": self._value_type(found.get(name, Any)),
+            "return": several[0] if several else type(None) if returned is type(None) else Any,
+        }
+
+    def _value_type(self, items: Any) -> Any:
+        if items is Any:
+            return Any
+        (item,) = typing.get_args(items) or (Any,)
+        if typing.get_origin(items) is not list or (typing.get_origin(item) or item) is not Item:
+            raise InvalidTask(
+                f"{self._task}: the parameter of a batch task is a list of items, such as "
+                f"list[Item[int]]."
+            )
+        return (typing.get_args(item) or (Any,))[0]
+
+
+# In a worker.
+
+
+class _Batch:
+    """Items that are called together."""
+
+    def __init__(self, task: Task[..., Any]) -> None:
+        self.task = task
+        self.items: list[Item[Any]] = []
+        self.running: asyncio.Task[None] | None = None
+        self.thread: StillRunning | None = None  # that runs on, although the batch was stopped
+
+
+class Batches:
+    """Collects the items of a worker, and runs the batches."""
+
+    def __init__(
+        self, worker: Worker, call: Callable[[Task[..., Any], list[Item[Any]]], Awaitable[Any]]
+    ) -> None:
+        self._worker = worker
+        self._call = call
+        self._collecting: dict[tuple[str, str], tuple[_Batch, asyncio.TimerHandle]] = {}
+        self._variables = contextvars.copy_context()  # not those of an execution
+
+    async def run(self, task: Task[..., Any], claimed: Claimed, value: Any) -> Any:
+        """The result of one item; raises what its batch, or its own mark, says."""
+        options = task.options.batch
+        assert options is not None
+        loop = asyncio.get_running_loop()
+        key = task.name, claimed.tenant_id if options.by_tenant else ""
+        self._worker.hold(claimed.execution_id)
+        if key not in self._collecting:
+            timer = loop.call_later(options.max_wait_seconds, self._begin, key)
+            self._collecting[key] = _Batch(task), timer
+        batch = self._collecting[key][0]
+        item = Item(value, claimed)
+        item._ended = loop.create_future()
+        batch.items.append(item)
+        if len(batch.items) >= min(options.size, self._worker.slots):
+            self._begin(key)
+        try:
+            return await item._ended
+        except asyncio.CancelledError:
+            item._cancelled = True
+            if batch.running is None:
+                batch.items.remove(item)
+            elif all(each._ended is None or each._ended.done() for each in batch.items):
+                await self._stop(batch)
+            raise
+
+    def _begin(self, key: tuple[str, str]) -> None:
+        batch, timer = self._collecting.pop(key)
+        timer.cancel()
+        if not batch.items:
+            return  # all of them were stopped while they waited
+        for item in batch.items:
+            self._worker.begin(item._claimed.execution_id, 0.0)
+        batch.running = asyncio.get_running_loop().create_task(
+            self._run(batch), name=f"hourbell-batch-{key[0]}", context=self._variables.copy()
+        )
+
+    async def _run(self, batch: _Batch) -> None:
+        items = list(batch.items)
+        try:
+            results = _results(await self._call(batch.task, batch.items), items)
+        except StillRunning as thread:
+            batch.thread = thread
+            return
+        except asyncio.CancelledError:
+            for item in items:
+                _end(item, None, RuntimeError("The function of the batch raised CancelledError."))
+            raise
+        except BaseException as error:
+            for item in items:
+                _end(item, None, error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return
+        for item, result in zip(items, results, strict=True):
+            _end(item, result, None)
+
+    async def _stop(self, batch: _Batch) -> None:
+        """Cancel a batch of which no item is left, until it ends."""
+        assert batch.running is not None
+        while not batch.running.done():
+            batch.running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([batch.running])
+        if batch.thread is not None:
+            raise batch.thread
+
+
+def _results(returned: Any, items: Sequence[Item[Any]]) -> Sequence[Any]:
+    if returned is None:
+        return [None] * len(items)
+    if not isinstance(returned, list | tuple) or len(returned) != len(items):
+        size = len(returned) if isinstance(returned, list | tuple) else type(returned).__name__
+        raise TypeError(
+            f"A batch task returns nothing, or a list with a result for each item: {len(items)}, "
+            f"not {size}."
+        )
+    return returned
+
+
+def _end(item: Item[Any], result: Any, error: BaseException | None) -> None:
+    """An item that is marked ends by its mark, the others as the batch did."""
+    assert item._ended is not None
+    if item._ended.done():
+        return  # it was stopped
+    ends_by = item._mark or error
+    if ends_by is None:
+        item._ended.set_result(result)
+    else:
+        item._ended.set_exception(ends_by if isinstance(ends_by, Exception) else _plain(ends_by))
+
+
+def _plain(error: BaseException) -> Exception:
+    """Futures refuse some exceptions, such as SystemExit."""
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,66 @@
+"""What the exceptions of a handler mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hourbell.actions import failed
+from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, Suspend
+from hourbell.model.executions import Cancelled, Failed, Outcome, Snoozed
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
+
+    from hourbell.sdk.tasks import Task
+
+
+class ProcessTaskFailed(Exception):
+    """A function in a process of its own has failed: what middleware around it sees.
+
+    Its text has the name and the text of the function's own exception, and its notes the traceback.
+    """
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
+
+
+class ProcessDied(Exception):
+    """The process of a function has died while it ran."""
+
+
+_DECISIONS = (Snooze, RetryAfter, Cancel, Dead, Suspend, ProcessTaskFailed)
+
+
+def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outcome:
+    """The outcome of a run that has raised an exception."""
+    decision = decision_of(error)
+    match decision:
+        case Snooze():
+            return Snoozed(decision.seconds)
+        case RetryAfter():
+            return Failed(str(decision), "RetryAfter", retry_in_seconds=decision.seconds)
+        case Cancel():
+            log.info("task cancelled itself", why=str(decision))
+            return Cancelled()
+        case Dead():
+            return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
+        case ProcessTaskFailed():
+            return decision.failure  # logged in its process
+    log.warning("task failed", exc_info=error)
+    failure = failed(error)
+    if task.options.no_retry and isinstance(error, task.options.no_retry):
+        return msgspec.structs.replace(failure, final=True)
+    return failure
+
+
+def decision_of(error: BaseException) -> BaseException:
+    """The decision of a handler, also if a TaskGroup has wrapped it."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            found = decision_of(inner)
+            if isinstance(found, _DECISIONS):
+                return found
+    return error

@@ -1,0 +1,13 @@
+"""Tasks in processes of their own: `@app.task(process=True)`.
+
+    pool.py       in the worker: starts processes, gives each one call at a time, and kills them
+    child.py      the program of such a process: imports the app once, and runs calls
+    messages.py   what they send each other
+
+A process is started as a new interpreter, never by fork: the worker has threads and sockets. It is
+given the name of a task and a payload, never a function. It stays for the next call, so that the
+modules of the app are imported once. A process that dies takes only its own call with it.
+
+No process outlives its worker: its socket is closed when the worker dies, and on Linux the kernel
+kills it, also if it is stopped or does not come back from C code.
+"""

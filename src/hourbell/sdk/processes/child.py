@@ -1,0 +1,244 @@
+"""The program of a process for tasks: imports an app, then runs one call after the other.
+
+Functions run in the main thread, because only that can be interrupted by a signal. Another thread
+has the socket to the worker, so that a context is answered, and the death of the worker noticed,
+while a function runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import importlib.util
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from hourbell.dispatch import Wait
+from hourbell.errors import StoreUnavailable, Suspend
+from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Succeeded
+from hourbell.sdk.app import App
+from hourbell.sdk.context import SyncContext, _current
+from hourbell.sdk.outcomes import outcome_of
+from hourbell.sdk.processes.messages import (
+    Answer,
+    Began,
+    Call,
+    Ended,
+    Question,
+    Ready,
+    Receiver,
+    Start,
+    Stop,
+    ToProcess,
+    framed,
+)
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Pipe:
+    """The socket to the worker, in a thread with an event loop: what a context calls its worker."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._questions: deque[asyncio.Future[Any]] = deque()
+        self._writer: asyncio.StreamWriter | None = None
+        self._is_open = threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.calls: SimpleQueue[Call] = SimpleQueue()
+        self.context: SyncContext | None = None  # of the call that runs
+
+    def open(self) -> None:
+        threading.Thread(target=self._read, name="hourbell-pipe", daemon=True).start()
+        self._is_open.wait()
+
+    def send(self, message: msgspec.Struct) -> None:
+        assert self.loop is not None
+        assert self._writer is not None
+        self.loop.call_soon_threadsafe(self._writer.write, framed(message))
+
+    def _read(self) -> None:
+        """Until the worker is dead, or has no use for this process. Its children end with it."""
+        try:
+            with contextlib.suppress(EOFError):
+                asyncio.run(self._run())
+        finally:
+            os.killpg(0, signal.SIGKILL)
+
+    async def _run(self) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        self.loop = asyncio.get_running_loop()
+        self._is_open.set()
+        messages = Receiver(reader, ToProcess)
+        while True:
+            message = await messages.next()
+            match message:
+                case Call():
+                    self.send(Began())
+                    self.calls.put(message)
+                case Answer():
+                    self._answered(message)
+                case Stop() if self.context is not None:
+                    self.context._cancelled = True
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _answered(self, answer: Answer) -> None:
+        asked = self._questions.popleft()
+        if asked.done():
+            return
+        if answer.error is None:
+            asked.set_result(answer.value)
+        else:
+            asked.set_exception(StoreUnavailable(answer.error))
+
+    async def _ask(self, what: str, value: str = "") -> Any:
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._questions.append(asked)
+        self.send(Question(what, value))
+        return await asked
+
+    # What a context asks.
+
+    @property
+    def is_stopping(self) -> bool:
+        assert self.loop is not None
+        return bool(asyncio.run_coroutine_threadsafe(self._ask("stopping"), self.loop).result())
+
+    async def note_progress(self, claimed: Claimed, value: str) -> bool:
+        return bool(await self._ask("progress", value))
+
+    async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
+        return bool(await self._ask("checkpoint", value))
+
+    async def wait_of(self, claimed: Claimed, name: str, waits: bool) -> Wait | None:
+        found = await self._ask("wait" if waits else "token", name)
+        return None if found is None else msgspec.convert(found, Wait)
+
+    async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
+        found = await self._ask("session")
+        return None if found is None else (int(found[0]), str(found[1]))
+
+
+def main() -> None:
+    _die_with_parent()
+    faulthandler.register(signal.SIGUSR1)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    start = _first_message(connection)
+    pipe = Pipe(connection)
+    pipe.open()
+    try:
+        app = _imported(start)
+    except BaseException:
+        pipe.send(Ready(traceback.format_exc()))
+        threading.Event().wait()  # until the worker closes the socket
+        raise
+    signal.signal(signal.SIGTERM, partial(_stop, pipe))
+    pipe.send(Ready())
+    while True:
+        call = pipe.calls.get()
+        outcome, text = _run(app, call, pipe)
+        pipe.context = None
+        pipe.send(Ended(outcome, text))
+
+
+def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
+    """Run one call; returns its outcome, and the traceback of an exception."""
+    task = app.tasks[call.task]
+    context = SyncContext(
+        Claimed(*call.claimed),
+        task.name,
+        call.timeout_seconds,
+        app.state,
+        pipe,
+        pipe.loop,
+        msgspec.Raw(call.checkpoint),
+    )
+    pipe.context = context
+    token = _current.set(context)
+    try:
+        found = task._signature.arguments(msgspec.json.decode(call.payload))
+        args = (context, *found.args) if task.takes_context else found.args
+        return Succeeded(task._signature.storable(task.fn(*args, **found.kwargs))), ""
+    except Exception as error:
+        return outcome_of(error, task, context.log), traceback.format_exc()
+    except Suspend as waits:
+        return Accepted(waits.token_digest, waits.seconds), ""
+    except BaseException as error:
+        return Failed(f"{type(error).__name__}: {error}", type(error).__name__), ""
+    finally:
+        _current.reset(token)
+
+
+def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:
+    """Interrupt the function, so that it can clean up.
+
+    Only if the worker has said so: a process manager may send SIGTERM to all processes of a service,
+    while the worker waits for running tasks to end.
+    """
+    if pipe.context is not None and pipe.context.cancelled:
+        raise asyncio.CancelledError("the run was asked to stop")
+
+
+def _imported(start: Start) -> App:
+    sys.path[:] = start.path
+    if start.logs:
+        from hourbell.observe.logs import configure_logs
+
+        configure_logs(os.environ.get("HOURBELL_LOG_LEVEL", "info"))
+    if start.main is not None:
+        _import_main(start.main)
+    for name in start.modules:
+        importlib.import_module(name)
+    app: App = getattr(importlib.import_module(start.app_module), start.app_variable)
+    app.url = start.url
+    return app
+
+
+def _import_main(file: str) -> None:
+    """Import the script of the worker; what is below `if __name__ == "__main__"` does not run."""
+    spec = importlib.util.spec_from_file_location("__mp_main__", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+    spec.loader.exec_module(module)
+
+
+def _first_message(connection: socket.socket) -> Start:
+    with connection.makefile("rb", buffering=0) as stream:
+        length = int.from_bytes(_exactly(stream, 4), "big")
+        return msgspec.msgpack.decode(_exactly(stream, length), type=Start)
+
+
+def _exactly(stream: Any, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = stream.read(size - len(parts))
+        if not part:
+            sys.exit(1)  # the worker is dead
+        parts += part
+    return parts
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process with its worker, whatever it does. Linux has that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

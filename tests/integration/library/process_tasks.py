@@ -1,0 +1,90 @@
+"""Tasks in processes of their own, which a process has to be able to import."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hourbell import App, Retry, Snooze, SyncContext, current
+
+app = App("shop", retry=Retry.delays(0, 0, 0, 0), state=["state"])
+
+
+@app.task(process=True)
+def pid_of_call() -> int:
+    return os.getpid()
+
+
+@app.task(process=True)
+def look(ctx: SyncContext, value: list[int]) -> list[Any]:
+    if ctx.restore(str) is None:
+        ctx.checkpoint("half")
+        ctx.progress({"done": 1})
+        ctx.progress("too soon")
+        raise Snooze(0)
+    assert current() is ctx
+    return [sum(value), ctx.restore(str), ctx.get(str), ctx.attempt, ctx.task, ctx.stopping]
+
+
+@app.task(process=True, no_retry=[KeyError])
+def fail(kind: str) -> None:
+    if kind == "key":
+        raise KeyError("gone")
+    sys.exit("leaving")
+
+
+@app.task(process=True, retry=Retry.fixed(0, every=0))
+def die(ctx: SyncContext, how: str, times: int) -> int:
+    """Die in the first attempts."""
+    if ctx.attempt <= times and how == "exit":
+        os._exit(0)
+    if ctx.attempt <= times:
+        os.kill(os.getpid(), getattr(signal, how))
+    return ctx.attempt
+
+
+@app.task(process=True, timeout=1, retry=Retry.never())
+def hang(folder: str) -> None:
+    """Note which process runs it and a child of it, and never end."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    write(Path(folder) / "pids", f"{os.getpid()} {child.pid}")
+    while True:
+        with contextlib.suppress(BaseException):  # neither a signal nor an exception ends it
+            time.sleep(1000)
+
+
+@app.task(process=True, timeout=60)
+def clean_up(ctx: SyncContext, folder: str) -> None:
+    """Wait until it is interrupted."""
+    write(Path(folder) / "pids", str(os.getpid()))
+    try:
+        time.sleep(1000)
+    finally:
+        write(Path(folder) / "cleaned", str(ctx.cancelled))
+
+
+@app.task
+async def in_the_worker() -> int:
+    return os.getpid()
+
+
+def write(path: Path, text: str) -> None:
+    """Never seen half written."""
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+@app.task(process=True)
+def wait_in_a_process(ctx: SyncContext) -> list[Any]:
+    done = ctx.wait_for_completion(timeout=3600)
+    return [done.result, ctx.completion_token().startswith(ctx.execution_id)]
+
+
+@app.task
+def wait_in_a_thread(ctx: SyncContext) -> list[Any]:
+    done = ctx.wait_for_completion(timeout=3600)
+    return [done.result, ctx.completion_token().startswith(ctx.execution_id)]

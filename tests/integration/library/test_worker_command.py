@@ -1,0 +1,102 @@
+"""`hourbell worker` with several processes: sessions, health, what it runs, deaths and stops."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hourbell.engine.core import Engine
+from integration.library.process_tasks import app, clean_up
+from integration.library.test_process_tasks import are_gone, pids_in
+from integration.life.support import eventually
+from ports import free_port
+
+TESTS = Path(__file__).parents[2]
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            checks = json.load(answer)["checks"]
+            return bool(checks["worker"] and checks["database"])
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_several_processes_are_restarted_report_what_they_run_and_drain_with_their_supervisor(
+    database: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "url", database)
+    port = free_port()
+    ports = port, port + 1
+    with (tmp_path / "log").open("w") as log:
+        supervisor = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "hourbell", "worker", "integration.library.process_tasks"),
+                *("--processes", "2", "--name", "w", "--drain", "0.1", "--lease", "3"),
+                *("--health", f"127.0.0.1:{ports[0]}", "--pool-size", "1"),
+            ],
+            env={**os.environ, "HOURBELL_DATABASE_URL": database, "PYTHONPATH": str(TESTS)},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        async with app:
+
+            async def names() -> bool:
+                rows = await engine.database.fetch(
+                    "select worker from hourbell.sessions where worker like 'w-%'"
+                )
+                return {row["worker"] for row in rows} == {"w-1", "w-2"}
+
+            await eventually(names, 60)
+            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))), 60)
+
+            # A worker is killed: nothing of it is left, not even a process that cannot act.
+            (tmp_path / "first").mkdir()
+            killed = await clean_up.enqueue(str(tmp_path / "first"))
+            pids = await pids_in(tmp_path / "first")
+            first = parent_of(pids[0])
+            os.kill(pids[0], signal.SIGSTOP)
+            os.kill(first, signal.SIGKILL)
+            await are_gone(pids)
+            await killed.cancel()
+            await eventually(lambda: asyncio.to_thread(lambda: all(map(is_ready, ports))), 60)
+
+            # What runs is reported.
+            job = await clean_up.enqueue(str(tmp_path))
+            pids = await pids_in(tmp_path)
+            supervisor.send_signal(signal.SIGUSR1)
+
+            async def reported() -> bool:
+                text = (tmp_path / "log").read_text()
+                return job.execution_id in text and "process_tasks.py" in text
+
+            await eventually(reported)
+            # The supervisor is killed: its workers drain.
+            supervisor.kill()
+            supervisor.wait()
+            await are_gone(pids)
+
+            async def stopped() -> bool:
+                return (tmp_path / "log").read_text().count("Stopped.") == 2
+
+            await eventually(stopped)
+            view = await job.get()
+            assert (view.status, view.attempt) == ("QUEUED", 0)  # interrupted: no attempt is used
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    said = (tmp_path / "log").read_text()
+    assert f'"pid": {first}, "how": "killed by SIGKILL"' in said, said
