@@ -35,7 +35,7 @@ class Worker:
         self._dispatch = dispatch
         self._settings = settings
         self._stopping = asyncio.Event()
-        self._settler = Settler(dispatch)
+        self._settler = Settler(dispatch, settings.gather_seconds)
         self._executions = Executions(settings.slots, self._settler)
         self._watchdog = Watchdog(self._executions)
         self._session = SessionKeeper(
