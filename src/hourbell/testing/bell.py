@@ -45,6 +45,8 @@ _EARLIEST = datetime(2024, 1, 1, tzinfo=UTC)  # ids begin there
 _DECISIONS = ("RetryAfter", "Dead", "snoozed")  # failures that a handler has decided on
 _OPTIONS = ("at", "within", "count", "args", "connection")  # of an assertion
 _RECONNECTS = 50
+# Schedules are planned a day ahead, not a minute: each plan costs as much as the run of a task.
+_TIMES = Times(horizon_seconds=86_400.0)
 
 
 class TestClock:
@@ -221,7 +223,7 @@ class Bell(Enqueued):
         self.clock = TestClock(self, at)
         self._loop = asyncio.get_running_loop()
         self._database = database
-        self._engine = Engine(database, DatabaseClock(database), Times())
+        self._engine = Engine(database, DatabaseClock(database), _TIMES)
         self._concurrency = concurrency
         self._raises_by_default = self._raises = raises
         self._driver = Driver(self._engine, self._move_clock, self._live_worker, self._turned)

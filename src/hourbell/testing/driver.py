@@ -29,7 +29,7 @@ from hourbell.model.ids import job_text
 from hourbell.testing.errors import EndlessRuns
 from hourbell.testing.worker import SteppedWorker, Turn, task_of
 
-MAX_RUNS_AT_ONCE = 200  # of one execution, without time passing
+MAX_RUNS_AT_ONCE = 100  # of one execution, without time passing
 MAX_TURNS_AT_ONCE = 10_000  # without time passing
 _FRUITLESS = 3  # turns without a claim, after which what is ready is for another worker
 _SOON = timedelta(milliseconds=100)  # the gate looks again at some parked rows after this

@@ -8,8 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hourbell import App, Cancel, Context, Dead, Retry, RetryAfter, RunInfo, Snooze, cron, every
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
 from hourbell.errors import JobFailed, LeaseLost, StoreUnavailable
-from hourbell.testing import AttemptFailed, Bell, EndlessRuns, Misuse
+from hourbell.model.limits import QueueSettings, RateLimit
+from hourbell.store.clock import DatabaseClock
+from hourbell.testing import AttemptFailed, Bell, EndlessRuns, Misuse, start
 
 MARCH = datetime(2027, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -168,7 +173,7 @@ async def test_a_job_that_always_asks_to_run_again_is_named(hourbell_app: App, b
         raise Snooze(0)
 
     job = await poll.enqueue()
-    with pytest.raises(EndlessRuns, match=rf"shop\.poll \({job.id}\) ran 200 times"):
+    with pytest.raises(EndlessRuns, match=rf"shop\.poll \({job.id}\) ran 100 times"):
         await bell.drain()
 
 
@@ -217,8 +222,6 @@ async def test_run_one_runs_one_job_of_one_task_and_nothing_else(
 
 
 async def test_the_real_code_runs_tasks_with_middleware_state_and_lifespan() -> None:
-    from hourbell.testing import start  # without the fixture: a server of its own
-
     entered: list[str] = []
 
     async def middleware(run: RunInfo, call) -> object:  # type: ignore[no-untyped-def]
@@ -396,3 +399,56 @@ def test_a_plain_test_uses_the_twins(hourbell_app: App, bell: Bell) -> None:
     watch.assert_enqueued_sync(plain, count=1)
     bell.clock.advance_sync(minutes=1)
     assert bell.result_of_sync(job) == 8
+
+
+# Policies of the engine, in virtual time.
+
+
+@at_march
+async def test_a_rate_limit_and_a_concurrency_key_are_kept(hourbell_app: App, bell: Bell) -> None:
+    slow, ordered = [], []
+
+    @hourbell_app.task(name="limited", queue="mail")
+    async def limited() -> None:
+        slow.append(f"{bell.clock.now:%H:%M:%S}")
+
+    @hourbell_app.task(name="one", concurrency_key="account:1")
+    async def one(number: int) -> None:
+        ordered.append(number)
+
+    engine = Engine(bell._database, DatabaseClock(bell._database))
+    limit = RateLimit(per_second=1 / 60, burst=1)
+    await set_queue(engine, "mail", QueueSettings(rate_limit=limit), Write())
+    for number in range(3):
+        await limited.enqueue()
+        await one.enqueue(number=number)
+    await bell.drain()
+    assert (len(slow), ordered) == (1, [0, 1, 2])
+    await bell.clock.advance(minutes=2, seconds=1)
+    # Up to a second early: a worker claims what may start soon, and virtual time stands still then.
+    assert [each[:5] for each in slow] in (["00:00", "00:00", "00:01"], ["00:00", "00:01", "00:02"])
+
+
+@at_march
+async def test_a_job_that_is_too_late_to_start_is_skipped(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="paused", retry=Retry.delays(3600))
+    async def paused() -> None:
+        raise ValueError("not now")
+
+    job = await paused.configure(deadline=timedelta(minutes=30)).enqueue()
+    await bell.clock.advance(hours=1, raises=False)
+    view = await job.get()
+    assert (view.status, view.reason) == ("DEAD", "deadline")
+
+
+async def test_a_database_with_real_jobs_is_refused(hourbell_app: App, database: str) -> None:
+    @hourbell_app.task(name="real")
+    async def real() -> None: ...
+
+    hourbell_app.url = database
+    async with hourbell_app:
+        await real.enqueue()
+        with pytest.raises(Misuse, match="is open already"):
+            await start(hourbell_app, url=database).__aenter__()
+    with pytest.raises(Misuse, match="This database has jobs, and its clock is real"):
+        await start(hourbell_app, url=database).__aenter__()
