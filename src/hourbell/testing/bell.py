@@ -204,6 +204,8 @@ class Watching(Enqueued):
         self._before = await self._bell_of._new_id()
 
     def __enter__(self) -> Self:
+        if _is_in_loop():
+            raise Misuse("In a coroutine, write `async with bell.watching() as watch:`.")
         self._after = self._bell_of._new_id_sync()
         return self
 
@@ -481,6 +483,15 @@ class Bell(Enqueued):
         """After a job was created: run it, unless the task that created it still runs."""
         if not self._is_driving:
             await self._exclusively(lambda driver: driver.drain(self.clock.now), None)
+
+
+def _is_in_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _kind(failure: Failure) -> str | None:
