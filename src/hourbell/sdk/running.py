@@ -66,8 +66,6 @@ class AppRunner:
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
-        # Given each exception of a handler, with the execution, in place of the log; for tests.
-        self.on_exception: Callable[[int, Exception], None] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -187,10 +185,7 @@ class AppRunner:
                 return Cancelled()
             case Dead():
                 return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
-        if self.on_exception is not None:
-            self.on_exception(context._claimed.execution_id, error)
-        else:
-            context.log.warning("task failed", exc_info=error)
+        context.log.warning("task failed", exc_info=error)
         failure = failed(error)
         if task.options.no_retry and isinstance(error, task.options.no_retry):
             return msgspec.structs.replace(failure, final=True)

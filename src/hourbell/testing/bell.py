@@ -13,11 +13,12 @@ import msgspec
 
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.operations.tasks import declare_tasks
-from hourbell.errors import JobFailed, StoreUnavailable
-from hourbell.model.executions import FATES, ExecutionStatus
-from hourbell.model.ids import job_text
+from hourbell.errors import Cancel, Dead, JobFailed, RetryAfter, Snooze, StoreUnavailable
+from hourbell.model.executions import FATES, ExecutionStatus, Reason
+from hourbell.model.ids import job_text, parse_execution_id
 from hourbell.sdk.app import App
 from hourbell.sdk.connections import user_connection
+from hourbell.sdk.context import RunInfo
 from hourbell.sdk.jobs import Job
 from hourbell.sdk.portal import blocking, is_blocking, run_in
 from hourbell.sdk.running import AppRunner, declared_terms, entered, import_tasks
@@ -42,7 +43,7 @@ Mode = Literal["manual", "inline"]
 
 _Q = queries("testing")
 _EARLIEST = datetime(2024, 1, 1, tzinfo=UTC)  # ids begin there
-_DECISIONS = ("RetryAfter", "Dead", "snoozed")  # failures that a handler has decided on
+_DECISIONS = (Snooze, RetryAfter, Cancel, Dead)  # of a handler
 _OPTIONS = ("at", "within", "count", "args", "connection")  # of an assertion
 _RECONNECTS = 50
 # Schedules are planned a day ahead, not a minute: each plan costs as much as the run of a task.
@@ -430,7 +431,6 @@ class Bell(Enqueued):
         if self._runner is None:
             import_tasks(self.app)
             self._runner = await self._stack.enter_async_context(entered(self.app))
-            self._runner.on_exception = self._exceptions.__setitem__
             await declare_tasks(self._engine, declared_terms(self.app))
         self._worker = SteppedWorker(self._engine, self._runner, self._settings(), self._faults)
         await self._worker.started()
@@ -448,12 +448,11 @@ class Bell(Enqueued):
         self._raise_failures(turn)
 
     def _raise_failures(self, turn: Turn) -> None:
-        exceptions, failures = dict(self._exceptions), turn.failures
-        self._exceptions.clear()
+        exceptions, self._exceptions = self._exceptions, {}
         raised = [
-            self._exception_of(failure, exceptions)
-            for failure in failures
-            if failure.claimed.execution_id in exceptions or _kind(failure) not in _DECISIONS
+            self._exception_of(failure, exceptions.get(failure.claimed.execution_id))
+            for failure in turn.failures
+            if not _is_decided(failure, exceptions.get(failure.claimed.execution_id))
         ]
         if not raised or not self._raises:
             return
@@ -461,17 +460,24 @@ class Bell(Enqueued):
             raised[0].add_note(f"Also failed at that moment: {other!r}")
         raise raised[0]
 
-    def _exception_of(self, failure: Failure, exceptions: Mapping[int, Exception]) -> Exception:
+    def _exception_of(self, failure: Failure, error: Exception | None) -> Exception:
         claimed, settlement = failure.claimed, failure.settlement
         what = f"{task_of(claimed)} ({job_text(claimed.job_id)}), attempt {claimed.attempt}"
         follows = "It is DEAD."
         if settlement.delay_seconds is not None:
             follows = f"It is retried in {settlement.delay_seconds:g} s."
-        error = exceptions.get(claimed.execution_id)
         if error is None:
             return AttemptFailed(f"{what}: {settlement.error} {follows}")
         error.add_note(f"Raised by {what}. {follows} With raises=False the test would continue.")
         return error
+
+    async def _keep_exception(self, run: RunInfo, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The outermost middleware of the app: its worker stores only the text of an exception."""
+        try:
+            return await call()
+        except Exception as error:
+            self._exceptions[parse_execution_id(run.execution_id)] = error
+            raise
 
     async def _close(self) -> None:
         if self._worker is not None:
@@ -494,10 +500,13 @@ def _is_in_loop() -> bool:
     return True
 
 
-def _kind(failure: Failure) -> str | None:
-    """The kind of a failure: the name of an exception, or what the worker says."""
-    settlement = failure.settlement
-    return settlement.failure or settlement.reason
+def _is_decided(failure: Failure, error: Exception | None) -> bool:
+    """Whether a handler has decided that its attempt fails."""
+    if isinstance(error, ExceptionGroup):  # of a TaskGroup
+        return error.subgroup(_DECISIONS) is not None
+    if error is None:
+        return failure.settlement.reason == Reason.SNOOZED.value
+    return isinstance(error, _DECISIONS)
 
 
 def _check_names(
@@ -564,10 +573,12 @@ async def _opened(
             bell = Bell(app, database, at, concurrency, raises)
             if mode == "inline":
                 app._on_created = bell._run_inline
+            middleware = app.middleware
+            app.middleware = (bell._keep_exception, *middleware)
             try:
                 yield bell
             finally:
-                app._on_created = None
+                app._on_created, app.middleware = None, middleware
                 await bell._close()
     finally:
         app.url = configured

@@ -30,6 +30,7 @@ from hourbell.worker.settings import WorkerSettings
 
 T = TypeVar("T")
 _Q = queries("testing")
+_CHECK_SECONDS = 0.02
 
 
 class Faults:
@@ -153,6 +154,16 @@ class SteppedDispatch(PostgresDispatch):
         self._end_if_settled()
         return refused
 
+    @property
+    def has_claimed(self) -> bool:
+        """Whether this turn waits for outcomes."""
+        return bool(self._held)
+
+    def end_turn(self) -> None:
+        """No more outcomes will come."""
+        self._held.clear()
+        self._end_if_settled()
+
     def _end_if_settled(self) -> None:
         if not self._held and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
@@ -160,8 +171,7 @@ class SteppedDispatch(PostgresDispatch):
     async def _crash(self) -> None:
         """The process dies here: its session says nothing more, and its calls get no answer."""
         self._turn.is_crashed = True
-        self._held.clear()
-        self._end_if_settled()
+        self.end_turn()
         await asyncio.Event().wait()
 
     async def _lose(self, session: Session) -> None:
@@ -199,7 +209,18 @@ class SteppedWorker:
         """Claim once, run what was claimed, and record the outcomes."""
         self._runner.attach(self._worker, self._dispatch)
         self._worker.wake()
-        return await self._or_ended(self._dispatch.turn())
+        leaving = asyncio.create_task(self._end_without_outcome())
+        try:
+            return await self._or_ended(self._dispatch.turn())
+        finally:
+            leaving.cancel()
+
+    async def _end_without_outcome(self) -> None:
+        """End a turn of which the worker has dropped something: a task has recorded it itself."""
+        while True:
+            await asyncio.sleep(_CHECK_SECONDS)
+            if self._dispatch.has_claimed and not self._worker.held:
+                self._dispatch.end_turn()
 
     async def _or_ended(self, wanted: Coroutine[Any, Any, T]) -> T:
         """Wait for something, unless the worker ends by an error of its own."""

@@ -64,6 +64,11 @@ class Worker:
         return self._session.current
 
     @property
+    def held(self) -> int:
+        """How many executions it has claimed that have not been settled."""
+        return len(self._executions)
+
+    @property
     def is_working(self) -> bool:
         """Whether it accepts executions: it has a session, and has renewed it in time."""
         return (
