@@ -64,11 +64,6 @@ class Worker:
         return self._session.current
 
     @property
-    def held(self) -> int:
-        """How many executions it has claimed that have not been settled."""
-        return len(self._executions)
-
-    @property
     def is_working(self) -> bool:
         """Whether it accepts executions: it has a session, and has renewed it in time."""
         return (
@@ -90,6 +85,11 @@ class Worker:
         """Drain: start nothing more, let running executions finish, release the rest."""
         self._stopping.set()
         self._executions.changed.set()
+
+    @property
+    def held(self) -> int:
+        """How many executions it has claimed that have not been settled."""
+        return len(self._executions)
 
     async def run(self) -> None:
         """Work until `stop`, then drain."""

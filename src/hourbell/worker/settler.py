@@ -72,8 +72,8 @@ class Settler:
         settled_at = 0.0
         while True:
             await enough.wait()
-            gather_until = settled_at + self._gather_seconds
-            if len(self._waiting) < _SMALL_BATCH and time.monotonic() < gather_until:
+            is_soon = time.monotonic() - settled_at < self._gather_seconds
+            if is_soon and len(self._waiting) < _SMALL_BATCH:
                 await asyncio.sleep(self._gather_seconds)
             batch, self._waiting = (
                 self._waiting[:MAX_SETTLE_BATCH],
