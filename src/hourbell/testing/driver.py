@@ -103,15 +103,13 @@ class Driver:
                     return now, agenda["next"]
                 now = agenda["woken_at"]
                 continue
-            admitted = await self._lead(agenda, now, worker)
-            turn = Turn()
-            if admitted or agenda["ready"]:
-                turn = await worker.turn()
-                turns += 1
-                runs.update(one.execution_id for one in turn.claimed)
-                _check_ends(turn, runs, turns, now)
-                await self._turned(turn)
-                worker = await self._worker()
+            await self._lead(agenda, now, worker)
+            turn = await worker.turn()
+            turns += 1
+            runs.update(one.execution_id for one in turn.claimed)
+            _check_ends(turn, runs, turns, now)
+            await self._turned(turn)
+            worker = await self._worker()
             fruitless = 0 if turn.claimed else fruitless + 1
             if fruitless >= _FRUITLESS:
                 if not (agenda["due"] and may_sweep):
@@ -122,8 +120,8 @@ class Driver:
         session = worker.session
         return await self._move_clock(now, None if session is None else session.id)
 
-    async def _lead(self, agenda: asyncpg.Record, now: datetime, worker: SteppedWorker) -> int:
-        """What the leader does; returns how many executions passed the gate."""
+    async def _lead(self, agenda: asyncpg.Record, now: datetime, worker: SteppedWorker) -> None:
+        """What the leader does: the gate is the last of it."""
         engine = self._engine
         if agenda["deadlines"]:
             while await expire(engine, None, now):
@@ -146,12 +144,8 @@ class Driver:
             await watch(engine, None, now)
         if agenda["notices"]:
             await send_notices(engine, None, now)
-        admitted, more = 0, True
-        while more:
-            passed = await admit(engine, now)
-            admitted += passed.admitted
-            more = passed.more
-        return admitted
+        while (await admit(engine, now)).more:
+            pass
 
 
 def _check_ends(turn: Turn, runs: Counter[int], turns: int, now: datetime) -> None:
