@@ -3,12 +3,13 @@
 The server is an embedded PostgreSQL in a temporary folder, in memory if there is room, or that of
 HOURBELL_TEST_DATABASE_URL. All statements are sent by one connection in the portal (`sdk/portal.py`),
 so that fixtures need no event loop. The next copy is made, and old ones are dropped, while a test
-runs.
+runs. A test run that is killed leaves its server behind; the next run stops it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import os
 import shutil
@@ -24,7 +25,6 @@ import asyncpg
 
 from hourbell.sdk.portal import portal_loop
 from hourbell.store.database import Database
-from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 from hourbell.testing.clock import VirtualClock, this_second
 
@@ -32,6 +32,7 @@ T = TypeVar("T")
 URL_VARIABLE = "HOURBELL_TEST_DATABASE_URL"
 _MEMORY = Path("/dev/shm")  # nosec B108: a private folder is made in it
 _MEMORY_BYTES = 2 << 30  # that must be free there
+_PREFIX = "hourbell-pytest-"  # of folders
 # Confirmed data need not survive a crash of the machine, and plans for small tables need not be made
 # again for each call: half of the time of a statement.
 _SETTINGS = {"synchronous_commit": "off", "plan_cache_mode": "force_generic_plan"}
@@ -131,8 +132,7 @@ def running_server(prepare: Prepare | None = None) -> Iterator[DatabaseServer]:
     with ExitStack() as stack:
         url = os.environ.get(URL_VARIABLE)
         if not url:
-            folder = Path(stack.enter_context(_private_folder()))
-            url = stack.enter_context(EmbeddedServer(folder / "data", owner="tests")).dsn
+            url = stack.enter_context(_embedded_server())
         server = DatabaseServer(url)
         server.open(prepare)
         stack.callback(server.close)
@@ -140,12 +140,36 @@ def running_server(prepare: Prepare | None = None) -> Iterator[DatabaseServer]:
 
 
 @contextmanager
-def _private_folder() -> Iterator[str]:
+def _embedded_server() -> Iterator[str]:
+    """An embedded server in a folder that is deleted afterwards, in memory if there is room."""
+    from hourbell.store.embedded import EmbeddedServer
+
     in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _MEMORY_BYTES
-    parent = _MEMORY if in_memory else None
-    with tempfile.TemporaryDirectory(prefix="hourbell-test-", dir=parent) as folder:
+    parent = _MEMORY if in_memory else Path(tempfile.gettempdir())
+    remove_leftovers(parent)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
         os.chmod(folder, 0o711)  # nosec B103: PostgreSQL may run as another user, and passes through
-        yield folder
+        with EmbeddedServer(Path(folder) / "data", owner="tests") as server:
+            yield server.dsn
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Stop the servers of test runs that were killed, and delete their folders."""
+    from hourbell.store.embedded import stop_at_once
+
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(folder / "data" / "lock", os.O_RDWR)
+        except OSError:
+            continue  # just being made, or of another user
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its owner would hold it
+            stop_at_once(folder / "data")
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
 
 
 def in_database(url: str, name: str) -> str:
