@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "dispatch": BELOW_THE_ENGINE | {"store", "engine"},
     "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
     "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
-    "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    # Tests of users run the parts of a worker.
+    "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "worker", "sdk", "errors"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
     "client": set[str](),  # for programs that have no server
     "errors": {"model"},

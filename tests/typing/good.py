@@ -21,6 +21,7 @@ from hourbell import (
     Unique,
     cron,
 )
+from hourbell.testing import Bell, Run, context
 
 app = App("shop")
 
@@ -134,3 +135,16 @@ async def main() -> None:
     await plain.configure(**options).enqueue(7)
     task: AsyncTask[[int], str] = plain
     await task.enqueue(7)
+
+
+async def in_a_test(bell: Bell) -> None:
+    job = await plain.enqueue(7)
+    assert_type(await bell.result_of(job), str)
+    assert_type(bell.result_of_sync(job), str)
+    await bell.clock.advance(days=1, raises=False)
+    bell.clock.advance_sync(hours=1)
+    assert_type(await bell.assert_enqueued(plain, cart_id=7, at=timedelta(hours=1)), list[Run])
+    async with bell.watching() as watch:
+        await watch.refute_enqueued(with_context, lang="de")
+    bell.crash_after_claim(nightly_report)
+    await with_context.fn(context(attempt=3, checkpoint=7), 7)

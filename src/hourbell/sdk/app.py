@@ -107,6 +107,7 @@ class App:
         self._opened: Own | None = None  # in the loop of `open`
         self._opens = 0
         self._in_portal: Own | None = None  # for sync callers
+        self._on_created: Callable[[], Awaitable[None]] | None = None  # for tests: run them now
 
     def __repr__(self) -> str:
         return f"<App {self.name} with {len(set(self.tasks.values()))} tasks>"
@@ -292,7 +293,10 @@ class App:
         if not calls:
             return []
         if connection is None:
-            return await self._own(lambda own: own.create(calls))
+            made = await self._own(lambda own: own.create(calls))
+            if (ran := self._on_created) is not None:
+                await self._own(lambda _: ran())
+            return made
         user = user_connection(connection, is_blocking())
         for _ in range(8):
             rows = await user.fetch(ENQUEUE, arguments(calls))

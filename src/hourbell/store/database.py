@@ -48,6 +48,10 @@ def translate_errors() -> Iterator[None]:
         yield
     except _TEMPORARY as error:
         raise StoreUnavailable(str(error) or type(error).__name__) from error
+    except asyncpg.ObjectNotInPrerequisiteStateError as error:
+        if error.severity_en == "FATAL":  # the database accepts no connections now
+            raise StoreUnavailable(str(error)) from error
+        raise
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from hourbell.store.database import Database
@@ -20,6 +20,11 @@ _SET = """
 insert into hourbell.virtual_clock (now) values ($1) on conflict (one)
 do update set now = excluded.now
 """
+
+
+def this_second() -> datetime:
+    """The real time, in whole seconds: where virtual time begins if a test does not say."""
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 class VirtualClock:

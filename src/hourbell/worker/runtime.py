@@ -37,7 +37,7 @@ class Worker:
         self._dispatch = dispatch
         self._settings = settings
         self._stopping = asyncio.Event()
-        self._settler = Settler(dispatch)
+        self._settler = Settler(dispatch, settings.gather_seconds)
         self._executions = Executions(settings.slots, self._settler)
         self._watchdog = Watchdog(self._executions)
         self._session = SessionKeeper(
@@ -131,6 +131,11 @@ class Worker:
         """Drain: start nothing more, let running executions finish, release the rest."""
         self._stopping.set()
         self._executions.changed.set()
+
+    @property
+    def held(self) -> int:
+        """How many executions it has claimed that have not been settled."""
+        return len(self._executions)
 
     async def run(self) -> None:
         """Work until `stop`, then drain."""

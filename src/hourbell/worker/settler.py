@@ -22,7 +22,6 @@ from hourbell.model.errors import StoreUnavailable
 
 log = structlog.get_logger()
 
-GATHER_SECONDS = 0.005  # wait for more after a settle: a large batch costs little more than a small
 _SMALL_BATCH = 100
 _LARGE_BATCH = 500  # a second settle starts with at least this many outcomes
 
@@ -30,8 +29,9 @@ _LARGE_BATCH = 500  # a second settle starts with at least this many outcomes
 class Settler:
     """Ensures that each outcome is recorded, or refused."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, gather_seconds: float) -> None:
         self._dispatch = dispatch
+        self._gather_seconds = gather_seconds
         self._waiting: list[Settlement] = []
         self._more = asyncio.Event()  # something waits
         self._large_batch = asyncio.Event()  # at least _LARGE_BATCH wait
@@ -72,8 +72,9 @@ class Settler:
         settled_at = 0.0
         while True:
             await enough.wait()
-            if len(self._waiting) < _SMALL_BATCH and time.monotonic() - settled_at < GATHER_SECONDS:
-                await asyncio.sleep(GATHER_SECONDS)
+            is_soon = time.monotonic() - settled_at < self._gather_seconds
+            if is_soon and len(self._waiting) < _SMALL_BATCH:
+                await asyncio.sleep(self._gather_seconds)
             batch = self._take()
             if batch:
                 self._batches += 1

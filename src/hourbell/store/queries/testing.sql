@@ -1,0 +1,65 @@
+-- The testing kit: what there is to do at a moment of virtual time, and what has been enqueued.
+
+-- name: move_clock
+-- Sets the virtual clock to $1, and returns what there is to do then, and `next`: when there will be more.
+-- $2: the session of the worker of the test, which is renewed whenever that matters and so never expires.
+with moved as (update hourbell.virtual_clock set now = $1 returning now)
+select
+  exists (select from hourbell.memberships as m join hourbell.timetables as t on t.id = m.timetable
+          where m.joined_through is null and t.broken is null) as joining,
+  exists (select from hourbell.fires) or exists (select from hourbell.timetables where plan_from <= $1) as planning,
+  exists (select from hourbell.memberships where until <= $1) as ending,
+  exists (select from hourbell.due where run_at <= $1)
+    or exists (select from hourbell.due_slabs where run_at <= $1 and ids <> '{}') as due,
+  exists (select from hourbell.gate_wakeups where at <= $1) as woken,
+  exists (select from hourbell.deadlines where at < $1) as deadlines,
+  exists (select from hourbell.sessions where expires_at <= $1 and id > 0 and id is distinct from $2) as expired,
+  exists (select from hourbell.awaiting where until <= $1 and outcome is null) as overdue,
+  exists (select from hourbell.pauses where look_at <= $1) as pauses,
+  exists (select from hourbell.monitors where check_at <= $1) as monitors,
+  exists (select from hourbell.notices) as notices,
+  exists (select from hourbell.ready) or exists (select from hourbell.suspects) as ready,
+  (select min(at) from hourbell.gate_wakeups where at > $1) as woken_at,
+  least(
+    (select min(run_at) from hourbell.due where run_at > $1),
+    (select min(run_at) from hourbell.due_slabs where run_at > $1 and ids <> '{}'),
+    (select min(at) from hourbell.gate_wakeups where at > $1),
+    (select min(plan_from) from hourbell.timetables where plan_from > $1),
+    (select min(at) + interval '1 millisecond' from hourbell.deadlines where at >= $1),
+    (select min(until) from hourbell.memberships where until > $1),
+    (select min(expires_at) from hourbell.sessions where expires_at > $1 and id > 0 and id is distinct from $2),
+    (select min(until) from hourbell.awaiting where until > $1 and outcome is null),
+    (select min(look_at) from hourbell.pauses where look_at > $1),
+    (select min(check_at) from hourbell.monitors where check_at > $1)) as next
+from moved
+
+-- name: runs
+-- The executions of some tasks, or of all if that is null: each with its place and how it ended, the first due first.
+-- One-time jobs are their executions. The placeholder is that of the driver: the connection may be the user's.
+select e.id, coalesce(e.job, e.id) as job, n.name as task, e.job is not null as is_scheduled, e.occurrence, e.run_at,
+  e.attempt, t.name as tenant, q.name as queue, e.priority, hourbell.job_spec(e.job, e.spec) as spec,
+  k.key as unique_key, w.status as live_status, o.fate, coalesce(o.started_at, w.claimed_at) as started_at,
+  o.finished_at, o.reason, o.error, cast(o.result as text) as result, o.end_session is not null as has_run
+from hourbell.executions as e
+join hourbell.tasks as n on n.id = -e.target
+join hourbell.tenants as t on t.id = e.tenant
+join hourbell.queues as q on q.id = e.queue
+left join hourbell.unique_keys as k on k.job = e.id and k.space = 0
+left join lateral hourbell.end_of(e.id) as o on true
+cross join hourbell.slab_index(null, true) as i
+left join lateral hourbell.location_of(e, i.ids, i.slabs, o.recorded_at is null, hourbell.clock()) as w on true
+where n.name = any (coalesce(cast({} as text[]), array[n.name]))
+order by e.run_at, e.id
+
+-- name: expire_session
+-- Ends the lease of the session $1, as if its worker had not been heard of.
+update hourbell.sessions set expires_at = hourbell.clock() where id = $1
+
+-- name: problems
+-- Why schedules of the app $1 could not be applied.
+select key, problem from hourbell.declared where app = $1 and problem is not null order by key
+
+-- name: is_unused
+-- Whether the database is for tests, or was never used for anything.
+select to_regclass('hourbell.virtual_clock') is not null
+  or not exists (select from hourbell.executions) and not exists (select from hourbell.jobs)

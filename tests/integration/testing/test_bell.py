@@ -1,0 +1,462 @@
+"""The fixture `bell`: tasks and schedules of an app in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hourbell import App, Cancel, Context, Dead, Retry, RetryAfter, RunInfo, Snooze, cron, every
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.operations.limits import set_queue
+from hourbell.errors import JobFailed, LeaseLost, StoreUnavailable
+from hourbell.model.limits import QueueSettings, RateLimit
+from hourbell.store.clock import DatabaseClock
+from hourbell.testing import AttemptFailed, Bell, EndlessRuns, Misuse, start
+
+MARCH = datetime(2027, 3, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+at_march = pytest.mark.hourbell(at=MARCH)
+
+
+@at_march
+async def test_a_delayed_job_runs_at_its_time_and_not_before(hourbell_app: App, bell: Bell) -> None:
+    seen: list[tuple[int, datetime]] = []
+
+    @hourbell_app.task(name="remind")
+    async def remind(ctx: Context, cart_id: int) -> str:
+        seen.append((cart_id, bell.clock.now))
+        return f"cart {cart_id}"
+
+    job = await remind.configure(delay=24 * HOUR).enqueue(cart_id=7)
+    await bell.drain()
+    await bell.clock.advance(hours=23, minutes=59, seconds=59)
+    assert seen == []
+    await bell.clock.advance(days=3)
+    assert seen == [(7, MARCH + 24 * HOUR)]
+    assert await bell.result_of(job) == "cart 7"
+    assert bell.clock.now == MARCH + timedelta(days=4, seconds=-1)
+
+
+async def test_the_clock_begins_at_the_real_time_unless_the_test_says_otherwise(bell: Bell) -> None:
+    began = bell.clock.now
+    assert abs(began.timestamp() - asyncio.get_running_loop().time()) > 0
+    with pytest.raises(Misuse, match="does not pass back"):
+        await bell.clock.until(began - HOUR)
+    with pytest.raises(Misuse, match="has no time zone"):
+        await bell.clock.until(datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.hourbell(at=datetime(2028, 1, 1, tzinfo=UTC))
+async def test_a_leap_year_of_a_daily_schedule_has_366_runs_none_of_them_late(
+    hourbell_app: App, bell: Bell
+) -> None:
+    local: list[str] = []
+
+    @hourbell_app.task(name="report", schedule=cron("30 2 * * *", timezone="Europe/Berlin"))
+    async def report(ctx: Context) -> None:
+        local.append(f"{bell.clock.now:%m-%d %H:%M}")
+
+    await bell.clock.advance(days=366)
+    runs = await bell.runs(report)
+    assert len(runs) == len(local) == 366
+    assert {run.status for run in runs} == {"SUCCEEDED"}
+    assert {run.started_at == run.scheduled_for for run in runs} == {True}
+    # In winter 02:30 is 01:30 UTC. On 26 March there is no 02:30 (the rule: run after the gap), and
+    # on 29 October there are two (the rule: once).
+    assert local[0] == "01-01 01:30"
+    assert [each for each in local if each.startswith("03-2")][5:8] == [
+        "03-25 01:30",
+        "03-26 01:00",
+        "03-27 00:30",
+    ]
+    assert [each for each in local if each.startswith(("10-28", "10-29", "10-30"))] == [
+        "10-28 00:30",
+        "10-29 00:30",
+        "10-30 01:30",
+    ]
+
+
+@at_march
+async def test_intervals_retries_and_delays_fall_due_in_their_order(
+    hourbell_app: App, bell: Bell
+) -> None:
+    seen: list[str] = []
+
+    @hourbell_app.task(name="tick", schedule=every(600))
+    async def tick() -> None:
+        seen.append(f"tick {bell.clock.now:%H:%M}")
+
+    @hourbell_app.task(name="flaky", retry=Retry.delays(60, 900))
+    async def flaky(ctx: Context) -> None:
+        seen.append(f"attempt {ctx.attempt} {bell.clock.now:%H:%M}")
+        raise ValueError("no")
+
+    await flaky.configure(delay=60).enqueue()
+    await bell.clock.advance(minutes=20, raises=False)
+    assert seen == [
+        "attempt 1 00:01",
+        "attempt 2 00:02",
+        "tick 00:10",
+        "attempt 3 00:17",
+        "tick 00:20",
+    ]
+
+
+@at_march
+async def test_the_exception_of_a_task_is_raised_where_it_ran(
+    hourbell_app: App, bell: Bell
+) -> None:
+    @hourbell_app.task(name="fail", retry=Retry.delays(60))
+    async def fail(order: int) -> None:
+        raise ValueError(f"order {order}")
+
+    job = await fail.enqueue(order=3)
+    with pytest.raises(ValueError, match="order 3") as raised:
+        await bell.drain()
+    (note,) = raised.value.__notes__
+    assert "Raised by shop.fail" in note
+    assert "attempt 1. It is retried in 60 s." in note
+    assert (await job.get()).status == "RETRYING"
+    with pytest.raises(ValueError, match="order 3"):
+        await bell.clock.advance(days=1)
+    assert bell.clock.now == MARCH + timedelta(seconds=60)
+    assert (await job.get()).status == "DEAD"
+    with pytest.raises(JobFailed, match="retries_exhausted"):
+        await bell.result_of(job)
+
+
+@pytest.mark.hourbell(raises=False, concurrency=5)
+async def test_what_a_task_decides_is_not_raised(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="decide", retry=Retry.delays(60))
+    async def decide(ctx: Context, how: str) -> str:
+        if ctx.attempt > 1:
+            return "second attempt"
+        match how:
+            case "snooze" if ctx.fence < 2:
+                raise Snooze(30)
+            case "retry":
+                raise RetryAfter(10)
+            case "cancel":
+                raise Cancel("not needed")
+            case "dead":
+                raise Dead("broken")
+        return "first attempt"
+
+    jobs = {how: await decide.enqueue(how=how) for how in ("snooze", "retry", "cancel", "dead")}
+    await bell.clock.advance(minutes=2, raises=True)
+    statuses = {how: (await job.get()).status for how, job in jobs.items()}
+    assert statuses["cancel"] == "CANCELLED"
+    assert statuses["dead"] == "DEAD"
+    assert await bell.result_of(jobs["retry"]) == "second attempt"
+    assert statuses["snooze"] in ("SUCCEEDED", "SCHEDULED")
+
+
+async def test_a_payload_that_does_not_fit_and_a_timeout_are_raised_too(
+    hourbell_app: App, bell: Bell
+) -> None:
+    @hourbell_app.task(name="slow", timeout=1, retry=Retry.never())
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    await slow.enqueue()
+    with pytest.raises(AttemptFailed, match=r"shop\.slow .* exceeded its timeout"):
+        await bell.drain()
+
+
+@at_march
+async def test_a_job_that_always_asks_to_run_again_is_named(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="poll")
+    async def poll() -> None:
+        raise Snooze(0)
+
+    job = await poll.enqueue()
+    with pytest.raises(EndlessRuns, match=rf"shop\.poll \({job.id}\) ran 100 times"):
+        await bell.drain()
+
+
+async def test_what_a_task_enqueues_runs_in_the_same_drain(hourbell_app: App, bell: Bell) -> None:
+    ran: list[int] = []
+
+    @hourbell_app.task(name="chain")
+    async def chain(left: int) -> None:
+        ran.append(left)
+        if left:
+            await chain.enqueue(left=left - 1)
+
+    @hourbell_app.task(name="threaded")
+    def threaded(left: int) -> None:
+        chain.enqueue_sync(left=left)
+
+    await threaded.enqueue(left=3)
+    await bell.drain()
+    assert ran == [3, 2, 1, 0]
+    assert await bell.enqueued() == []
+
+
+async def test_run_one_runs_one_job_of_one_task_and_nothing_else(
+    hourbell_app: App, bell: Bell
+) -> None:
+    ran: list[str] = []
+
+    @hourbell_app.task(name="one")
+    async def one(name: str) -> str:
+        ran.append(name)
+        return name.upper()
+
+    @hourbell_app.task(name="other")
+    async def other() -> None:
+        ran.append("other")
+
+    await other.enqueue()
+    await one.enqueue(name="a")
+    await one.configure(delay=60).enqueue(name="later")
+    run = await bell.run_one(one)
+    assert (ran, run.result, run.status) == (["a"], "A", "SUCCEEDED")
+    with pytest.raises(AssertionError, match=r"No job of shop\.one is due at .* Waiting: job_"):
+        await bell.run_one(one)
+    await bell.drain()
+    assert ran == ["a", "other"]
+
+
+async def test_without_the_fixture_tasks_run_with_middleware_state_and_lifespan(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOURBELL_TEST_DATABASE_URL", postgres)
+    entered: list[str] = []
+
+    async def middleware(run: RunInfo, call) -> object:  # type: ignore[no-untyped-def]
+        entered.append(f"around {run.task}")
+        return await call()
+
+    @asynccontextmanager
+    async def lifespan(app: App) -> AsyncIterator[list[object]]:
+        entered.append("begin")
+        yield [{"pool": 1}]
+        entered.append("end")
+
+    app = App("shop", middleware=[middleware], lifespan=lifespan)
+
+    @app.task(name="use")
+    async def use(ctx: Context) -> int:
+        return int(ctx.get(dict)["pool"])
+
+    async with start(app, at=MARCH) as bell:
+        job = await use.enqueue()
+        await bell.drain()
+        assert await bell.result_of(job) == 1
+    assert entered == ["begin", "around shop.use", "end"]
+    assert app.url is None
+
+
+@at_march
+async def test_a_result_that_is_not_there_yet_says_what_to_do(
+    hourbell_app: App, bell: Bell
+) -> None:
+    @hourbell_app.task(name="later")
+    async def later() -> None: ...
+
+    job = await later.configure(delay=60).enqueue()
+    with pytest.raises(AssertionError, match=r"has not ended: it is SCHEDULED.*advance\(\) first"):
+        await bell.result_of(job)
+
+
+async def test_a_task_cannot_move_the_clock(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="wrong", retry=Retry.never())
+    async def wrong() -> None:
+        await bell.clock.advance(days=1)
+
+    await wrong.enqueue()
+    with pytest.raises(Misuse, match="A task cannot move the clock"):
+        await bell.drain()
+
+
+# Faults.
+
+
+@at_march
+async def test_a_worker_that_dies_after_its_claim_loses_nothing(
+    hourbell_app: App, bell: Bell
+) -> None:
+    attempts: list[int] = []
+
+    @hourbell_app.task(name="pay")
+    async def pay(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+
+    bell.crash_after_claim(pay)
+    job = await pay.enqueue()
+    await bell.drain()
+    assert attempts == []
+    assert (await job.get()).status == "RUNNING"  # nobody knows yet
+    await bell.clock.advance(seconds=14)
+    assert attempts == []
+    await bell.clock.advance(seconds=1)
+    assert attempts == [2]
+    assert (await job.get()).status == "SUCCEEDED"
+
+
+@at_march
+async def test_a_worker_that_dies_after_a_run_runs_it_again(hourbell_app: App, bell: Bell) -> None:
+    attempts: list[int] = []
+
+    @hourbell_app.task(name="pay")
+    async def pay(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+
+    bell.crash_after_run(pay, times=2)
+    job = await pay.enqueue()
+    await bell.clock.advance(minutes=2)
+    assert attempts == [1, 2, 3]
+    assert (await job.get()).status == "SUCCEEDED"
+
+
+@at_march
+async def test_an_at_most_once_task_is_not_run_again(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="pay", delivery="at_most_once")
+    async def pay() -> None:
+        raise AssertionError("it must not run")
+
+    bell.crash_after_claim(pay)
+    job = await pay.enqueue()
+    await bell.clock.advance(minutes=1)
+    assert ((view := await job.get()).status, view.reason) == ("DEAD", "lost")
+
+
+@at_march
+async def test_a_lost_lease_stops_checkpoints_and_the_job_runs_again(
+    hourbell_app: App, bell: Bell
+) -> None:
+    seen: list[object] = []
+
+    @hourbell_app.task(name="copy")
+    async def copy(ctx: Context) -> str:
+        seen.append(ctx.restore(int))
+        try:
+            await ctx.checkpoint(ctx.attempt)
+        except LeaseLost:
+            seen.append("lost")
+            raise
+        return f"attempt {ctx.attempt}"
+
+    job = await copy.enqueue()
+    bell.lose_lease(job)
+    await bell.drain()
+    assert seen == [None, "lost", None]
+    assert await bell.result_of(job) == "attempt 2"
+
+
+async def test_calls_fail_while_the_database_is_away(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="note")
+    async def note() -> None: ...
+
+    async with bell.database_away():
+        with pytest.raises(StoreUnavailable):
+            await note.enqueue()
+    await note.enqueue()
+    await bell.drain()
+    assert [run.status for run in await bell.runs(note)] == ["SUCCEEDED"]
+
+
+# Modes.
+
+
+@pytest.mark.hourbell(mode="inline", at=MARCH)
+async def test_inline_what_is_due_has_run_when_enqueue_returns(
+    hourbell_app: App, bell: Bell
+) -> None:
+    ran: list[int] = []
+
+    @hourbell_app.task(name="outer", retry=Retry.never())
+    async def outer(number: int) -> int:
+        ran.append(number)
+        if number < 3:
+            await outer.enqueue(number=number + 1)
+        if number == 9:
+            raise ValueError("nine")
+        return number
+
+    job = await outer.enqueue(number=1)
+    assert ran == [1, 2, 3]
+    assert await bell.result_of(job) == 1
+    with pytest.raises(ValueError, match="nine"):
+        await outer.enqueue(number=9)
+    await outer.configure(delay=60).enqueue(number=5)
+    assert ran[-1] == 9
+    await bell.clock.advance(minutes=1)
+    assert ran[-1] == 5
+
+
+@at_march
+def test_a_plain_test_uses_the_twins(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="plain")
+    def plain(number: int) -> int:
+        return number * 2
+
+    job = plain.configure(delay=60).enqueue_sync(number=4)
+    bell.assert_enqueued_sync(plain, number=4, at=timedelta(seconds=60))
+    with bell.watching() as watch:
+        plain.enqueue_sync(number=5)
+    watch.assert_enqueued_sync(plain, count=1)
+    bell.clock.advance_sync(minutes=1)
+    assert bell.result_of_sync(job) == 8
+
+
+# Policies of the engine, in virtual time.
+
+
+@at_march
+async def test_a_rate_limit_and_a_concurrency_key_are_kept(hourbell_app: App, bell: Bell) -> None:
+    ordered: list[int] = []
+
+    @hourbell_app.task(name="limited", queue="mail")
+    async def limited() -> None: ...
+
+    @hourbell_app.task(name="one", concurrency_key="account:1")
+    async def one(number: int) -> None:
+        ordered.append(number)
+
+    engine = Engine(bell._database, DatabaseClock(bell._database))
+    limit = RateLimit(per_second=1 / 60, burst=1)
+    await set_queue(engine, "mail", QueueSettings(rate_limit=limit), Write())
+    for number in range(3):
+        await limited.enqueue()
+        await one.enqueue(number=number)
+    await bell.drain()
+    assert ordered == [0, 1, 2]
+    assert len(await bell.runs(limited)) == 1
+    await bell.clock.advance(minutes=2)
+    starts = [run.started_at for run in await bell.runs(limited)]
+    assert starts == [MARCH + timedelta(minutes=minute) for minute in range(3)]
+
+
+@at_march
+async def test_a_job_that_is_too_late_to_start_is_skipped(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="paused", retry=Retry.delays(3600))
+    async def paused() -> None:
+        raise ValueError("not now")
+
+    job = await paused.configure(deadline=timedelta(minutes=30)).enqueue()
+    await bell.clock.advance(hours=1, raises=False)
+    view = await job.get()
+    assert (view.status, view.reason) == ("DEAD", "deadline")
+
+
+async def test_a_database_with_real_jobs_is_refused(hourbell_app: App, database: str) -> None:
+    @hourbell_app.task(name="real")
+    async def real() -> None: ...
+
+    hourbell_app.url = database
+    async with hourbell_app:
+        await real.enqueue()
+        with pytest.raises(Misuse, match="is open already"):
+            await start(hourbell_app, url=database).__aenter__()
+    with pytest.raises(Misuse, match="This database has jobs, and its clock is real"):
+        await start(hourbell_app, url=database).__aenter__()
+
+
+async def test_a_sync_call_in_a_coroutine_says_what_to_write(bell: Bell) -> None:
+    with pytest.raises(Misuse, match="async with"), bell.watching():
+        pass
