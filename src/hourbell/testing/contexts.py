@@ -8,11 +8,17 @@ from typing import Any
 
 import msgspec
 
+from hourbell.dispatch import Wait
 from hourbell.errors import LeaseLost
 from hourbell.model.executions import Claimed
 from hourbell.model.jobs import NO_CHECKPOINT
 from hourbell.sdk.context import Context, SyncContext, _encoded_checkpoint
 from hourbell.testing.clock import this_second
+
+_NO_DATABASE = (
+    "testing.context has no database, so nothing can be completed by it. Run the task with the "
+    "fixture `bell` instead."
+)
 
 
 class Reports:
@@ -32,6 +38,12 @@ class Reports:
         if not self._lease_lost:
             self.checkpoints.append(msgspec.json.decode(value))
         return not self._lease_lost
+
+    async def wait_of(self, claimed: Claimed, name: str, waits: bool) -> Wait | None:
+        raise LookupError(_NO_DATABASE)
+
+    async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
+        raise LookupError(_NO_DATABASE)
 
 
 class LocalContext(Context):
