@@ -34,7 +34,7 @@ from hourbell.sdk.context import Context, RunInfo, SyncContext
 from hourbell.sdk.jobs import Cancelled, Job
 from hourbell.sdk.plans import PlannedCall
 from hourbell.sdk.portal import blocking
-from hourbell.sdk.signature import Signature
+from hourbell.sdk.signature import Signature, parameters_of
 from hourbell.sdk.values import (
     Options,
     PriorityLike,
@@ -367,7 +367,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     """Whether the first parameter is the context; raises InvalidTask. Types are not resolved."""
     shown = getattr(fn, "__name__", repr(fn))
     takes = False
-    for index, (name, parameter) in enumerate(inspect.signature(fn).parameters.items()):
+    for index, (name, parameter) in enumerate(parameters_of(fn).items()):
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if index == 0 and name in ("self", "cls"):
             raise InvalidTask(
@@ -396,6 +396,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
 
 
 def _context_kind(annotation: Any) -> str | None:
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # a name, from Python 3.14 on
     for kind in (Context, SyncContext):
         name = kind.__name__
         if annotation is kind:
