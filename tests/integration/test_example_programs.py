@@ -179,7 +179,6 @@ def test_a_django_project_commits_an_order_with_its_mail(server: Server, tmp_pat
     port, folder = free_port(), EXAMPLES / "django_shop"
     migrated = run(server, "python", "manage.py", "migrate", cwd=folder)
     assert any("shop.0001_orders" in line for line in migrated)
-    run(server, "python", "manage.py", "check", cwd=folder)
     worker = background(
         ["python", "manage.py", "hourbell", "worker"], server.env, tmp_path / "worker.log", folder
     )

@@ -205,3 +205,13 @@ def test_the_extras_install_what_the_code_asks_for() -> None:
     for extra, modules in MODULES.items():
         named = {Requirement(text).name for text in declared["optional-dependencies"][extra]}
         assert {re.sub(r"[-.]", "_", name) for name in named} == set(modules)
+
+
+def test_the_extras_that_pages_and_examples_name_exist() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    texts = [page.read_text("utf-8") for page in pages if page.suffix in (".md", ".py")]
+    named = re.findall(r"(?:hourbell|\"\.)\[([a-z,]+)\]", "\n".join(texts))
+    assert "server,embedded" in named
+    extras = {extra for several in named for extra in several.split(",")}
+    assert extras <= declared["optional-dependencies"].keys()

@@ -1,6 +1,7 @@
 """The recipes of docs/frameworks.md, run as they are printed; Django's Tasks in more detail."""
 
 import asyncio
+import importlib
 import re
 import sys
 import types
@@ -11,19 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import django
-import django_tasks.signals
 import httpx
 import pytest
 import sqlalchemy
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.test import override_settings
-from django_tasks import TaskResultStatus, task_backends
-from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
 from integration.library.test_connections import dialect, django_connection
+
+# Built into Django 6, which needs Python 3.12; else the backport, with the same names.
+TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
+TaskResultStatus = importlib.import_module(TASKS).TaskResultStatus
+TaskResultDoesNotExist = importlib.import_module(f"{TASKS}.exceptions").TaskResultDoesNotExist
+TaskResultMismatch = importlib.import_module(f"{TASKS}.exceptions").TaskResultMismatch
+task_backends = importlib.import_module(TASKS).task_backends
+signals = importlib.import_module(f"{TASKS}.signals")
 
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
 
@@ -98,7 +104,7 @@ async def test_a_session_of_sqlalchemy_enqueues_in_its_transaction(
     engine.dispose()
 
 
-# Django's Tasks. Here with the backport: Django 6 needs Python 3.12.
+# Django's Tasks.
 
 MORE_TASKS = """
 from hourbell import Dead, Snooze
@@ -128,9 +134,7 @@ async def tasks(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     exec(recipe("settings.py"), settings)
     settings["TASKS"]["default"]["OPTIONS"]["database"] = "shop"
     await asyncio.to_thread(lambda: django_connection(database).close())
-    source = recipe("shop/tasks.py").replace("django.tasks", "django_tasks")
-    if django.VERSION >= (6,):
-        source = recipe("shop/tasks.py")
+    source = recipe("shop/tasks.py").replace("django.tasks", TASKS)
     with override_settings(TASKS=settings["TASKS"]):
         module = module_of(source + MORE_TASKS, "shop_tasks", monkeypatch)
         app = task_backends["default"].app
@@ -185,13 +189,13 @@ async def test_django_enqueues_in_its_transaction(tasks: Any) -> None:
 
 
 async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: Any) -> None:
-    signals: list[tuple[str, str]] = []
+    sent: list[tuple[str, str]] = []
 
     def note(name: str) -> Any:
         def receiver(sender: Any, task_result: Any, **others: Any) -> None:
-            signals.append((name, task_result.status))
+            sent.append((name, task_result.status))
 
-        getattr(django_tasks.signals, f"task_{name}").connect(receiver, weak=False)
+        getattr(signals, f"task_{name}").connect(receiver, weak=False)
         return receiver
 
     receivers = {name: note(name) for name in ("enqueued", "started", "finished")}
@@ -205,7 +209,7 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
         bad = await tasks.bad_result.using(queue_name="mail").aenqueue()
         await until_failed(tasks.bad_result, bad.id)
     for name, receiver in receivers.items():
-        getattr(django_tasks.signals, f"task_{name}").disconnect(receiver)
+        getattr(signals, f"task_{name}").disconnect(receiver)
     await mail.arefresh()
     assert (mail.return_value, mail.attempts, mail.errors) == ("mail about order 7", 1, [])
     assert mail.enqueued_at < mail.started_at < mail.finished_at
@@ -216,12 +220,12 @@ async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: A
     await bad.arefresh()
     assert bad.status == TaskResultStatus.READY  # for the next attempt
     assert "Unsupported type" in bad.errors[0].traceback
-    assert signals[:3] == [
+    assert sent[:3] == [
         ("enqueued", "READY"),
         ("started", "RUNNING"),
         ("finished", "SUCCESSFUL"),
     ]
-    assert signals[3:6] == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
+    assert sent[3:6] == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
     with pytest.raises(TaskResultMismatch):
         await tasks.fails.aget_result(mail.id)
     for unknown in ("job_0000000000016", "nonsense"):
