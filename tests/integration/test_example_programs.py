@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from ports import free_port
@@ -81,7 +82,7 @@ def until_said(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
 def run(server: Server, *command: str, cwd: Path = EXAMPLES, **variables: str) -> list[str]:
     """The lines that a command prints; it must succeed."""
     done = subprocess.run(
-        command, cwd=cwd, env=server.env | variables, capture_output=True, text=True, timeout=60
+        command, cwd=cwd, env=server.env | variables, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
@@ -177,14 +178,20 @@ def test_a_fastapi_service_commits_an_order_with_its_mail(server: Server, tmp_pa
 
 def test_a_django_project_commits_an_order_with_its_mail(server: Server, tmp_path: Path) -> None:
     port, folder = free_port(), EXAMPLES / "django_shop"
-    migrated = run(server, "python", "manage.py", "migrate", cwd=folder)
+    url = server.env["HOURBELL_DATABASE_URL"]
+    with psycopg.connect(url, autocommit=True) as connection:  # a user's own, not migrated yet
+        connection.execute("create database django_shop")
+    url = url.replace("/postgres?", "/django_shop?")
+    migrated = run(server, "python", "manage.py", "migrate", cwd=folder, HOURBELL_DATABASE_URL=url)
     assert any("shop.0001_orders" in line for line in migrated)
+    assert migrated[-1] == "Migrating Hourbell in database 'default'"
+    env = server.env | {"HOURBELL_DATABASE_URL": url}
     worker = background(
-        ["python", "manage.py", "hourbell", "worker"], server.env, tmp_path / "worker.log", folder
+        ["python", "manage.py", "hourbell", "worker"], env, tmp_path / "worker.log", folder
     )
     web = background(
         ["python", "manage.py", "runserver", "--noreload", str(port)],
-        server.env,
+        env,
         tmp_path / "web.log",
         folder,
     )

@@ -7,6 +7,7 @@ SECRET_KEY = "only for an example"
 DEBUG = True
 ROOT_URLCONF = "shop.urls"
 USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 _database = conninfo_to_dict(os.environ["HOURBELL_DATABASE_URL"])
 DATABASES = {

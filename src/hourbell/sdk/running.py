@@ -66,6 +66,13 @@ class AppRunner:
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
+        # Here and not at decoration: a program that only enqueues has not asked for logs.
+        for task in set(app.tasks.values()):
+            if task.options.timeout is not None and not task.is_async:
+                log.debug(
+                    "a thread cannot be stopped: after its timeout the run fails, the function continues",
+                    task=task.name,
+                )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -170,13 +170,6 @@ class Task(Configured[P, R_co]):
         self.__name__ = getattr(fn, "__name__", short)
         self.__wrapped__ = fn
         app._register(self)
-        if options.timeout is not None and not self.is_async:
-            import structlog
-
-            structlog.get_logger().debug(
-                "a thread cannot be stopped: after its timeout the run fails, the function goes on",
-                task=self.name,
-            )
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
