@@ -20,15 +20,17 @@ from pydantic import BaseModel, PositiveInt
 
 from hourbell import App, Context
 
+ORDERS = """
+create table if not exists orders (
+  id int generated always as identity primary key, customer text, cents int, mailed bool default false
+)
+"""
+
 
 @asynccontextmanager
 async def orders_pool(app: App) -> AsyncIterator[list[object]]:
     """Connections for the handlers of the worker, and for those of the web server."""
     async with asyncpg.create_pool(app.database_url, min_size=1, max_size=4) as pool:
-        await pool.execute(
-            "create table if not exists orders ("
-            "id int generated always as identity primary key, customer text, cents int, mailed bool default false)"
-        )
         yield [pool]
 
 
@@ -44,6 +46,7 @@ async def send_confirmation(ctx: Context, order_id: int) -> None:
 @asynccontextmanager
 async def lifespan(web: FastAPI) -> AsyncIterator[dict[str, Any]]:
     async with app, orders_pool(app) as (pool,):
+        await pool.execute(ORDERS)
         yield {"pool": pool}
 
 

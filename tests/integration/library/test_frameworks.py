@@ -249,3 +249,28 @@ async def test_the_options_of_django_become_those_of_the_job(tasks: Any, databas
 async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         await tasks.send_mail.aenqueue(object())
+
+
+async def test_a_backend_can_use_an_app_of_the_project(
+    tasks: Any, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = module_of('from hourbell import App\napp = App("shop")\n', "shop_app", monkeypatch)
+    monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
+    options = {"app": "shop_app:app", "database": "shop"}
+    backend = type(task_backends["default"])("mine", {"QUEUES": [], "OPTIONS": options})
+    assert await asyncio.to_thread(lambda: backend.app) is project.app
+    assert "test_" in project.app.url  # the database of Django, as the app has none of its own
+    project.app.url = "postgresql://elsewhere/shop"
+    assert await asyncio.to_thread(lambda: backend.app.url) == "postgresql://elsewhere/shop"
+    backend.validate_task(tasks.send_mail)
+    assert list(project.app.tasks) == ["shop.shop_tasks.send_mail"]
+
+
+async def test_a_database_that_is_not_postgresql_is_found_by_django_s_checks(tasks: Any) -> None:
+    backend = task_backends["default"]
+    assert await asyncio.to_thread(lambda: list(backend.check())) == []
+    backend.database = "default"  # Django's dummy
+
+    (problem,) = await asyncio.to_thread(lambda: list(backend.check()))
+    assert problem.id == "hourbell.E001"
+    assert "needs PostgreSQL" in problem.msg

@@ -15,13 +15,14 @@ import builtins
 import os
 import platform
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any
 
-from django.db import close_old_connections, transaction
+from django.core.checks import CheckMessage, Error
+from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules, import_string
 
@@ -93,6 +94,16 @@ class HourbellBackend(BaseTaskBackend):
         if target is None or app.configured_url() is None:
             app.url = database_url(self.database)  # each time: a test has a database of its own
         return app
+
+    def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
+        """For `manage.py check`, and all that runs it."""
+        vendor = connections[self.database].vendor
+        if vendor != "postgresql":
+            yield Error(
+                f"The task backend {self.alias!r} needs PostgreSQL, and database {self.database!r} is {vendor}.",
+                hint='Name another one: "OPTIONS": {"database": ALIAS}.',
+                id="hourbell.E001",
+            )
 
     def validate_task(self, task: Task) -> None:
         super().validate_task(task)
