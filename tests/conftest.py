@@ -120,6 +120,7 @@ SLOW = (
     "integration/life/test_unknown_zones.py",
     "integration/life/test_worker.py",
     "integration/library/test_examples.py",
+    "integration/library/test_frameworks.py",
     "integration/library/test_running_tasks.py",
     "integration/test_",
     "integration/testing/test_bell.py::test_a_leap_year",

@@ -42,6 +42,8 @@ MAY_IMPORT = {
     # `app.worker()` runs the parts of a worker in the user's process. Processes for tasks have logs.
     "sdk": BELOW_THE_ENGINE
     | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"},
+    # Hourbell as a part of a framework: a backend is a library and a command at once.
+    "contrib": {"model", "errors", "sdk", "engine", "store", "cli"},
     "__main__": {"cli"},
     "cli": BELOW_THE_ENGINE
     | {"store", "engine", "dispatch", "settings", "observe", "compose", "sdk", "errors", "client"},
@@ -101,7 +103,15 @@ DIALECT_OF_PAGES = re.compile(
     r"|wish(?:es)?|DESIGN §|R\d{1,2})\b",
     re.IGNORECASE,
 )
-PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    page
+    for part in (
+        ROOT.glob("*.md"),
+        (ROOT / "docs").rglob("*.md"),
+        (ROOT / "examples").rglob("*.md"),
+    )
+    for page in sorted(part)
+]
 
 
 def test_prose_is_plain() -> None:

@@ -11,6 +11,7 @@ Read the packages in the order in which an execution passes through them:
     api, cli  the same operations over HTTP and in a terminal
     sdk       the library: apps and their tasks; its public names are those of this module
     client    the API from Python, for programs without a database
+    contrib   the library as a part of frameworks: Django
 
 Imports point upwards in this list and never back; `compose` alone wires concrete classes.
 """

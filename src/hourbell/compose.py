@@ -34,9 +34,16 @@ from hourbell.engine.operations.api_keys import has_admin, is_keyless
 from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.operations.tasks import declare_tasks
 from hourbell.engine.views.health import check_database
-from hourbell.model.errors import ConfigurationError, DataFolderBusy, StoreUnavailable
+from hourbell.model.errors import (
+    ConfigurationError,
+    DataFolderBusy,
+    MissingExtra,
+    StoreUnavailable,
+)
+from hourbell.model.extras import require_extras
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
+from hourbell.observe.logs import configure_logs_of_library
 from hourbell.sdk.app import App, no_database
 from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
 from hourbell.sdk.schedules import manifest_of
@@ -182,12 +189,13 @@ async def command_engine(settings: Settings) -> AsyncIterator[Engine]:
         try:
             dsn = await stack.enter_async_context(open_database(settings))
             is_ours = settings.database_url is None
-        except DataFolderBusy as busy:
+        except (DataFolderBusy, MissingExtra) as problem:
             dsn, is_ours = embedded_dsn(settings.data_dir), False
             try:
                 await is_migrated(dsn)
             except StoreUnavailable:
-                raise busy from None  # it is starting or stopping, or belongs to another user
+                # It is starting or stopping, belongs to another user, or there is none.
+                raise problem from None
         if is_ours:
             await migrate(dsn)
         elif not await is_migrated(dsn):
@@ -227,6 +235,8 @@ async def everything(
 
     Webhooks may call this machine, because the user who runs it owns the machine.
     """
+    own_postgres = () if settings.database_url else ("embedded",)
+    require_extras('"hourbell up"', "server", *own_postgres)
     allowed = ",".join(filter(None, (settings.egress_allow, *LOOPBACK)))
     async with open_database(settings) as dsn:
         await migrate(dsn)
@@ -245,6 +255,7 @@ async def everything(
 async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterator[Running]:
     """Run the tasks of an open app in this process, and unless told otherwise a scheduler."""
     settings = from_environment(os.environ)
+    configure_logs_of_library(settings.log_level)
     if options.lease_seconds is not None:
         settings = msgspec.structs.replace(settings, lease_seconds=options.lease_seconds)
     failpoints.configure(settings.failpoints)
@@ -340,6 +351,7 @@ async def role(
     settings: Settings, which: Role, handlers: Mapping[str, Handler]
 ) -> AsyncIterator[Running]:
     """Run one role in this process, on a shared database that `hourbell migrate` has prepared."""
+    require_extras(f'"hourbell {which}"', "server")
     dsn = shared_database(settings)
     if not await is_migrated(dsn):
         raise ConfigurationError(_NOT_MIGRATED)

@@ -10,13 +10,14 @@ from hourbell.cli.process import run_process
 from hourbell.compose import Running, everything
 from hourbell.sdk.app import App
 from hourbell.settings import Settings
+from hourbell.store.embedded import embedded_dsn
 
 _GREETING = """
   Hourbell is up.
 
-    API      http://{host}:{port}/api/v1/jobs
-    OpenAPI  http://{host}:{port}/schema/openapi.json
-    Data     {data}
+    API       http://{host}:{port}/api/v1/jobs
+    OpenAPI   http://{host}:{port}/schema/openapi.json
+{database}
 
   {access} Webhooks may call the internet and this machine; for
   other hosts in your network set HOURBELL_EGRESS_ALLOW. A first job, due in 5 seconds:
@@ -38,8 +39,8 @@ _APP_GREETING = """
 
 {tasks}
 
-    API      http://{host}:{port}/api/v1/jobs
-    Data     {data}
+    API       http://{host}:{port}/api/v1/jobs
+{database}
 
   Programs that import {app!r} on this machine find this server by its data folder; no URL is needed.
   {access} Ctrl-C drains and stops everything.
@@ -69,17 +70,23 @@ def _app_greeting(app: App, settings: Settings, parts: Running) -> str:
         tasks="\n".join(f"    {name}" for name in sorted(app.tasks)),
         host=settings.host,
         port=settings.port,
-        data="HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir,
+        database=_database_lines(settings),
         access=keys,
     ).replace("\n   Ctrl", "\n  Ctrl")
 
 
 def _greeting(settings: Settings, parts: Running) -> str:
-    data = "HOURBELL_DATABASE_URL" if settings.database_url else settings.data_dir
+    database = _database_lines(settings)
     access, header = "It listens on this machine only and requires no API key.", ""
     if parts.requires_keys:
         access = "Every request needs an API key."
         header = ' -H "Authorization: Bearer $HOURBELL_API_KEY"'
     return _GREETING.format(
-        host=settings.host, port=settings.port, data=data, access=access, header=header
+        host=settings.host, port=settings.port, database=database, access=access, header=header
     )
+
+
+def _database_lines(settings: Settings) -> str:
+    if settings.database_url:
+        return "    Database  that of HOURBELL_DATABASE_URL"
+    return f"    Database  {embedded_dsn(settings.data_dir)}\n    Data      {settings.data_dir}"

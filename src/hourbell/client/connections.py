@@ -89,7 +89,14 @@ class AioConnections(AsyncRunner):
                 learnt = await self._send(step)
 
     async def _send(self, request: Request) -> Answer | Lost:
-        import aiohttp
+        try:
+            import aiohttp
+        except ModuleNotFoundError:
+            raise ClientError(
+                "missing_extra",
+                'Client needs the extra "client", which the library alone does not have. Install it: '
+                'pip install "hourbell[client]". SyncClient needs no extra.',
+            ) from None
 
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)

@@ -22,6 +22,7 @@
     ├── StoreUnavailable           store_unavailable          the database does not respond
     ├── EmbeddedServerFailed       embedded_server_failed     the embedded PostgreSQL did not start
     └── ConfigurationError         configuration_error        a setting is missing or wrong
+        ├── MissingExtra           missing_extra              a part that is not installed
         ├── DataFolderBusy         data_folder_busy           another process uses the data folder
         ├── UnsafeDatabase         unsafe_database            too old, or could lose confirmed data
         ├── IncompatibleDatabase   incompatible_database      migrated by an incompatible version
@@ -332,6 +333,21 @@ class ConfigurationError(HourbellError):
 
     code = "configuration_error"
     title = "The configuration is wrong"
+
+
+class MissingExtra(ConfigurationError):
+    """A part of Hourbell is used that was not installed with the library."""
+
+    code = "missing_extra"
+    title = "A part of Hourbell is not installed"
+
+    def __init__(self, feature: str, extras: Sequence[str]) -> None:
+        names = " and ".join(f'"{extra}"' for extra in extras)
+        kind = "extras" if len(extras) > 1 else "extra"
+        super().__init__(
+            f"{feature} needs the {kind} {names}, which the library alone does not have. Install "
+            f'it: pip install "hourbell[{",".join(extras)}]".'
+        )
 
 
 class DataFolderBusy(ConfigurationError):

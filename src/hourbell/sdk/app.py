@@ -202,6 +202,14 @@ class App:
 
         return await join_or_open_database(stack, f"app {self.name}", self.embedded, self._target())
 
+    @property
+    def database_url(self) -> str:
+        """The database of the open app: for your own tables beside the jobs."""
+        own = self._opened or self._in_portal
+        if own is None:
+            raise self._not_open()
+        return own.database.dsn
+
     def configured_url(self) -> str | None:
         """The URL that the app was given; what SQLAlchemy adds to a scheme is dropped."""
         url = self.url or os.environ.get("HOURBELL_DATABASE_URL")
@@ -324,10 +332,7 @@ class App:
         if not is_blocking():
             own = self._opened
             if own is None or own.pid != os.getpid():
-                raise NotOpen(
-                    f'App "{self.name}" is not open. Use "async with app:", or await app.open() when '
-                    f"the process starts (FastAPI: lifespan=app.lifespan_for_web)."
-                )
+                raise self._not_open()
             if own.loop is not asyncio.get_running_loop():
                 raise self._other_loop()
             return await call(own)
@@ -345,6 +350,12 @@ class App:
             return await call(self._in_portal)
 
         return run_in(None, in_portal)
+
+    def _not_open(self) -> NotOpen:
+        return NotOpen(
+            f'App "{self.name}" is not open. Use "async with app:", or await app.open() when the '
+            f"process starts (FastAPI: lifespan=app.lifespan_for_web)."
+        )
 
     def _other_loop(self) -> NotOpen:
         return NotOpen(

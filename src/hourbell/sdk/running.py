@@ -92,6 +92,15 @@ class AppRunner:
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
+        # Here and not at decoration: a program that only enqueues has not asked for logs.
+        for task in set(app.tasks.values()):
+            options = task.options
+            if options.timeout is not None and not task.is_async and not options.process:
+                log.debug(
+                    "a thread cannot be stopped: after its timeout the run fails, and the function "
+                    "continues. process=True runs it in a process, which is killed then",
+                    task=task.name,
+                )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, time
@@ -49,6 +50,17 @@ class Arguments(msgspec.Struct, frozen=True):
 
 class Mismatch(Exception):
     """A stored payload does not fit the parameters of the function."""
+
+
+def parameters_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; types that are not defined yet stay unresolved."""
+    if sys.version_info >= (3, 14):
+        # Annotations are evaluated when they are first read there, which would be too early: a type may be defined below the
+        # function, or be imported for type checkers only.
+        from annotationlib import Format
+
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF).parameters
+    return inspect.signature(fn).parameters
 
 
 class Signature:
@@ -161,7 +173,7 @@ class Signature:
 
     @cached_property
     def _parameters(self) -> dict[str, inspect.Parameter]:
-        found = dict(inspect.signature(self._fn).parameters)
+        found = dict(parameters_of(self._fn))
         if self._takes_context:
             found.pop(next(iter(found)))
         return found

@@ -36,7 +36,7 @@ from hourbell.sdk.context import Context, RunInfo, SyncContext
 from hourbell.sdk.jobs import Cancelled, Job
 from hourbell.sdk.plans import PlannedCall
 from hourbell.sdk.portal import blocking
-from hourbell.sdk.signature import Signature
+from hourbell.sdk.signature import Signature, parameters_of
 from hourbell.sdk.values import (
     Options,
     PriorityLike,
@@ -242,14 +242,6 @@ class Task(Configured[P, R_co]):
         self.__name__ = getattr(fn, "__name__", self._short_name)
         self.__wrapped__ = fn
         owner._add(self)
-        if options.timeout is not None and not self.is_async and not options.process:
-            import structlog
-
-            structlog.get_logger().debug(
-                "a thread cannot be stopped: after its timeout the run fails, and the function "
-                "continues. process=True runs it in a process, which is killed then",
-                task=self._short_name,
-            )
 
     def __repr__(self) -> str:
         return f"<Task {self.__dict__.get('name', self._short_name)}>"
@@ -483,7 +475,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     """Whether the first parameter is the context; raises InvalidTask. Types are not resolved."""
     shown = getattr(fn, "__name__", repr(fn))
     takes = False
-    for index, (name, parameter) in enumerate(inspect.signature(fn).parameters.items()):
+    for index, (name, parameter) in enumerate(parameters_of(fn).items()):
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if index == 0 and name in ("self", "cls"):
             raise InvalidTask(
@@ -512,6 +504,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
 
 
 def _context_kind(annotation: Any) -> str | None:
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # a name, from Python 3.14 on
     for kind in (Context, SyncContext):
         name = kind.__name__
         if annotation is kind:

@@ -15,12 +15,14 @@ import hmac
 import re
 import secrets
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from hourbell.model.errors import ConfigurationError, NoSecretKeys
+from hourbell.model.errors import ConfigurationError, MissingExtra, NoSecretKeys
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -73,7 +75,7 @@ class KeyRing:
     def seal(self, value: str, belongs_to: str) -> Sealed:
         name = self.sealing_key
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        content = AESGCM(self._keys[name]).encrypt(nonce, value.encode(), belongs_to.encode())
+        content = _cipher(self._keys[name]).encrypt(nonce, value.encode(), belongs_to.encode())
         return Sealed(nonce + content, name)
 
     def open(self, sealed: Sealed, belongs_to: str) -> str:
@@ -82,9 +84,12 @@ class KeyRing:
             raise NoSecretKeys(
                 f"This process does not have the key {sealed.by}, which encrypted a secret."
             )
+        cipher = _cipher(key)
+        from cryptography.exceptions import InvalidTag
+
         nonce, content = sealed.content[:_NONCE_BYTES], sealed.content[_NONCE_BYTES:]
         try:
-            return AESGCM(key).decrypt(nonce, content, belongs_to.encode()).decode()
+            return cipher.decrypt(nonce, content, belongs_to.encode()).decode()
         except InvalidTag:
             raise NoSecretKeys(
                 f"A secret cannot be decrypted with the key {sealed.by}: it is a different key "
@@ -97,3 +102,12 @@ class KeyRing:
         One per key, the sealing key first.
         """
         return [hmac.new(key, message, hashlib.sha256).digest() for key in self._keys.values()]
+
+
+def _cipher(key: bytes) -> AESGCM:
+    # Imported here: a worker of the library has no secrets, and no cryptography.
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ModuleNotFoundError:
+        raise MissingExtra("The encryption of secrets", ["server"]) from None
+    return AESGCM(key)

@@ -40,6 +40,8 @@ long, the socket is created in a private folder below /tmp, named after the data
 applies if the path has a comma, which PostgreSQL and its clients treat as a list separator.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import hashlib
@@ -56,12 +58,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-import psutil
-
 from hourbell.model.errors import ConfigurationError, DataFolderBusy, EmbeddedServerFailed
+from hourbell.model.extras import require_extras
+
+if TYPE_CHECKING:
+    import psutil
 
 POSTGRES_MAJOR = 18
 # If the owner is root, the first of these accounts that exists runs the server.
@@ -143,6 +147,7 @@ class EmbeddedServer:
 
     def start(self) -> str:
         """Start the server, creating its cluster if needed; return the DSN when it is ready."""
+        require_extras("The embedded PostgreSQL", "embedded")
         with self._one_at_a_time:
             if self._process is not None:
                 raise AssertionError("the server was started already")
@@ -200,7 +205,7 @@ class EmbeddedServer:
     ) -> None:
         self.stop()
 
-    def _make_cluster(self, account: "Account") -> None:
+    def _make_cluster(self, account: Account) -> None:
         for leftover in self._data_dir.glob("postgres.new-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         made_by = _version_of(self._cluster)
@@ -249,7 +254,7 @@ class EmbeddedServer:
         new.rename(self._cluster)
         _sync_folder(self._data_dir)
 
-    def _launch(self, account: "Account") -> None:
+    def _launch(self, account: Account) -> None:
         settings = SERVER_SETTINGS | {
             "unix_socket_directories": str(self._socket_dir),
             "cluster_name": _cluster_name(self._cluster),
@@ -463,6 +468,8 @@ def _stop_leftover_server(cluster: Path) -> None:
 
 def _stop_server(cluster: Path, postmaster: int | None) -> None:
     """Stop a server by its postmaster; if that fails or is gone, by all of its processes."""
+    import psutil
+
     first: list[psutil.Process] = []
     if postmaster is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -477,6 +484,8 @@ def _stop_server(cluster: Path, postmaster: int | None) -> None:
 
 def _signal_and_wait(processes: list[psutil.Process], number: int, seconds: float) -> bool:
     """Signal the processes; returns whether all of them ended in time."""
+    import psutil
+
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
@@ -491,6 +500,8 @@ def _processes_of(cluster: Path) -> Iterator[psutil.Process]:
     or the cluster name (the others). Reading their working directory would be simpler, but root in
     a container may not be allowed to.
     """
+    import psutil
+
     account = cluster.stat().st_uid
     title = f"postgres: {_cluster_name(cluster)}: "
     for process in psutil.process_iter():

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 import hourbell
@@ -293,3 +294,20 @@ def test_importing_the_library_loads_no_server_and_takes_little_time() -> None:
         assert loaded == []
         times.append(float(took))
     assert min(times) < 0.15
+
+
+TYPE_BELOW = """
+@app.task(name="f")
+async def f(ctx: Context, item: Item) -> None: ...
+
+class Item(msgspec.Struct):
+    number: int
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs annotations of Python 3.14")
+def test_a_type_may_be_defined_below_the_task() -> None:
+    names: dict[str, Any] = {"app": App("shop"), "Context": Context, "msgspec": msgspec}
+    exec(TYPE_BELOW, names)
+    assert names["f"].takes_context
+    assert "7" in repr(names["f"].bind(names["Item"](7)))

@@ -27,6 +27,7 @@ EXAMPLES = [
     errors.StoreUnavailable("connection refused"),
     errors.EmbeddedServerFailed("It does not start.", "FATAL: out of disk"),
     errors.ConfigurationError("HOURBELL_PORT must be a number."),
+    errors.MissingExtra("The server", ["server", "embedded"]),
     errors.DataFolderBusy("data"),
     errors.UnsafeDatabase("The database runs with fsync = off: set fsync = on."),
     errors.IncompatibleDatabase("0009_newer.sql", "0008_needed.sql", "0007_known.sql"),

@@ -1,0 +1,319 @@
+"""The backend for Django's Tasks.
+
+`enqueue` uses Django's own connection. Inside `atomic()` the job is a part of that transaction,
+without `on_commit`: both are committed, or neither. Outside it exists at once.
+
+A Django task becomes a task of an app of Hourbell when it is declared: its name is the app's and
+the path of the function, its payload has `args` and `kwargs`. So a worker that has imported the
+modules of the tasks knows them, and everything else (retries, limits, explain, the API) is the same
+as for other tasks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import platform
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from inspect import iscoroutinefunction
+from typing import Any
+
+from django.core.checks import CheckMessage, Error
+from django.db import close_old_connections, connections, transaction
+from django.utils import timezone
+from django.utils.module_loading import autodiscover_modules, import_string
+
+try:
+    from django.tasks import task_backends as task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+except ModuleNotFoundError:  # Django 5
+    from django_tasks import task_backends as task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+
+from hourbell.contrib.django.databases import database_url
+from hourbell.engine.views.executions import get_execution
+from hourbell.engine.views.jobs import get_job
+from hourbell.errors import Cancel, RetryAfter, Snooze
+from hourbell.model.errors import NotFound
+from hourbell.model.executions import FATES, Attempt, Execution, ExecutionStatus
+from hourbell.model.ids import created_at, parse_job_id
+from hourbell.model.jobs import Job, TaskAction
+from hourbell.sdk.app import App
+from hourbell.sdk.context import Context, SyncContext
+from hourbell.sdk.portal import blocking
+from hourbell.sdk.running import load_app
+from hourbell.sdk.tasks import Task as AppTask
+from hourbell.sdk.values import Options, PriorityLike, Retry, Seconds
+
+DEFAULT_APP = "django"
+_HIGH_ABOVE, _LOW_BELOW = 33, -33  # of Django's priorities, which are from -100 to 100
+_STATUSES = {
+    ExecutionStatus.RUNNING: TaskResultStatus.RUNNING,
+    ExecutionStatus.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+}
+_WORKER = f"{platform.node()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourbellTask(Task):
+    """A Django task; `@task(retry=…, timeout=…)` sets what Hourbell has in addition."""
+
+    retry: Retry | None = None
+    timeout: Seconds | None = None
+
+
+class HourbellBackend(BaseTaskBackend):
+    """Enqueues Django's tasks as jobs of Hourbell."""
+
+    task_class = HourbellTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.database: str = self.options.get("database", "default")
+
+    @property
+    def app(self) -> App:
+        """The app whose tasks Django's tasks are: that of the option `app`, or one of our own."""
+        target = self.options.get("app")
+        app = _app(target)
+        if target is None or app.configured_url() is None:
+            app.url = database_url(self.database)  # each time: a test has a database of its own
+        return app
+
+    def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
+        """For `manage.py check`, and all that runs it."""
+        vendor = connections[self.database].vendor
+        if vendor != "postgresql":
+            yield Error(
+                f"The task backend {self.alias!r} needs PostgreSQL, and database {self.database!r} is {vendor}.",
+                hint='Name another one: "OPTIONS": {"database": ALIAS}.',
+                id="hourbell.E001",
+            )
+
+    def validate_task(self, task: Task) -> None:
+        super().validate_task(task)
+        self._declare(task)
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        self.validate_task(task)
+        options: Options = {
+            "queue": task.queue_name,
+            "priority": _priority(task.priority),
+            "connection": f"django:{self.database}",
+        }
+        if task.run_after is not None:
+            options["at"] = task.run_after
+        configured = self._declare(task).configure(**options)
+        given_args, given_kwargs = normalize_json(args), normalize_json(kwargs)
+        with transaction.atomic(using=self.database):
+            job = configured.enqueue_sync(args=given_args, kwargs=given_kwargs)
+        result = self._result(
+            task, job.id, TaskResultStatus.READY, given_args, given_kwargs, timezone.now()
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        try:
+            job, execution = _Reader(self.app).read_sync(result_id)
+        except NotFound as error:
+            raise TaskResultDoesNotExist(result_id) from error
+        action = job.action
+        if not isinstance(action, TaskAction) or not isinstance(action.payload, dict):
+            raise TaskResultDoesNotExist(result_id)
+        task = import_string(action.name.removeprefix(f"{self.app.name}."))
+        attempts = execution.attempts
+        status = _STATUSES.get(execution.status, TaskResultStatus.READY)
+        if execution.status in FATES and status is not TaskResultStatus.SUCCESSFUL:
+            status = TaskResultStatus.FAILED
+        result = self._result(
+            task, result_id, status, action.payload["args"], action.payload["kwargs"]
+        )
+        return _with(
+            result,
+            enqueued_at=created_at(execution.job_id),
+            started_at=attempts[0].started_at if attempts else None,
+            last_attempted_at=attempts[-1].started_at if attempts else None,
+            finished_at=execution.finished_at,
+            errors=[_error_of(attempt) for attempt in attempts if attempt.error is not None],
+            worker_ids=[attempt.worker or "unknown" for attempt in attempts],
+            _return_value=execution.result,
+        )
+
+    def import_tasks(self) -> None:
+        """Import the `tasks` modules of INSTALLED_APPS, for a worker."""
+        autodiscover_modules("tasks")
+
+    def _result(
+        self,
+        task: Task,
+        result_id: str,
+        status: TaskResultStatus,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        enqueued_at: Any = None,
+    ) -> TaskResult:
+        return TaskResult(
+            task=task,
+            id=result_id,
+            status=status,
+            enqueued_at=enqueued_at,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+
+    def _declare(self, task: Task) -> AppTask[..., Any]:
+        """The task of the app; made when the Django task is first seen."""
+        app = _app(self.options.get("app"))
+        known = app.tasks.get(f"{app.name}.{task.module_path}")
+        if known is not None:
+            return known
+        is_async = iscoroutinefunction(task.func)
+        run = _async_run(self, task) if is_async else _sync_run(self, task)
+        declare = app.task(
+            name=task.module_path,
+            queue=task.queue_name,
+            priority=_priority(task.priority),
+            retry=getattr(task, "retry", None),
+            timeout=getattr(task, "timeout", None),
+        )
+        made: AppTask[..., Any] = declare(run)
+        return made
+
+
+# In a worker.
+
+
+def _sync_run(backend: HourbellBackend, task: Task) -> Callable[..., Any]:
+    def run(context: SyncContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        close_old_connections()
+        try:
+            result = _begun(backend, task, context, args, kwargs)
+            task_started.send(HourbellBackend, task_result=result)
+            try:
+                value = normalize_json(task.func(*_first(result), *args, **kwargs))
+            except Exception as error:
+                if _has_failed(result, error):
+                    task_finished.send(HourbellBackend, task_result=result)
+                raise
+            task_finished.send(HourbellBackend, task_result=_succeeded(result, value))
+            return value
+        finally:
+            close_old_connections()
+
+    return run
+
+
+def _async_run(backend: HourbellBackend, task: Task) -> Callable[..., Awaitable[Any]]:
+    async def run(context: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = _begun(backend, task, context, args, kwargs)
+        await task_started.asend(HourbellBackend, task_result=result)
+        try:
+            value = normalize_json(await task.func(*_first(result), *args, **kwargs))
+        except Exception as error:
+            if _has_failed(result, error):
+                await task_finished.asend(HourbellBackend, task_result=result)
+            raise
+        await task_finished.asend(HourbellBackend, task_result=_succeeded(result, value))
+        return value
+
+    return run
+
+
+def _begun(
+    backend: HourbellBackend, task: Task, context: Context | SyncContext, args: Any, kwargs: Any
+) -> TaskResult:
+    now = timezone.now()
+    return _with(
+        backend._result(task, context.job_id, TaskResultStatus.RUNNING, args, kwargs),
+        enqueued_at=created_at(parse_job_id(context.job_id)),
+        started_at=now,
+        last_attempted_at=now,
+        worker_ids=[_WORKER] * context.attempt,
+    )
+
+
+def _first(result: TaskResult) -> tuple[TaskContext, ...]:
+    return (TaskContext(task_result=result),) if result.task.takes_context else ()
+
+
+def _succeeded(result: TaskResult, value: Any) -> TaskResult:
+    return _with(
+        result,
+        status=TaskResultStatus.SUCCESSFUL,
+        finished_at=timezone.now(),
+        _return_value=value,
+    )
+
+
+def _has_failed(result: TaskResult, error: Exception) -> bool:
+    """Note a failure in the result; false if the exception is only a request to run it again, or not at all."""
+    if isinstance(error, Snooze | RetryAfter | Cancel):
+        return False
+    path = f"{type(error).__module__}.{type(error).__qualname__}"
+    text = "".join(traceback.format_exception(error))
+    result.errors.append(TaskError(exception_class_path=path, traceback=text))
+    _with(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+    return True
+
+
+# Results that are read.
+
+
+class _Reader:
+    """Reads jobs on the connections of an app."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def read(self, job_id: str) -> tuple[Job, Execution]:
+        number = parse_job_id(job_id)
+        job = await self._app._own(lambda own: get_job(own.engine, number))
+        return job, await self._app._own(lambda own: get_execution(own.engine, number))
+
+    read_sync = blocking(read)
+
+
+def _error_of(attempt: Attempt) -> TaskError:
+    """The ledger has the name of the exception and its text, not its module and traceback."""
+    kind = attempt.kind or "Exception"
+    path = f"builtins.{kind}" if hasattr(builtins, kind) else kind
+    return TaskError(exception_class_path=path, traceback=attempt.error or "")
+
+
+def _with(result: TaskResult, **values: Any) -> TaskResult:
+    for name, value in values.items():
+        object.__setattr__(result, name, value)  # frozen for users; backends fill it in this way
+    return result
+
+
+def _priority(number: int) -> PriorityLike:
+    if number > _HIGH_ABOVE:
+        return "HIGH"
+    return "LOW" if number < _LOW_BELOW else "MEDIUM"
+
+
+@cache
+def _app(target: str | None) -> App:
+    return App(DEFAULT_APP) if target is None else load_app(target)

