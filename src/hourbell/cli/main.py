@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "forecast": ("hourbell.cli.forecast:forecast_command", "Draw the coming load."),
     "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
+    "groups": ("hourbell.cli.groups:groups_command", "One callback for many executions."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
     "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),
