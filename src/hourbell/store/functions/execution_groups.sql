@@ -123,6 +123,8 @@ begin
     else
       update hourbell.execution_groups
       set look_at = p_now + interval '1 minute', problem = concat_ws(': ', made.outcome, made.detail) where id = g.id;
+      -- It has waited for the lock of a quota, and the next one may have to as well: the others are ended by the next step.
+      exit when made.outcome = 'busy';
     end if;
   end loop;
 end $$;
