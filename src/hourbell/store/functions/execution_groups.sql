@@ -146,12 +146,11 @@ begin
     where (ended_at is not null or closed_at is null) and coalesce(ended_at, created_at) < p_until
     order by coalesce(ended_at, created_at) limit 100 for no key update skip locked);
   if old = '{}' then return false; end if;
-  delete from hourbell.group_members as m using (
-    select o.id, m.execution from unnest(old) as o(id)
+  delete from hourbell.group_members where ctid = any (array(
+    select m.ctid from unnest(old) as o(id)
     cross join lateral (
-      select execution from hourbell.group_members where group_id = o.id order by execution limit p_rows) as m
-    limit p_rows) as d
-  where m.group_id = d.id and m.execution = d.execution;
+      select ctid from hourbell.group_members where group_id = o.id order by execution limit p_rows) as m
+    limit p_rows));
   get diagnostics dropped = row_count;
   if dropped < p_rows then delete from hourbell.execution_groups where id = any (old); end if;
   return dropped = p_rows or cardinality(old) = 100;
