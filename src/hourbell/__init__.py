@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from hourbell.sdk.context import RunInfo as RunInfo
     from hourbell.sdk.context import SyncContext as SyncContext
     from hourbell.sdk.context import current as current
+    from hourbell.sdk.groups import Group as Group
+    from hourbell.sdk.groups import GroupView as GroupView
     from hourbell.sdk.jobs import Cancelled as Cancelled
     from hourbell.sdk.jobs import Job as Job
     from hourbell.sdk.jobs import JobView as JobView
@@ -70,6 +72,8 @@ _PUBLIC = {
     "Completion": "sdk.context",
     "Context": "sdk.context",
     "Dead": "errors",
+    "Group": "sdk.groups",
+    "GroupView": "sdk.groups",
     "HourbellError": "errors",
     "Item": "sdk.batches",
     "Job": "sdk.jobs",

@@ -291,6 +291,78 @@ def _(s: Scene) -> Case:
     return Case(ADMIT, [s.now, 80], rows=600, buffers=8_000, before=[crowd])
 
 
+@case("admission of 500 on a date that calendars have")
+def _(s: Scene) -> Case:
+    """A hundred tenants have a thousand dates each; all jobs of the first minutes exclude theirs."""
+    calendars = Step(
+        "insert into hourbell.calendars (tenant, name, created_at, updated_at)"
+        " select n, 'c', $1, $1 from generate_series(1, 100) as n",
+        [s.now],
+    )
+    dates = Step(
+        "insert into hourbell.calendar_dates (tenant, calendar, day)"
+        " select c.tenant, 'c', $1::date + d from hourbell.calendars as c, generate_series(0, 999) as d",
+        [s.now.date()],
+    )
+    excluding = Step(
+        'update hourbell.jobs set spec = replace(spec, \'"kind"\', \'"exclude":["c"],"kind"\')'
+        " where id in (select e.job from hourbell.executions as e"
+        " where e.id in (select id from hourbell.due order by run_at limit 2000))"
+    )
+    return Case(
+        ADMIT, [s.now, 500], rows=3_500, buffers=100_000, before=[calendars, dates, excluding]
+    )
+
+
+# Groups.
+
+
+def _group(s: Scene) -> list[Step]:
+    """A closed group of 10,000 executions that have ended, among 1,000 closed groups."""
+    return [
+        Step(
+            "insert into hourbell.execution_groups"
+            " (id, tenant, name, created_at, closed_at, look_at, members, url, headers)"
+            " select n, 1, 'g', $1, $1, $1::timestamptz + n * interval '1 s', 10000, 'https://a.example/', '{}'"
+            " from generate_series(1, 1000) as n",
+            [s.now],
+        ),
+        Step(
+            "insert into hourbell.group_members (group_id, execution)"
+            " select 1, id from (select id from hourbell.outcomes order by id limit 10000) as o"
+        ),
+        Step(
+            "insert into hourbell.group_members (group_id, execution)"
+            " select 2, id from hourbell.ready cross join lateral unnest(ids) as i(id) limit 10000"
+        ),
+    ]
+
+
+@case("following groups by 1,000 members")
+def _(s: Scene) -> Case:
+    args = [NODE, 1, s.now + timedelta(seconds=2), 200, 1_000]
+    return Case(
+        "select * from hourbell.follow_groups($1, $2, $3, $4, $5)",
+        args,
+        rows=2_200,
+        buffers=25_000,
+        before=_group(s),
+    )
+
+
+@case("deleting some members of an old group")
+def _(s: Scene) -> Case:
+    ended = Step("update hourbell.execution_groups set ended_at = $1 where id = 1", [s.now])
+    args = [NODE, 1, s.now + timedelta(seconds=1), 1_000]
+    return Case(
+        "select hourbell.drop_groups($1, $2, $3, $4)",
+        args,
+        rows=1_200,
+        buffers=6_000,
+        before=[*_group(s), ended],
+    )
+
+
 @case("a look at overlaps")
 def _(s: Scene) -> Case:
     args = [s.overlapping, s.now]

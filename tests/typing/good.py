@@ -130,6 +130,8 @@ async def main() -> None:
     await app.enqueue_many([plain.bind(1), with_context.bind(2)])
     await plain.enqueue_many([plain.bind(1), {"cart_id": 2}])
     app.enqueue_many_sync(plain.bind(i) for i in range(3))
+    group = await app.group([plain.bind(1), with_context.bind(2)], then=plain.bind(3))
+    assert_type(await group.result(timeout=5), str)
     assert_type(await plain.cancel(unique_key="cart:7"), Cancelled)
     options: Options = {"delay": 5, "tenant": "acme"}
     await plain.configure(**options).enqueue(7)

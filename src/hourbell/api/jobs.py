@@ -54,6 +54,7 @@ from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.pauses import parse_bulk_pause, parse_bulk_resume, parse_pause
 from hourbell.documents.render import render_execution, render_job
 from hourbell.documents.runs import parse_backfill
+from hourbell.engine.core import Engine
 from hourbell.engine.life import create
 from hourbell.engine.operations import audit, bulk, change, runs, upsert
 from hourbell.engine.views import executions, explain, job_keys, jobs
@@ -69,7 +70,7 @@ BY_UNIQUE_KEY = JOBS + "/by-unique-key"
 
 async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_new_job(request)
-    return _created(await create.create_job(engine, document, write))
+    return await _created(engine, await create.create_job(engine, document, write))
 
 
 async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -81,7 +82,7 @@ async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    return _created(await upsert.put_job(engine, name, document, write))
+    return await _created(engine, await upsert.put_job(engine, name, document, write))
 
 
 async def get_job_by_name(
@@ -110,8 +111,8 @@ async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Re
     return _job(await change.delete_job_by_key(engine, key, conditional(request, write), cancel))
 
 
-def _created(created: create.Created) -> Response[bytes]:
-    job = created.job
+async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
+    job = await _planned(engine, created.job)
     if created.existed:
         return _job(job)
     return _job(job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
@@ -131,7 +132,8 @@ async def get_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> 
 async def update_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_write(request, MERGE_PATCH, JSON)
     write = conditional(request, write)
-    return _job(await change.update_job(engine, parse_job_id(job_id), document, write))
+    job = await change.update_job(engine, parse_job_id(job_id), document, write)
+    return _job(await _planned(engine, job))
 
 
 async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -163,7 +165,9 @@ async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
-    return _job(await change.resume_job(engine, parse_job_id(job_id), write))
+    return _job(
+        await _planned(engine, await change.resume_job(engine, parse_job_id(job_id), write))
+    )
 
 
 async def run_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -209,6 +213,12 @@ async def list_executions(
         engine, number, part.page_size, part.page_token, wanted, expand_missed
     )
     return answer(render_page(page, render_execution))
+
+
+async def _planned(engine: Engine, job: Job) -> Job:
+    """A job that was just created or changed; its next run is on no excluded date."""
+    (planned,) = await jobs.skip_excluded(engine, [job], job.updated_at)
+    return planned
 
 
 def _job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:

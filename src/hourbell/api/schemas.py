@@ -29,6 +29,7 @@ from hourbell.documents.actions import (
 from hourbell.documents.calendars import CalendarDocument
 from hourbell.documents.completions import CompletionDocument
 from hourbell.documents.dead_letters import DeadLetterFilterDocument, PurgeDocument, ReplayDocument
+from hourbell.documents.execution_groups import GroupDocument, MembersDocument
 from hourbell.documents.fields import (
     or_null,
     ref,
@@ -57,6 +58,7 @@ from hourbell.documents.settings import (
     RateLimitDocument,
     TenantSettingsDocument,
 )
+from hourbell.engine.codes import FATES
 from hourbell.engine.life.create import MAX_BATCH_ITEMS
 from hourbell.engine.views.overview import MAX_COUNTED
 from hourbell.model.errors import FieldCode
@@ -106,6 +108,8 @@ def _requests() -> dict[str, Schema]:
         "Completion": request_object(CompletionDocument),
         "NewKey": request_object(KeyDocument),
         "NewCalendar": request_object(CalendarDocument),
+        "NewGroup": request_object(GroupDocument),
+        "GroupMembers": request_object(MembersDocument),
         "NewSecret": request_object(SecretDocument),
         "Claim": request_object(ClaimDocument),
         "Heartbeat": request_object(HeartbeatDocument),
@@ -185,6 +189,26 @@ def _responses() -> dict[str, Schema]:
             }
         ),
         "SecretPage": _page("Secret"),
+        "Group": response_object_of(
+            {
+                "group_id": {"type": "string", "pattern": f"^grp_{ID}$"},
+                "tenant_id": _text(),
+                "name": _text(),
+                "url": or_null(_text()),
+                "headers": _shown_headers(),
+                "task": or_null(_text()),
+                "members": _whole(0),
+                "ended": {
+                    **response_object_of({fate.value: _whole(0) for fate in FATES}),
+                    "description": "How many members are known to have ended, by their fate.",
+                },
+                "created_at": _instant(),
+                "closed_at": or_null(_instant()),
+                "ended_at": or_null(_instant("When its callback was created.")),
+                "execution_id": or_null(_text()),
+                "problem": or_null(_text()),
+            }
+        ),
         "Calendar": response_object_of(
             {
                 "name": _text(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hourbell.cli.files import read_documents, shown
+from hourbell.cli.files import check_owner, read_documents, shown
 from hourbell.cli.jobs import schedule_text
 from hourbell.cli.output import instant_text, plain, print_json, say, show_progress, uses_color
 from hourbell.cli.reconcile import (
@@ -20,9 +20,8 @@ from hourbell.cli.reconcile import (
     read_wanted,
 )
 from hourbell.cli.remote import CONFLICT, REFUSED, USAGE, Session, fail, remote
-from hourbell.client import ClientError, Queue, SyncClient
-from hourbell.documents.settings import check_label
-from hourbell.model.errors import ConfigurationError, InvalidInput
+from hourbell.client import ClientError, NotFound, Queue, SyncClient
+from hourbell.model.errors import ConfigurationError
 
 _SIGNS = {
     Verb.CREATE: ("+", "green"),
@@ -73,7 +72,10 @@ def apply_command(
 
 def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
     jobs: list[Any] = []
-    for document in read_documents(file):
+    documents = read_documents(file)
+    if not documents:
+        raise ConfigurationError(f"{shown(file)} is empty. A file without jobs has `jobs: []`.")
+    for document in documents:
         if isinstance(document, list):
             jobs += document
             continue
@@ -92,10 +94,7 @@ def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
             f"{shown(file)} names no owner. Add `owner: NAME` to it, or give --owner NAME: jobs "
             f"are found by it, and only jobs of the same owner are deleted by --prune."
         )
-    try:
-        check_label(owner, "owner")
-    except InvalidInput as error:
-        raise ConfigurationError(error.message) from None
+    check_owner(owner)
     return owner, jobs
 
 
@@ -112,14 +111,17 @@ def _check_owners(client: SyncClient, changes: Sequence[Change], owner: str) -> 
         if change.verb is not Verb.CREATE or change.wanted is None:
             continue
         tenant = change.wanted.job.tenant_id if change.wanted.has_tenant else None
-        for job in client.jobs.each(name_prefix=change.name, tenant_id=tenant):
-            other = job.labels.get(OWNER_LABEL, owner)
-            if job.name == change.name and other != owner and job.status != "COMPLETED":
-                fail(
-                    f"The job {job.name} belongs to the owner {other}, not {owner}. Nothing was "
-                    f"changed. Remove it there first, or apply with --owner {other}.",
-                    CONFLICT,
-                )
+        try:
+            job = client.jobs.get_by_name(change.name, tenant_id=tenant)
+        except NotFound:
+            continue
+        other = job.labels.get(OWNER_LABEL, owner)
+        if other != owner:
+            fail(
+                f"The job {job.name} belongs to the owner {other}, not {owner}. Nothing was "
+                f"changed. Remove it there first, or apply with --owner {other}.",
+                CONFLICT,
+            )
 
 
 def _print_plan(client: SyncClient, changes: Sequence[Change], file: str) -> None:

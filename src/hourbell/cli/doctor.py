@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import textwrap
 from collections.abc import Sequence
 
 import asyncpg
 import click
 
-from hourbell.cli.output import paint, plain, print_json, say, uses_color
+from hourbell.cli.output import (
+    counted,
+    paint,
+    plain,
+    print_json,
+    say,
+    terminal_width,
+    uses_color,
+)
 from hourbell.cli.process import NO_DATABASE, database_problem
 from hourbell.cli.remote import REFUSED
 from hourbell.compose import open_engine
@@ -43,7 +53,9 @@ def doctor_command(output: str) -> None:
         _print(found)
     failed = sum(one.level is Level.FAILURE for one in found)
     warned = sum(one.level is Level.WARNING for one in found)
-    say(f"{len(found)} checks, {warned} warnings, {failed} failures.")
+    say(
+        f"{counted(len(found), 'check')}, {counted(warned, 'warning')}, {counted(failed, 'failure')}."
+    )
     if failed:
         raise SystemExit(REFUSED)
 
@@ -86,6 +98,17 @@ def _print(found: Sequence[Finding]) -> None:
     width = max(len(one.check) for one in found)
     for one in found:
         sign = paint(f"{_SIGNS[one.level]:4}", one.level.value, uses_color())
-        click.echo(f"{sign}  {one.check:{width}}  {plain(one.what)}")
+        indent = width + 8
+        what, *rest = _wrapped(plain(one.what), indent)
+        click.echo(f"{sign}  {one.check:{width}}  {what}")
         if one.advice:
-            click.echo(f"{'':{width + 8}}→ {plain(one.advice)}")
+            rest += _wrapped(f"→ {plain(one.advice)}", indent)
+        for line in rest:
+            click.echo(f"{'':{indent}}{line}")
+
+
+def _wrapped(text: str, indent: int) -> Sequence[str]:
+    """The lines of a text beside an indent; one line if it does not go to a terminal."""
+    if not sys.stdout.isatty():
+        return [text]
+    return textwrap.wrap(text, max(terminal_width() - indent, 30))

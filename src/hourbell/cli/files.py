@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from hourbell.documents.kinds import LABEL, LABEL_IS
 from hourbell.model.errors import ConfigurationError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -80,12 +81,18 @@ def read_text(file: str) -> str:
         raise ConfigurationError(f"{shown(file)} is not UTF-8: {error.reason}.") from error
 
 
+def check_owner(owner: object) -> None:
+    """Raise ConfigurationError if no jobs can have this owner."""
+    if not isinstance(owner, str) or not LABEL.fullmatch(owner):
+        raise ConfigurationError(f"The owner {owner!a} must be {LABEL_IS}.")
+
+
 def with_type(document: Any) -> Any:
     """The document of a job with its type, which follows from its schedule."""
     schedule = document.get("schedule") if isinstance(document, dict) else None
-    if not isinstance(schedule, dict) or "type" in document:
+    if not isinstance(document, dict) or "type" in document:
         return document
-    once = "at" in schedule or "delay_seconds" in schedule
+    once = isinstance(schedule, dict) and ("at" in schedule or "delay_seconds" in schedule)
     return {"type": "ONE_TIME" if once else "RECURRING", **document}
 
 

@@ -40,7 +40,7 @@ def forecast_command(session: Session, hours: int, tenant: str | None, timezone:
         return
     total = sum(minute.executions for minute in forecast.minutes)
     if not total:
-        say(f"Nothing is due in the next {hours} hours.")
+        say(f"Nothing is due in the next {'hour' if hours == 1 else f'{hours} hours'}.")
         return
     width = terminal_width() if sys.stdout.isatty() else _WIDTH_IN_A_PIPE
     click.echo("\n".join(chart_lines(forecast, zone, width, _blocks())))
@@ -65,7 +65,7 @@ def chart_lines(forecast: Forecast, zone: tzinfo, width: int, blocks: bool) -> I
     numbers = len(f"{most:,}")
     label = "%a %H:%M" if forecast.ends_at - forecast.begins_at > timedelta(days=1) else "%H:%M"
     room = max(10, width - len(rows[0][0].astimezone(zone).strftime(label)) - numbers - 4)
-    yield f"Executions due in each {_span(step)}"
+    yield f"Executions due in each {_span(step)}, times in {zone}"
     for at, count in rows:
         bar = _bar(count / most * room, blocks)
         yield f"{at.astimezone(zone).strftime(label)}  {count:{numbers},}  {bar}".rstrip()

@@ -9,16 +9,25 @@ from typing import Any
 import click
 import msgspec
 
-from hourbell.cli.files import read_documents, read_text, shown, with_type, yaml_text
+from hourbell.cli.files import (
+    check_owner,
+    read_documents,
+    read_text,
+    shown,
+    with_type,
+    yaml_text,
+)
 from hourbell.cli.importers import Import, Imported, NotReadable
 from hourbell.cli.importers.celery import read_beat_schedule
 from hourbell.cli.importers.crontab import read_crontab
 from hourbell.cli.importers.eventbridge import read_schedules
 from hourbell.cli.importers.k8s import read_cron_jobs
-from hourbell.cli.output import plain, say
+from hourbell.cli.output import counted, plain, say
 from hourbell.cli.remote import USAGE, errors_as_exits, fail
 from hourbell.documents.jobs import parse_new_job
 from hourbell.model.errors import InvalidInput
+from hourbell.timing.errors import UnknownZone
+from hourbell.timing.zones import load_zone
 
 _ANY_JOB = 0
 _WIDTH = 100
@@ -44,6 +53,10 @@ def import_command() -> None:
 @owner_option
 def crontab_command(file: str, timezone: str, system: bool, owner: str) -> None:
     """Read a crontab; - is stdin, as in `crontab -l | hourbell import crontab -`."""
+    try:
+        load_zone(timezone)
+    except UnknownZone as error:
+        raise click.UsageError(str(error)) from None
     _convert(file, owner, lambda: read_crontab(read_text(file), timezone, system))
 
 
@@ -74,6 +87,7 @@ def eventbridge_command(file: str, owner: str) -> None:
 def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
     now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
     with errors_as_exits():
+        check_owner(owner)
         try:
             found = read()
         except NotReadable as error:
@@ -82,7 +96,13 @@ def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
     click.echo("\n".join(_lines(file, owner, msgspec.structs.replace(found, jobs=jobs))))
     usable = sum(job.is_usable for job in jobs)
     notes = sum(len(job.notes) for job in jobs) + len(found.notes)
-    say(f"{usable} of {len(jobs)} jobs carried over, with {notes} notes. Check them, then try:")
+    if not jobs:
+        say(f"{shown(file)} contains no jobs.")
+        return
+    say(
+        f"{usable} of {counted(len(jobs), 'job')} carried over, with {counted(notes, 'note')}. Check "
+        f"them, then try:"
+    )
     say("  hourbell apply -f FILE --dry-run")
 
 

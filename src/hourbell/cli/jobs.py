@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +18,7 @@ from hourbell.cli.output import (
     print_json,
     print_table,
     say,
+    show_count,
     show_progress,
 )
 from hourbell.cli.params import Instant
@@ -399,20 +401,109 @@ def _set(patch: dict[str, Any], path: str, value: str) -> None:
     patch[last] = json_or_text(value)
 
 
+def _selection_options(command: F) -> F:
+    for option in (
+        click.option("--all", "everything", is_flag=True, help="All jobs, of any tenant."),
+        click.option("--label", help="All jobs with this label: name:value."),
+        click.option("--queue", help="All jobs of a queue."),
+        click.option("--tenant", help="All jobs of a tenant."),
+    ):
+        command = option(command)
+    return command
+
+
 @jobs_command.command("pause")
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1)
+@_selection_options
+@click.option("--reason", help="Shown by explain and in the audit trail.")
+@click.option("--until", type=Instant(), help="Resume them then (RFC 3339).")
 @remote
-def pause_command(session: Session, jobs: tuple[str, ...]) -> None:
-    """Pause jobs: no further run starts until they are resumed."""
-    _on_each(session, jobs, session.client.jobs.pause, "Paused")
+def pause_command(
+    session: Session,
+    jobs: tuple[str, ...],
+    reason: str | None,
+    until: datetime | None,
+    **options: Any,
+) -> None:
+    """Pause jobs: no further run starts until they are resumed.
+
+    Name JOBS, or select them: --tenant, --queue and --label can be combined.
+    """
+    selected = _selection(jobs, options)
+    if selected is None:
+        pause = partial(session.client.jobs.pause, reason=reason, until=until)
+        _on_each(session, jobs, pause, "Paused")
+        return
+
+    def step(token: str | None) -> _Step:
+        paused = session.client.jobs.pause_many(
+            **selected, reason=reason, until=until, page_token=token
+        )
+        return paused.paused, paused.left, paused.next_page_token
+
+    _on_all(session, step, "paused")
 
 
 @jobs_command.command("resume")
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1)
+@_selection_options
+@click.option("--reason", help="Only jobs that were paused with exactly this reason.")
 @remote
-def resume_command(session: Session, jobs: tuple[str, ...]) -> None:
-    """Resume paused jobs, from now on."""
-    _on_each(session, jobs, session.client.jobs.resume, "Resumed")
+def resume_command(
+    session: Session, jobs: tuple[str, ...], reason: str | None, **options: Any
+) -> None:
+    """Resume paused jobs, from now on.
+
+    Name JOBS, or select them: --tenant, --queue, --label and --reason can be combined.
+    """
+    selected = _selection(jobs, options | {"everything": options["everything"] or bool(reason)})
+    if selected is None:
+        _on_each(session, jobs, session.client.jobs.resume, "Resumed")
+        return
+
+    def step(token: str | None) -> _Step:
+        resumed = session.client.jobs.resume_many(**selected, reason=reason, page_token=token)
+        return resumed.resumed, resumed.left, resumed.next_page_token
+
+    _on_all(session, step, "resumed")
+
+
+def _selection(jobs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The filter of a bulk change; None: the jobs are named."""
+    chosen = {
+        name: options[name] for name in ("tenant", "queue", "label") if options[name] is not None
+    }
+    if bool(jobs) == (bool(chosen) or options["everything"]):
+        raise click.UsageError(
+            "Name jobs, or select them with --tenant, --queue, --label or --all."
+        )
+    if jobs:
+        return None
+    if "tenant" in chosen:
+        chosen["tenant_id"] = chosen.pop("tenant")
+    return chosen
+
+
+_Step = tuple[int, int, str | None]  # changed, left, and the token to continue with
+
+
+def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) -> None:
+    """Change jobs a thousand at a time, and say how far it is."""
+    changed, left, token = step(None)
+    while token is not None:
+        show_count(f"Jobs {done}", changed, is_over=False)
+        more, more_left, token = step(token)
+        changed, left = changed + more, left + more_left
+        show_count(f"Jobs {done}", changed, is_over=token is None)
+    if session.as_json:
+        print_json({done: changed, "left": left})
+    else:
+        say(f"{changed:,} jobs were {done}.")
+    if left:
+        say(
+            f"{left:,} jobs were left as they are: they are queued or running, or another request "
+            f"was changing them."
+        )
 
 
 @jobs_command.command("delete")

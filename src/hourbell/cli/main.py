@@ -15,6 +15,7 @@ from hourbell import __version__
 COMMANDS = {
     "api": ("hourbell.cli.roles:api_command", "Serve the API."),
     "apply": ("hourbell.cli.apply:apply_command", "Make jobs what a file says."),
+    "bench": ("hourbell.cli.bench:bench_command", "Measure this installation."),
     "completion": ("hourbell.cli.completion:completion_command", "Print a completion script."),
     "dlq": ("hourbell.cli.dlq:dlq_command", "List, replay and purge dead letters."),
     "doctor": ("hourbell.cli.doctor:doctor_command", "Check a cell, and say what to do."),
@@ -23,6 +24,7 @@ COMMANDS = {
         "List, show, cancel, retry and follow executions.",
     ),
     "forecast": ("hourbell.cli.forecast:forecast_command", "Draw the coming load."),
+    "groups": ("hourbell.cli.groups:groups_command", "One callback for many executions."),
     "import": ("hourbell.cli.imports:import_command", "Read jobs of other schedulers."),
     "jobs": ("hourbell.cli.jobs:jobs_command", "Create, list, change, run and explain jobs."),
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),

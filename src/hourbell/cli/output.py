@@ -50,10 +50,21 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1 check` or `2 checks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def show_progress(label: str, done: int, total: int) -> None:
     """How far long work is, on one line; only on a terminal."""
     if sys.stderr.isatty():
         click.echo(f"\r{label}: {done:,} of {total:,}", nl=done >= total, err=True)
+
+
+def show_count(label: str, done: int, is_over: bool) -> None:
+    """How far long work is, if it is not known how much there is; only on a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{label}: {done:,}", nl=is_over, err=True)
 
 
 def print_json(value: object) -> None:

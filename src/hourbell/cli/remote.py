@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -87,6 +87,8 @@ def errors_as_exits(server: Server | None = None) -> Iterator[None]:
 def _what_to_do(error: ClientError, server: Server | None) -> str:
     if isinstance(error, Unreachable) and server is not None and not server.is_named:
         return " Start a server with `hourbell up`, or choose one with HOURBELL_URL or --profile."
+    if isinstance(error, Unreachable):
+        return " Check that the server runs there, and that the URL is right."
     if error.code == "unauthenticated":
         return " Set HOURBELL_API_KEY, or choose a profile with --profile."
     return ""
@@ -151,9 +153,14 @@ def limited(items: Iterable[T], limit: int, everything: bool) -> list[T]:
 
 
 def job_id_of(client: SyncClient, job: str) -> str:
-    """The id of a job that is given by its id or its name."""
+    """The id of a job that is given by its id or its name.
+
+    A name is that of the job that was put under it, or else of the only job that has it.
+    """
     if job.startswith("job_"):
         return job
+    with suppress(NotFound):
+        return client.jobs.get_by_name(job).job_id
     same: list[Job] = []
     for found in client.jobs.each(name_prefix=job):
         if found.name == job:

@@ -44,6 +44,7 @@ from hourbell.client.resources import (
     Cell,
     DeadLetters,
     Executions,
+    Groups,
     Jobs,
     Keys,
     Monitors,
@@ -63,6 +64,7 @@ from hourbell.client.values import (
     Execution,
     Explanation,
     Forecast,
+    Group,
     Job,
     Key,
     MadeKey,
@@ -111,6 +113,7 @@ __all__ = [
     "Explanation",
     "FieldError",
     "Forecast",
+    "Group",
     "InvalidRequest",
     "Job",
     "Key",
@@ -168,6 +171,7 @@ class _Resources(Generic[R]):
         self.keys = Keys(runner)
         self.calendars = Calendars(runner)
         self.monitors = Monitors(runner)
+        self.groups = Groups(runner)
         self.cell = Cell(runner)
 
 

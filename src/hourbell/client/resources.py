@@ -20,6 +20,7 @@ from hourbell.client.methods import Items, Method, Part, R
 JobDefinition = v.NewJob | Mapping[str, Any]
 
 MAX_BATCH_ITEMS = 10_000
+MAX_MEMBERS_ADDED = 10_000
 MAX_BATCH_BYTES = 15 * 1024 * 1024  # of 16 MB that the API accepts
 
 _API = "/api/v1"
@@ -27,6 +28,8 @@ _JOBS = f"{_API}/jobs"
 _JOB = f"{_API}/jobs/{{job_id}}"
 _EXECUTIONS = f"{_API}/executions"
 _EXECUTION = f"{_API}/executions/{{execution_id}}"
+_GROUPS = f"{_API}/groups"
+_GROUP = f"{_API}/groups/{{group_id}}"
 _LETTERS = f"{_API}/dead-letters"
 _LETTER = f"{_API}/dead-letters/{{execution_id}}"
 
@@ -771,6 +774,63 @@ class Monitors(Part[R]):
         """Delete a monitor."""
         path = f"{_API}/monitors/{{monitor_id}}"
         return _named("DELETE", path, {"monitor_id": monitor_id}, v.Monitor)
+
+
+class Groups(Part[R]):
+    """Groups: one callback when many executions have ended."""
+
+    @Method
+    def create(
+        self,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        secrets: str | None = None,
+        tenant_id: str | None = None,
+    ) -> Call[v.Group]:
+        """Create an open group, whose callback is sent to `url`."""
+        document = {
+            "name": name,
+            "url": url,
+            "headers": headers,
+            "secrets": secrets,
+            "tenant_id": tenant_id,
+        }
+        return Call(method="POST", path=_GROUPS, answer=v.Group, body=_given(document))
+
+    @Method
+    def get(self, group_id: str) -> Call[v.Group]:
+        """Read a group."""
+        return _named("GET", _GROUP, {"group_id": group_id}, v.Group)
+
+    @Method
+    def add(
+        self,
+        group_id: str,
+        *,
+        job_ids: Iterable[str] = (),
+        execution_ids: Iterable[str] = (),
+    ) -> Generator[Call[v.Group], v.Group, v.Group]:
+        """Add one-time jobs, or executions, to an open group: up to 10,000 with each request."""
+        jobs, executions = [*job_ids], [*execution_ids]
+        while True:
+            some_jobs, jobs = jobs[:MAX_MEMBERS_ADDED], jobs[MAX_MEMBERS_ADDED:]
+            some, executions = executions[:MAX_MEMBERS_ADDED], executions[MAX_MEMBERS_ADDED:]
+            group = yield Call(
+                method="POST",
+                path=f"{_GROUP}/members",
+                answer=v.Group,
+                parameters={"group_id": group_id},
+                body=_encode({"job_ids": some_jobs, "execution_ids": some}),
+            )
+            if not jobs and not executions:
+                return group
+
+    @Method
+    def close(self, group_id: str) -> Call[v.Group]:
+        """Close a group: its callback is sent when all members have ended."""
+        return _named("POST", f"{_GROUP}/close", {"group_id": group_id}, v.Group)
 
 
 class Calendars(Part[R]):

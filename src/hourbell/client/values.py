@@ -427,6 +427,24 @@ class Monitor(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Executions whose common end is reported by one callback."""
+
+    group_id: str
+    tenant_id: str
+    name: str
+    url: str | None  # None: the callback is a task
+    headers: Mapping[str, str]
+    task: str | None
+    members: int
+    ended: Mapping[str, int]  # how many members are known to have ended, by their fate
+    created_at: datetime
+    closed_at: datetime | None
+    ended_at: datetime | None
+    execution_id: str | None  # of the callback
+    problem: str | None  # why the callback cannot be created at present
+
+
 class Minute(msgspec.Struct, frozen=True):
     """The executions that are due in one minute."""
 

@@ -1,6 +1,7 @@
 """Schedules in documents, and the timetable and first run of a schedule for a particular job."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from hourbell.documents.fields import Document, Field
@@ -27,7 +28,7 @@ from hourbell.timing.cron import canonical, jitter_of, resolve_hash
 from hourbell.timing.errors import InvalidRule, UnknownZone
 from hourbell.timing.intervals import MAX_EVERY_SECONDS, interval_rule
 from hourbell.timing.rules import compile_rule, delayed, instant_of
-from hourbell.timing.zones import load_zone
+from hourbell.timing.zones import load_zone, shown_in
 
 OLDEST_AT = timedelta(days=365)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -269,9 +270,13 @@ def timetable_of(schedule: Cron | Every, job_id: int) -> Timetable:
 
 
 def first_run(
-    schedule: Cron | Every, window: Window, job_id: int, now: datetime
+    schedule: Cron | Every,
+    window: Window,
+    job_id: int,
+    now: datetime,
+    excluded: Collection[date] = (),
 ) -> datetime | None:
-    """The first run after now and within the window, or None if there is none."""
+    """The first run after now, within the window and not on an excluded date; None: there is none."""
     timetable = timetable_of(schedule, job_id)
     rule = compile_rule(timetable.rule, timetable.zone, timetable.dst_gap, timetable.dst_overlap)
     after = now.astimezone(UTC)
@@ -279,5 +284,9 @@ def first_run(
         # A run at exactly starts_at counts, and next() is always later than its argument.
         after = max(after, window.starts_at - timedelta(microseconds=1))
     first = rule.next(after)
+    zone = shown_in(schedule.timezone)
+    while first is not None and (day := first.astimezone(zone).date()) in excluded:
+        midnight = datetime.combine(day + timedelta(days=1), time(), zone)
+        first = rule.next(midnight.astimezone(UTC) - timedelta(microseconds=1))
     last = window.ends_at or LATEST
     return first if first is not None and first <= last else None

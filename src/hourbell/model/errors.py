@@ -119,6 +119,9 @@ class NotFound(HourbellError):
         )
 
 
+_PREFIXES = {"execution": "exe", "group": "grp"}  # of ids; others are the first letters
+
+
 class UnknownId(NotFound):
     """The text is not a well-formed id."""
 
@@ -126,7 +129,7 @@ class UnknownId(NotFound):
     title = "Malformed id"
 
     def __init__(self, kind: str, text: str) -> None:
-        prefix = {"job": "job_", "execution": "exe_", "key": "key_", "monitor": "mon_"}[kind]
+        prefix = f"{_PREFIXES.get(kind, kind[:3])}_"
         HourbellError.__init__(
             self,
             f"{_shown(text)} is not a {kind} id: such an id is {prefix} followed by 13 "

@@ -1,6 +1,6 @@
-"""Ids of jobs, executions, keys and monitors: 63-bit numbers inside, fixed-width text outside.
+"""Ids of jobs, executions, keys, monitors and groups: 63-bit numbers inside, text outside.
 
-The text is `job_`, `exe_`, `key_` or `mon_`, then 13 characters of Crockford's base 32 in lower
+The text is `job_`, `exe_`, `key_`, `mon_` or `grp_`, then 13 characters of Crockford's base 32 in lower
 case (no i, l, o, u, so that ids survive being read aloud). Because of the fixed width, text order
 is number order. A one-time job *is* its execution: both ids then have the same number.
 
@@ -23,6 +23,7 @@ _JOB = "job_"
 _EXECUTION = "exe_"
 _KEY = "key_"
 _MONITOR = "mon_"
+_GROUP = "grp_"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _WIDTH = 13
@@ -50,6 +51,11 @@ def monitor_text(monitor_id: int) -> str:
     return _MONITOR + _encode(monitor_id)
 
 
+def group_text(group_id: int) -> str:
+    """The text of the id of a group, such as `grp_0000000000016`."""
+    return _GROUP + _encode(group_id)
+
+
 def parse_job_id(text: str) -> int:
     """The number of a job from its text; raises UnknownId for anything else."""
     return _parse(text, _JOB, "job")
@@ -68,6 +74,11 @@ def parse_key_id(text: str) -> int:
 def parse_monitor_id(text: str) -> int:
     """The number of a monitor from its text; raises UnknownId for anything else."""
     return _parse(text, _MONITOR, "monitor")
+
+
+def parse_group_id(text: str) -> int:
+    """The number of a group from its text; raises UnknownId for anything else."""
+    return _parse(text, _GROUP, "group")
 
 
 def created_at(number: int) -> datetime:

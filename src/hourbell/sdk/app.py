@@ -19,17 +19,20 @@ from hourbell.errors import (
     NotOpen,
     UnknownTask,
 )
-from hourbell.model.ids import parse_job_id
+from hourbell.model.ids import parse_group_id, parse_job_id
 from hourbell.sdk.connections import user_connection
+from hourbell.sdk.groups import Group, GroupView
 from hourbell.sdk.jobs import Cancelled, Job, JobView
 from hourbell.sdk.plans import (
     CANCEL,
     ENQUEUE,
+    GROUP,
     Created,
     MissingName,
     PlannedCall,
     arguments,
     created,
+    created_group,
     unknown_name,
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
@@ -233,6 +236,43 @@ class App:
         """
         return await self._enqueue_many(calls, connection, chunk)
 
+    async def group(
+        self,
+        calls: Iterable[Call[Any]],
+        *,
+        then: Call[T],
+        name: str | None = None,
+        connection: Any = None,
+    ) -> Group[T]:
+        """Create many jobs, and another one when all of them have ended, whatever their fates.
+
+        All are created in one transaction, or none: in that of `connection`, if there is one.
+        """
+        bound = _bound(calls)
+        last = _bound([then])[0]
+        if last.unique_key is not None or last.at is not None:
+            raise ConfigurationError(
+                "then= can have neither unique_key= nor at=: it is created once, when the others "
+                "have ended."
+            )
+        chunks = [bound[first : first + _CHUNK] for first in range(0, len(bound), _CHUNK)]
+        shown = name or last.task
+        if connection is None:
+            number, made = await self._own(lambda own: own.create_group(chunks, last, shown))
+        else:
+            made = [one for calls in chunks for one in await self._create(calls, connection)]
+            number = await self._close_group(made, last, shown, connection)
+        jobs = [
+            Job[Any](self, one.job_id, one.existed, call.task)
+            for call, one in zip(bound, made, strict=True)
+        ]
+        return Group(self, number, jobs)
+
+    async def get_group(self, group_id: str) -> GroupView:
+        """A group as it is now, by its id: in the task of `then`, its label `hourbell.group`."""
+        number = parse_group_id(group_id)
+        return await self._own(lambda own: own.group(number))
+
     async def cancel(
         self,
         *,
@@ -273,6 +313,8 @@ class App:
         return found
 
     enqueue_many_sync = blocking(enqueue_many)
+    group_sync = blocking(group)
+    get_group_sync = blocking(get_group)
     cancel_sync = blocking(cancel)
     complete_sync = blocking(complete)
 
@@ -280,15 +322,10 @@ class App:
         self, calls: Iterable[Call[Any]], connection: Any, chunk: int | None
     ) -> list[Job[Any]]:
         jobs: list[Job[Any]] = []
-        bound = list(calls)
-        for call in bound:
-            if call._configured._connection is not None:
-                raise ConfigurationError(
-                    "A bound call has no connection of its own: give connection= to enqueue_many."
-                )
+        bound = _bound(calls)
         size = chunk or max(len(bound), 1)
         for first in range(0, len(bound), size):
-            planned = [call._planned for call in bound[first : first + size]]
+            planned = bound[first : first + size]
             made = await self._create(planned, connection)
             jobs += (
                 Job(self, one.job_id, one.existed, call.task)
@@ -305,11 +342,27 @@ class App:
             if (ran := self._on_created) is not None:
                 await self._own(lambda _: ran())
             return made
+        return await self._on_connection(
+            connection, ENQUEUE, arguments(calls), lambda rows: created(calls, rows)
+        )
+
+    async def _close_group(
+        self, made: Sequence[Created], then: PlannedCall, name: str, connection: Any
+    ) -> int:
+        given: list[object] = [name, then.term, then.payload, [one.job_id for one in made]]
+        return await self._on_connection(
+            connection, GROUP, given, lambda rows: created_group(then, rows[0])
+        )
+
+    async def _on_connection(
+        self, connection: Any, statement: str, given: list[object], read: Callable[[list[Any]], T]
+    ) -> T:
+        """What a statement on a connection of the user returns; missing names are created first."""
         user = user_connection(connection, is_blocking())
         for _ in range(8):
-            rows = await user.fetch(ENQUEUE, arguments(calls))
+            rows = await user.fetch(statement, given)
             try:
-                return created(calls, rows)
+                return read(rows)
             except MissingName as missing:
                 last = missing
                 if not self._can_open():
@@ -395,6 +448,17 @@ class App:
                     f'"{name}" is declared twice: {other.where} and {task.where}. Give one a name=.'
                 )
             self.tasks[name] = task
+
+
+def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:
+    found = list(calls)
+    for call in found:
+        if call._configured._connection is not None:
+            raise ConfigurationError(
+                "A bound call has no connection of its own: give connection= to the call that "
+                "enqueues it."
+            )
+    return [call._planned for call in found]
 
 
 def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:

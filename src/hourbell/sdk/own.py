@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.engine.operations.execution_groups import get_group
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
@@ -33,18 +34,21 @@ from hourbell.model.executions import (
     Failed,
     Succeeded,
 )
-from hourbell.model.ids import job_text, parse_execution_id
+from hourbell.model.ids import group_text, job_text, parse_execution_id, parse_job_id
 from hourbell.model.jobs import TASK_PREFIX
+from hourbell.sdk.groups import GroupView
 from hourbell.sdk.jobs import Cancelled, JobView
 from hourbell.sdk.plans import (
     CANCEL,
     ENQUEUE,
+    GROUP,
     IDEMPOTENT,
     Created,
     MissingName,
     PlannedCall,
     arguments,
     created,
+    created_group,
 )
 from hourbell.sdk.values import Seconds, seconds_of
 from hourbell.store.clock import DatabaseClock
@@ -53,6 +57,7 @@ from hourbell.store.migrations import is_migrated, mark_used
 
 _ENQUEUE = ENQUEUE.format("$1", "$2", "$3", "$4", "$5")
 _CANCEL = CANCEL.format("$1", "$2", "$3")
+_GROUP = GROUP.format("$1", "$2", "$3", "$4")
 _MAX_GROUP = 500  # calls that wait for a connection and are sent together
 _POLL_SECONDS = (
     0.02,
@@ -113,6 +118,25 @@ class Own:
             rows = await self.database.fetch(_ENQUEUE, *arguments(calls))
             try:
                 return created(calls, [tuple(row) for row in rows])
+            except MissingName as missing:
+                await self.add(missing)
+                last = missing
+        raise HourbellError(f"The {last.kind} {last.name!r} cannot be created.")
+
+    async def create_group(
+        self, chunks: Sequence[Sequence[PlannedCall]], then: PlannedCall, name: str
+    ) -> tuple[int, list[Created]]:
+        """Create a group with its jobs in one transaction; missing names are created first."""
+        for _ in range(8):
+            try:
+                async with self.database.transaction() as connection:
+                    made: list[Created] = []
+                    for calls in chunks:
+                        rows = await connection.fetch(_ENQUEUE, *arguments(calls))
+                        made += created(calls, [tuple(row) for row in rows])
+                    members = [one.job_id for one in made]
+                    (row,) = await connection.fetch(_GROUP, name, then.term, then.payload, members)
+                    return created_group(then, tuple(row)), made
             except MissingName as missing:
                 await self.add(missing)
                 last = missing
@@ -218,24 +242,70 @@ class Own:
 
     async def wait(self, job_id: int, limit: Seconds) -> JobView:
         """The job when it has ended. It may not be visible yet: its transaction is open."""
-        deadline = time.monotonic() + seconds_of(limit)
-        polls = iter(_POLL_SECONDS)
-        pause = next(polls)
-        while True:
-            view: JobView | None = None
+        view: JobView | None = None
+        async for _ in _polls(limit):
             with suppress(NotFound):
                 view = await self.view(job_id)
             if view is not None and ExecutionStatus(view.status) in FATES:
                 return view
-            left = deadline - time.monotonic()
-            if left <= 0:
-                state = "not visible: its transaction is open, or was rolled back"
-                raise WaitTimeout(
-                    f"Job {job_text(job_id)} has not ended within {seconds_of(limit):g} s. It is "
-                    f"{view.status if view else state}."
-                )
-            await asyncio.sleep(min(pause, left))
-            pause = next(polls, pause)
+        raise WaitTimeout(
+            f"Job {job_text(job_id)} has not ended within {seconds_of(limit):g} s. It is "
+            f"{view.status if view else _NOT_VISIBLE}."
+        )
+
+    async def group(self, group_id: int) -> GroupView:
+        seen = await get_group(self.engine, group_id)
+        return GroupView(
+            id=group_text(group_id),
+            name=seen.name,
+            members=seen.members,
+            ended=seen.ended,
+            created_at=seen.created_at,
+            ended_at=seen.ended_at,
+            then=None if seen.callback is None else job_text(seen.callback),
+            problem=seen.problem,
+        )
+
+    async def wait_for_group(self, group_id: int, limit: Seconds) -> GroupView:
+        """The group when it has ended. It may not be visible yet: its transaction is open."""
+        view: GroupView | None = None
+        async for _ in _polls(limit):
+            with suppress(NotFound):
+                view = await self.group(group_id)
+            if view is not None and view.ended_at is not None:
+                return view
+        state = _NOT_VISIBLE
+        if view is not None:
+            state = f"known to have {sum(view.ended.values())} of {view.members} jobs ended"
+            state += f". {view.problem}" if view.problem else ""
+        raise WaitTimeout(
+            f"Group {group_text(group_id)} has not ended within {seconds_of(limit):g} s. It is {state}."
+        )
+
+    async def wait_for_then(self, group_id: int, limit: Seconds) -> JobView:
+        """The job that a group creates, when it has ended."""
+        began = time.monotonic()
+        view = await self.wait_for_group(group_id, limit)
+        left = max(seconds_of(limit) - (time.monotonic() - began), 0)
+        assert view.then is not None  # it has ended
+        return await self.wait(parse_job_id(view.then), left)
+
+
+async def _polls(limit: Seconds) -> AsyncIterator[None]:
+    """Moments at which to look, until the limit has passed."""
+    deadline = time.monotonic() + seconds_of(limit)
+    pauses = iter(_POLL_SECONDS)
+    pause = next(pauses)
+    while True:
+        yield
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        await asyncio.sleep(min(pause, left))
+        pause = next(pauses, pause)
+
+
+_NOT_VISIBLE = "not visible: its transaction is open, or was rolled back"
 
 
 _running: set[asyncio.Task[Any]] = set()  # the loop keeps only weak references

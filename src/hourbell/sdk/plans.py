@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,10 @@ ENQUEUE = (
     "select place, job_id, outcome, holder, detail from hourbell.try_enqueue("
     "cast({} as text), cast({} as text[]), cast({} as int[]), cast({} as timestamptz[]), "
     "cast({} as text[]))"
+)
+GROUP = (
+    "select group_id, outcome, detail from hourbell.try_group("
+    "cast({} as text), cast({} as text), cast({} as text), cast({} as bigint[]))"
 )
 CANCEL = "select hourbell.cancel(cast({} as text), cast({} as text), cast({} as text))"
 COMPLETE = (
@@ -100,6 +105,20 @@ def created(calls: Sequence[PlannedCall], rows: Sequence[Row]) -> list[Created]:
         return found
     place, _, outcome, holder, detail = rows[0]
     raise _refusal(calls[place - 1], outcome, holder, detail or "")
+
+
+def created_group(then: PlannedCall, row: Sequence[Any]) -> int:
+    """The number of the group that a row of GROUP has; raises its refusal, or MissingName."""
+    group_id, outcome, detail = row
+    if outcome == "created":
+        number: int = group_id
+        return number
+    if outcome == "unknown_member":
+        raise InvalidArguments(
+            f"{then.task}: {detail} is a job of another tenant than then=. All jobs of a group have "
+            f"the same tenant. Nothing was enqueued."
+        )
+    raise _refusal(then, outcome, None, detail or "")
 
 
 def unknown_name(missing: MissingName, why: str) -> HourbellError:

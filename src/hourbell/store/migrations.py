@@ -168,13 +168,13 @@ _GRANTS = """
       format('grant execute on function %s to %I', string_agg(p.oid::regprocedure::text, ', '), r.rolname)
     from pg_roles as r cross join pg_proc as p
     where r.rolname = $1 and p.pronamespace = 'hourbell'::regnamespace
-      and p.proname = any ('{try_enqueue, enqueue, cancel, complete}')
+      and p.proname = any ('{try_enqueue, try_group, enqueue, cancel, complete}')
     group by r.rolname
 """
 
 
 async def grant_enqueue(dsn: str, role: str) -> None:
-    """Allow a role to call hourbell.enqueue, try_enqueue, cancel and complete, only."""
+    """Allow a role to call the functions of store/public, and nothing else."""
     with translate_errors():
         connection = await asyncpg.connect(dsn, statement_cache_size=0)
     try:

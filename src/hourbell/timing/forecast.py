@@ -3,14 +3,14 @@
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 import msgspec
 
 from hourbell.model.schedules import DstGap, DstOverlap
 from hourbell.timing.errors import InvalidRule
 from hourbell.timing.rules import Occurrence, Rule, compile_rule
-from hourbell.timing.zones import load_zone
+from hourbell.timing.zones import load_zone, shown_in
 
 MAX_COUNT = 1000
 
@@ -84,9 +84,11 @@ def _time(moment: datetime) -> str:
 class Members(msgspec.Struct, frozen=True):
     """A number of jobs with one rule, and for which of its occurrences."""
 
-    count: int
+    count: int  # negative: so many of the others are left out
     since: datetime | None = None  # later than this; None: from the first on
     until: datetime | None = None  # up to this; None: without end
+    on: frozenset[date] | None = None  # only on these dates; None: on all
+    zone: str = "UTC"  # of these dates
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -126,6 +128,8 @@ def load(firings: Iterable[Firing], after: datetime, through: datetime, limit: i
 
 
 def _includes(members: Members, at: datetime) -> bool:
-    return (members.since is None or at > members.since) and (
-        members.until is None or at <= members.until
+    return (
+        (members.since is None or at > members.since)
+        and (members.until is None or at <= members.until)
+        and (members.on is None or at.astimezone(shown_in(members.zone)).date() in members.on)
     )

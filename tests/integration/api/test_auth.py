@@ -27,6 +27,7 @@ NOBODY = {
     "{execution_id}": "exe_0ahr000000000",
     "{key_id}": "key_0ahr000000000",
     "{monitor_id}": "mon_0ahr000000000",
+    "{group_id}": "grp_0ahr000000000",
     "{name}": "nobody-knows-it",
     "{host}": "nobody.example.com",
 }

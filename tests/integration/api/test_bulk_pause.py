@@ -240,3 +240,22 @@ async def test_a_key_of_a_tenant_pauses_the_jobs_of_its_tenant(api: Client, admi
         path = f"{JOBS}/{job.body['job_id']}"
         seen = await api.send("GET", path, key=None, headers=bearing(admin))
         assert seen.body["status"] == status
+
+
+@pytest.mark.parametrize("document", [one_time, recurring])
+async def test_the_trail_says_why_until_when_and_by_whom_a_job_was_paused(
+    api: Client, engine: Engine, admin: str, document: Any
+):
+    key = bearing(await made(api, "operator", "default", headers=bearing(admin)))
+    job = await api.post(JOBS, document(), headers=key)
+    until = (await soon(engine)).isoformat().replace("+00:00", "Z")
+    why = {"reason": "provider down", "until": until}
+    assert (await api.post(PAUSE, why, headers=key)).body["paused"] == 1
+    await api.post(job.headers["Location"] + "/resume", headers=key)
+    await api.post(job.headers["Location"] + "/pause", headers=key)
+    path = job.headers["Location"] + "/audit"
+    trail = (await api.send("GET", path, key=None, headers=key)).body["items"]
+    shown = [(each["operation"], each["to"].get("pause")) for each in trail[:3]]
+    assert shown == [("pause", None), ("resume", None), ("pause", why)]
+    assert {each["actor"] for each in trail} == {trail[0]["actor"]}
+    assert "(key_" in trail[0]["actor"]

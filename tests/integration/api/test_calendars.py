@@ -235,3 +235,47 @@ async def test_a_deleted_calendar_excludes_nothing(api: Client, engine: Engine):
     # It can still be paused and resumed.
     assert (await api.post(job["path"] + "/pause")).status == 200
     assert (await api.post(job["path"] + "/resume")).status == 200
+
+
+async def test_the_next_run_is_on_no_excluded_date(api: Client, engine: Engine):
+    daily = {"cron": "0 3 * * *", "timezone": "Asia/Kolkata", "exclude": ["holidays"]}
+    await set_dates(api)
+    plain = await api.created(recurring(schedule=daily | {"exclude": []}))
+    first = datetime.fromisoformat(plain["next_run_at"])
+    days = [str((first + timedelta(days=n)).date()) for n in range(3)]
+    await set_dates(api, *days[:2])
+    wanted = f"{days[2]}T03:00:00+05:30"
+    job = await api.created(recurring(schedule=daily))
+    assert job["next_run_at"] == wanted
+    path = job["path"]
+    assert (await api.get(path)).body["next_run_at"] == wanted
+    listed = await api.pages(f"{JOBS}?page_size=10")
+    assert {each["next_run_at"] for each in listed} == {wanted, plain["next_run_at"]}
+    await api.post(path + "/pause")
+    assert (await api.post(path + "/resume")).body["next_run_at"] == wanted
+    assert (await api.patch(path, {"priority": "LOW"})).body["next_run_at"] == wanted
+    until = datetime.fromisoformat((await api.get(path + "/explain")).body["until"])
+    assert until == datetime.fromisoformat(wanted)
+    put = await api.put(f"{JOBS}/by-name/n", recurring(name="n", schedule=daily))
+    assert put.body["next_run_at"] == wanted
+    ended = daily | {"ends_at": (first + timedelta(hours=1)).isoformat()}
+    assert (await api.created(recurring(schedule=ended)))["next_run_at"] is None
+
+
+@pytest.mark.parametrize("query", ["", "&tenant_id=default"])
+async def test_a_forecast_leaves_out_what_calendars_skip(api: Client, query: str):
+    hourly = {"cron": "30 * * * *", "timezone": "Asia/Kolkata"}
+    await set_dates(api)
+    for exclude in ([], ["holidays"], ["holidays"]):
+        await api.created(recurring(schedule=hourly | {"exclude": exclude}))
+    job = (await api.get(f"{JOBS}?page_size=1")).body["items"][0]
+    day = datetime.fromisoformat(job["next_run_at"]) + timedelta(days=1)
+    await set_dates(api, str(day.date()))
+    found = (await api.get(f"/api/v1/forecast?hours=72{query}")).body
+    assert (found["estimated"], found["complete_until"]) == (False, found["ends_at"])
+    by_day: dict[Any, set[int]] = {}
+    for each in found["minutes"]:
+        at = datetime.fromisoformat(each["at"]).astimezone(day.tzinfo)
+        by_day.setdefault(at.date(), set()).add(each["executions"])
+    assert by_day.pop(day.date()) == {1}
+    assert set.union(*by_day.values()) == {3}

@@ -64,6 +64,8 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
     await post(SECRET, {"value": "the first value", "tenant_id": "globex"}, "PUT")
     await post("/api/v1/targets/hooks.globex.example", {"max_concurrency": 5}, "PUT")
     key = await post(KEYS, {"name": "k", "role": "viewer", "tenant_id": "globex"})
+    callback = {"name": "g", "url": "https://done.globex.example/", "tenant_id": "globex"}
+    group = await post("/api/v1/groups", callback)
     curious = await made(api, "admin", "acme", headers=cells)
     theirs = {
         "job_id": job["job_id"],
@@ -72,6 +74,7 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
         "running_id": running,
         "monitor_id": monitor["monitor_id"],
         "key_id": key["key_id"],
+        "group_id": group["group_id"],
         "name": "theirs",
         "tenant": "globex",
         "host": "hooks.globex.example",
@@ -86,6 +89,7 @@ MISSING = {
     "running_id": "exe_0ahr000000000",
     "monitor_id": "mon_0ahr000000000",
     "key_id": "key_0ahr000000000",
+    "group_id": "grp_0ahr000000000",
     "name": "nobody",
     "tenant": "nobody",
     "host": "hooks.nobody.example",
@@ -97,6 +101,7 @@ KINDS = {
     "execution_id": ["dead_id", "running_id"],
     "monitor_id": ["monitor_id"],
     "key_id": ["key_id"],
+    "group_id": ["group_id"],
     "host": ["host"],
 }
 
@@ -118,6 +123,7 @@ MAKING = {
 SHARED = {("get", "/api/v1/queues/{name}"), ("put", "/api/v1/queues/{name}")}  # by all tenants
 
 BODIES: dict[str, Any] = {
+    "/members": {"job_ids": []},
     "/backfill": {"after": "2020-01-01T00:00:00Z", "through": "2020-01-02T00:00:00Z"},
     "/complete": {"token": "guessed", "status": "SUCCEEDED"},
 }

@@ -31,6 +31,7 @@ IDS = {
     "execution_id": "exe_0ahr000000000",
     "key_id": "key_0ahr000000000",
     "monitor_id": "mon_0ahr000000000",
+    "group_id": "grp_0ahr000000000",
 }
 
 

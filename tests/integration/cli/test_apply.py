@@ -182,7 +182,6 @@ def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
     ("text", "says"),
     [
         ("jobs: []", "names no owner"),
-        ("owner: a b\njobs: []", "owner: must be"),
         ("owner: a\njob: []", "must have `jobs:`"),
         ("owner: a\njobs: []\nname: x", "has name, beside"),
         (
@@ -190,6 +189,9 @@ def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
             "line 4, column 5: the key 'name' appears twice",
         ),
         ("owner: a\njobs: [", "is not valid YAML: line 2, column 8"),
+        ("", "is empty. A file without jobs has `jobs: []`."),
+        ("owner: a b\njobs: []", "The owner 'a b' must be 1 to 64 letters"),
+        ("owner: a\njobs: [{name: x, action: {type: TASK, name: t}}]", "x: schedule: is required"),
         ("owner: a\njobs: !!python/object/apply:os.system [ls]", "is not valid YAML"),
         ("owner: a\njobs: [5]", "job 1: must be an object"),
         ("owner: a\njobs: [{name: x, schedule: {delay_seconds: 5}}]", "would run again"),

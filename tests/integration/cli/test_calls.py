@@ -317,3 +317,55 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
     assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
+
+
+def test_a_group_is_created_filled_closed_and_shown(hourbell: Command, url: str) -> None:
+    jobs = [
+        hourbell.good("jobs", "create", f"g{n}", "--delay", "3600", "--url", f"{url}/livez").out
+        for n in range(2)
+    ]
+    group = hourbell.good("groups", "create", "both", "--url", f"{url}/livez").out.strip()
+    assert group.startswith("grp_")
+    hourbell.good("groups", "add", group, jobs[0].strip())
+    assert "has 2 members" in hourbell.good("groups", "add", group, "-", stdin="".join(jobs)).err
+    assert hourbell("groups", "add", group, "both").code == 2
+    assert hourbell.good("groups", "close", group, "-o", "json").json["closed_at"] is not None
+    assert hourbell("groups", "add", group, jobs[0].strip()).code == 5
+    assert "2; 0 ended" in hourbell.good("groups", "get", group).out
+    assert hourbell("groups", "get", "grp_0ahr000000000").code == 3
+
+
+def test_a_name_is_that_of_the_job_that_was_put_under_it(hourbell: Command, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    job = "{name: mine, schedule: {every_seconds: 60}, action: {type: TASK, name: t}}"
+    file.write_text(f"owner: me\njobs: [{job}]\n")
+    hourbell.good("apply", "-f", str(file))
+    hourbell.good("jobs", "create", "mine", "--every", "60", "--task", "t")
+    shown = hourbell.good("jobs", "get", "mine", "-o", "json").json
+    assert shown["labels"]["hourbell.owner"] == "me"
+
+
+def test_many_jobs_are_paused_and_resumed_at_once(hourbell: Command) -> None:
+    for number in range(3):
+        hourbell.good(
+            "jobs", "create", f"b{number}", "--every", "60", "--task", "t", "--label", "team:bulk"
+        )
+    paused = hourbell.good("jobs", "pause", "--label", "team:bulk", "--reason", "a b")
+    assert "3 jobs were paused." in paused.err
+    assert "a b" in hourbell.good("jobs", "explain", "b0").out
+    assert hourbell.good("jobs", "resume", "--reason", "b", "-o", "json").json["resumed"] == 0
+    resumed = hourbell.good("jobs", "resume", "--reason", "a b", "-o", "json").json
+    assert resumed == {"resumed": 3, "left": 0}
+    assert hourbell("jobs", "pause").code == 2
+    assert hourbell("jobs", "pause", "b0", "--all").code == 2
+
+
+def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command) -> None:
+    measured = hourbell.good("bench", "--jobs", "200", "-o", "json")
+    assert all(each["value"] > 0 for each in measured.json)
+    assert "not the most that Hourbell can do" in measured.err
+    assert (
+        hourbell.good("executions", "list", "--tenant", "hourbell-bench", "-o", "json").json == []
+    )
+    nothing = hourbell("bench", HOURBELL_DATA_DIR="/nonexistent")
+    assert (nothing.code, "hourbell up" in nothing.err) == (2, True)

@@ -130,15 +130,42 @@ async def test_a_refusal_is_a_row_and_leaves_the_transaction_usable(
 
 @pytest.mark.parametrize(
     "payload",
-    ["7", "[1]", "{", '{"a": "\\u0000"}', '{"a": "\\ud83d"}', '{"a": "%s"}' % ("x" * 262_144)],
+    [
+        "7",
+        "[1]",
+        "{",
+        '{"a": ' + "[" * 100_000,
+        '{"a": ' + "[" * 32 + "]" * 32 + "}",
+        '{"a": "\\u0000"}',
+        '{"a": "\\ud83d"}',
+        '{"a": "%s"}' % ("x" * 262_144),
+    ],
 )
 async def test_a_payload_is_an_object_that_can_be_read_back(
     conn: asyncpg.Connection, payload: str
 ) -> None:
     async with conn.transaction():
-        refused = await attempt(conn, "{}", payload, '{"smile": "\\ud83d\\ude00"}')
+        deep = '{"a": ' + "[" * 31 + '"[[[[[[[[[["' + "]" * 31 + "}"
+        refused = await attempt(conn, deep, payload, '{"smile": "\\ud83d\\ude00"}')
         assert [(row[0], row[2]) for row in refused] == [(2, "invalid")]
+        assert [row[2] for row in await attempt(conn, payload)] == ["invalid"]
         assert await live(conn) == 0
+
+
+@pytest.mark.parametrize("where", ["labels", "retry_policy"])
+async def test_terms_that_are_nested_too_deeply_are_refused_as_a_row(
+    conn: asyncpg.Connection, where: str
+) -> None:
+    deep = '{"a":' * 50_000 + "1" + "}" * 50_000
+    term = f'[{{"task": "shop.mail", "{where}": {deep}}}]'
+    async with conn.transaction():
+        rows = await conn.fetch(TRY, term, ["{}", "{}"], None, None, None)
+        assert [row["outcome"] for row in rows] == ["invalid"]
+        (row,) = await conn.fetch(
+            "select * from hourbell.try_group('a', $1, '{}', '{}')", term[1:-1]
+        )
+        assert row["outcome"] == "invalid"
+        assert await outcomes(conn) == ["created"]
 
 
 async def test_text_that_closes_the_document_early_stays_in_the_payload(

@@ -95,6 +95,7 @@ async def test_the_examples_of_the_page_run(database: str, monkeypatch: pytest.M
         await shop.example_enqueue()
         await shop.example_transaction(pool)
         await asyncio.to_thread(shop.example_sync)
+        await shop.example_group()
         shop.app.state = ({8: "paid"},)
         async with shop.app, shop.app.worker():
             assert await (await shop.charge.enqueue(1, shop.Money(300))).result(20) == 300

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader import scheduler
+from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
@@ -24,6 +25,7 @@ from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import make_partitions, run_housekeeping
 from hourbell.engine.operations.change import pause_abandoned, pause_job
 from hourbell.engine.operations.completions import end_overdue
+from hourbell.engine.operations.execution_groups import close_group, create_group
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.monitors import create_monitor
 from hourbell.model.errors import NotLeader
@@ -144,6 +146,14 @@ async def to_tell(engine: Engine) -> None:
     await engine.target("pager.example", START)
 
 
+async def to_follow(engine: Engine) -> None:
+    document = {"name": "all", "url": "https://done.example/hook"}
+    group = await create_group(engine, document, Write())
+    await close_group(engine, group.group_id, Write())
+    await engine.queue(NOTIFICATION_QUEUE, START)
+    await engine.target("done.example", START)
+
+
 async def to_run_housekeeping(engine: Engine) -> None:
     await make_partitions(engine, LATER)  # by every process that starts
     await create(engine, one_time(), key="forgotten")
@@ -179,6 +189,7 @@ VERBS = [
     ),
     Verb("watch", watch, to_watch),
     Verb("send_notices", send_notices, to_tell),
+    Verb("follow_groups", follow_groups, to_follow),
     Verb("run_housekeeping", drop_and_forget, to_run_housekeeping),
 ]
 

@@ -25,7 +25,7 @@ def forecast(hours: int, counts: dict[int, int]) -> Forecast:
 
 def test_every_execution_is_in_a_row_and_rows_begin_at_round_times() -> None:
     lines = list(chart_lines(forecast(2, {0: 5, 1: 1, 40: 10, 119: 2}), UTC, 40, blocks=False))
-    assert lines[0] == "Executions due in each 5 minutes"
+    assert lines[0] == "Executions due in each 5 minutes, times in UTC"
     shown = {line.split()[0]: int(line.split()[1]) for line in lines[1:]}
     assert {at: count for at, count in shown.items() if count} == {
         "10:25": 6,

@@ -171,6 +171,8 @@ def test_amazon_counts_the_days_of_the_week_from_one(tmp_path: Path, days: str, 
         ("k8s", "a: 1", "contains no Kubernetes manifest"),
         ("eventbridge", "{}", "contains no schedule"),
         ("k8s", "a: [", "is not valid YAML"),
+        ("k8s --owner=:%", "a: [", "The owner ':%' must be"),
+        ("crontab --timezone=Mars", "", "'Mars' is not a time zone"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_in_a_sentence(
@@ -178,7 +180,7 @@ def test_a_file_of_another_kind_is_refused_in_a_sentence(
 ) -> None:
     file = tmp_path / "file"
     file.write_text(text)
-    result = CliRunner().invoke(import_command, [kind, str(file)])
+    result = CliRunner().invoke(import_command, [*kind.split(), str(file)])
     assert result.exit_code == 2
     assert says in result.stderr
     assert result.stdout == ""

@@ -96,7 +96,14 @@ def _notifications(row: asyncpg.Record, now: datetime) -> list[NewJob]:
     event = _EVENT_OF[row["event"]]
     body = _body(row, job, event)
     return [
-        _webhook(row, now, f"notification of {job.name}", one.url, one.headers, body)
+        webhook_job(
+            row["tenant_name"],
+            now,
+            f"notification of {job.name}",
+            one.url,
+            one.headers,
+            body,
+        )
         for one in job.notifications
         if event in one.on
     ]
@@ -133,19 +140,21 @@ def _alert(row: asyncpg.Record, now: datetime) -> NewJob:
         "at": format_instant(row["at"]),
     }
     name = f"{'alert' if missed else 'recovery'} of {row['job_name']}"
-    return _webhook(row, now, name, row["url"], msgspec.json.decode(row["headers"]), body)
+    headers = msgspec.json.decode(row["headers"])
+    return webhook_job(row["tenant_name"], now, name, row["url"], headers, body)
 
 
-def _webhook(
-    row: asyncpg.Record,
+def webhook_job(
+    tenant: str,
     now: datetime,
     name: str,
     url: str,
     headers: Mapping[str, str],
     body: dict[str, Any],
 ) -> NewJob:
+    """The webhook that delivers a notification, an alert or a callback."""
     return NewJob(
-        tenant_id=row["tenant_name"],
+        tenant_id=tenant,
         name=name[:MAX_NAME],
         type=JobType.ONE_TIME,
         schedule=Once(now),

@@ -6,7 +6,7 @@
     reap      expired sessions and deadlines
     targets   accepted executions not completed in time; jobs whose target is gone
     resume    jobs whose pause is over
-    notify    notices, and monitors that are due
+    notify    notices, monitors that are due, and callbacks of groups
     declare   schedules that apps declare in their code
     retain    housekeeping, once a minute
 
@@ -23,6 +23,7 @@ from datetime import datetime
 import structlog
 
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.leader.watch import watch
@@ -160,6 +161,7 @@ class Scheduler:
 
     async def _notify(self, term: Term, now: datetime) -> bool:
         more = await watch(self._engine, term, now)
+        more = await follow_groups(self._engine, term, now) or more
         return await send_notices(self._engine, term, now) or more
 
     async def _reconcile(self, term: Term, now: datetime) -> bool:

@@ -9,7 +9,7 @@ down every few seconds.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 import asyncpg
 import msgspec
@@ -82,20 +82,22 @@ def judge(seen: Watched, now: datetime) -> Judgement:
     return Judgement(seen.since, expected, again, now, MISSED)
 
 
-def next_expected(job: NewJob, job_id: int, after: datetime) -> datetime | None:
+def next_expected(
+    job: NewJob, job_id: int, after: datetime, excluded: Collection[date] = ()
+) -> datetime | None:
     """The first occurrence of a job after a moment, or None if there is none."""
     assert not isinstance(job.schedule, Once)
-    return first_run(job.schedule, job.window, job_id, after)
+    return first_run(job.schedule, job.window, job_id, after, excluded)
 
 
 def _expected(seen: Watched, expected: datetime | None) -> datetime | None:
     """The occurrence, or the first one after it that no calendar excludes."""
+    if expected is None or not seen.excluded:
+        return expected
     zone = shown_in(seen.job.schedule.timezone)
-    while expected is not None and expected.astimezone(zone).date() in seen.excluded:
-        day = expected.astimezone(zone).date() + timedelta(days=1)
-        midnight = datetime.combine(day, time(), zone) - timedelta(microseconds=1)
-        expected = next_expected(seen.job, seen.job_id, midnight)
-    return expected
+    if expected.astimezone(zone).date() not in seen.excluded:
+        return expected
+    return next_expected(seen.job, seen.job_id, expected, seen.excluded)
 
 
 def _check_at(seen: Watched, expected: datetime | None) -> datetime | None:

@@ -68,7 +68,13 @@ async def run_housekeeping(engine: Engine, term: Term | None, now: datetime) -> 
             _TENANTS,
             _MAX_ROWS,
         )
-    return bool(more or expired >= _MAX_ROWS or deleted >= _MAX_ROWS)
+        groups = await engine.database.value(
+            "select hourbell.drop_groups($1, $2, $3, $4)",
+            *epoch_args(term),
+            now - timedelta(days=times.ledger_days),
+            _MAX_ROWS,
+        )
+    return bool(more or expired >= _MAX_ROWS or deleted >= _MAX_ROWS or groups)
 
 
 async def _drop_partitions(engine: Engine, term: Term | None, now: datetime) -> bool:

@@ -99,7 +99,7 @@ def _entry(row: asyncpg.Record) -> AuditEntry:
 
 
 def _shown(stored: str | None) -> Any:
-    """A stored job as its owner would write it, with its status if known; anything else as is."""
+    """A stored job as its owner would write it, with its status, and its pause; anything else as is."""
     if stored is None:
         return None
     details = msgspec.json.decode(stored)
@@ -107,4 +107,5 @@ def _shown(stored: str | None) -> Any:
         document = shown_definition(decode_job(stored))
     except msgspec.ValidationError:
         return without_credentials(details) if isinstance(details, dict) else details
-    return {"status": details["status"], **document} if "status" in details else document
+    known = {name: details[name] for name in ("status", "pause") if name in details}
+    return known | document

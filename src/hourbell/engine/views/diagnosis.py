@@ -182,10 +182,13 @@ def _drift(state: State) -> Finding:
         advice = "Run it again when the database is less busy."
         return Finding("clock", Level.WARNING, "the database answered too slowly to tell", advice)
     direction = "ahead of" if drift >= 0 else "behind"
+    what = f"this machine is {abs(drift):.2f} s {direction} the database"
+    if abs(drift) < 0.01:
+        what = "this machine and the database have the same time, within 0.01 s"
     return _finding(
         "clock",
         abs(drift) <= MAX_DRIFT_SECONDS,
-        f"this machine is {abs(drift):.2f} s {direction} the database",
+        what,
         "Synchronize both with NTP. Schedules follow the database; logs and signatures are wrong.",
         Level.WARNING,
     )

@@ -3,7 +3,7 @@
 Two disjoint parts: executions that already wait with a time of their own (planned executions,
 one-time jobs, retries), and future fires of timetables, from the point that planning has reached.
 Memberships say which jobs are attached to a timetable, from when and until when; so pauses,
-`starts_at` and `ends_at` are honoured. `max_runs`, skipped overlaps and future runs on request are
+`starts_at` and `ends_at` are honoured, and so are dates that schedules exclude. `max_runs`, skipped overlaps and future runs on request are
 not, because they cannot be known in advance.
 
 The work of a forecast is bounded. Everything is read in the order of time, and the answer says up
@@ -88,6 +88,7 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
     ids = [row["id"] for row in timetables]
     rows = await walk(engine, _Q["members"], ids, now, _MAX_MEMBERS_OF_ONE, _MAX_MEMBERS)
     by_timetable = _by_timetable((row["timetable"], row) for row in rows)
+    await _leave_out_excluded(engine, by_timetable, ids, now, through)
     if sum(row["n"] for row in rows) == _MAX_MEMBERS:
         # Timetables after the last counted one were not counted, and that one maybe only in part.
         last = max(number for number, row in enumerate(timetables) if row["id"] in by_timetable)
@@ -101,7 +102,7 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
         if rule is None:
             estimated = True
             continue
-        counted = sum(each.count for each in members)
+        counted = sum(each.count for each in members if each.on is None)
         if counted >= _MAX_MEMBERS_OF_ONE:
             estimated = True
             members.append(Members(max(row["size"] - counted, 0)))
@@ -115,6 +116,7 @@ async def _one_tenant(
     rows = await walk(engine, _Q["members_of_tenant"], tenant, now, _MAX_JOBS)
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
+    await _leave_out_excluded(engine, by_timetable, list(by_timetable), now, through, tenant)
     firings = [
         Firing(rule, timetables[number]["next_fire_at"], tuple(members))
         for number, members in by_timetable.items()
@@ -122,6 +124,28 @@ async def _one_tenant(
     ]
     cut = sum(row["n"] for row in rows) >= _MAX_JOBS
     return _PartialForecast(firings, now if cut else through, len(firings) < len(by_timetable))
+
+
+async def _leave_out_excluded(
+    engine: Engine,
+    by_timetable: dict[int, list[Members]],
+    timetables: list[int],
+    now: datetime,
+    through: datetime,
+    tenant: int | None = None,
+) -> None:
+    """Subtract jobs on dates that their schedules exclude."""
+    days = now.date() - timedelta(days=1), through.date() + timedelta(days=1)  # in any zone
+    if not await engine.database.value(_Q["has_dates"], *days):
+        return
+    rows = await walk(
+        engine, _Q["excluding"], timetables, now, _MAX_MEMBERS_OF_ONE, _MAX_MEMBERS, *days, tenant
+    )
+    for row in rows:
+        if row["timetable"] in by_timetable:
+            by_timetable[row["timetable"]].append(
+                Members(-row["n"], row["since"], row["until"], frozenset(row["dates"]), row["zone"])
+            )
 
 
 def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[Members]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -62,7 +63,7 @@ async def get_job(engine: Engine, job_id: int) -> Job:
 async def find_jobs(engine: Engine, job_ids: Sequence[int], now: datetime) -> list[Job]:
     """Those of these jobs that exist."""
     rows = await engine.database.fetch(_J["recurring"], job_ids)
-    found = [recurring_job(row, now) for row in rows]
+    found = await skip_excluded(engine, [recurring_job(row, now) for row in rows], now)
     if len(found) == len(job_ids):
         return found
     return found + [_one_time(row) for row in await engine.database.fetch(_J["one_time"], job_ids)]
@@ -105,7 +106,8 @@ async def list_jobs(
         statuses = _LISTED if status is None else (JOB_STATUSES.index(status),)
         rows = await look("list_one_time", "list_one_time_of_tenant", statuses)
         sources.append(page_source(rows, size + 1, by_id, _one_time))
-    return page_of(sources, size)
+    page = page_of(sources, size)
+    return msgspec.structs.replace(page, items=await skip_excluded(engine, page.items, now))
 
 
 async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
@@ -150,6 +152,39 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
     zone = shown_in(job.schedule.timezone)
     excluded = await excluded_dates(engine, job, after.astimezone(zone).date())
     return job, [_with_calendar(run, excluded.get(run.utc.astimezone(zone).date())) for run in runs]
+
+
+async def skip_excluded(engine: Engine, jobs: list[Job], now: datetime) -> list[Job]:
+    """These jobs, whose next runs are not on dates that their schedules exclude."""
+    meant = {
+        number: job.schedule
+        for number, job in enumerate(jobs)
+        if job.next_run_at is not None
+        and not isinstance(job.schedule, Once)
+        and job.schedule.exclude
+    }
+    if not meant:
+        return jobs
+    named = {
+        (jobs[n].tenant_id, name) for n, schedule in meant.items() for name in schedule.exclude
+    }
+    rows = await engine.database.fetch(
+        _C["dates_of_calendars"],
+        [tenant for tenant, _ in named],
+        [name for _, name in named],
+        now.date() - timedelta(days=1),
+    )
+    dates = {(row["tenant"], row["name"]): row["dates"] for row in rows}
+    shown = list(jobs)
+    for number, schedule in meant.items():
+        job = jobs[number]
+        excluded = {
+            day for name in schedule.exclude for day in dates.get((job.tenant_id, name), ())
+        }
+        with suppress(TimingError):
+            next_run_at = first_run(schedule, job.window, job.job_id, now, excluded)
+            shown[number] = msgspec.structs.replace(job, next_run_at=next_run_at)
+    return shown
 
 
 async def excluded_dates(engine: Engine, job: NewJob, first: date) -> dict[date, str]:

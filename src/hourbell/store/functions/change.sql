@@ -7,10 +7,10 @@
 -- limits that they release, its monitors.
 
 -- A job document with the status of its job, as the audit stores it.
-create or replace function hourbell.with_status(p_spec text, p_status smallint) returns json
+create or replace function hourbell.with_status(p_spec text, p_status smallint, p_pause json default null) returns json
 language sql immutable
 return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED'])[p_status + 1] || '",'
-  || substr(p_spec, 2))::json;
+  || coalesce('"pause":' || p_pause || ',', '') || substr(p_spec, 2))::json;
 
 -- Changes a job that its caller has read and decided about, with the audit row and the stored answer. Returns a few
 -- bytes only: an answer that does not fit into the buffers of a client that has stopped would delay the commit.
@@ -123,7 +123,7 @@ begin
   end if;
   perform hourbell.note_change(
     p_now, p_job.tenant, p_job.id, p_write.actor, p_write.operation, before,
-    hourbell.with_status(desired.spec, desired.status));
+    hourbell.with_status(desired.spec, desired.status, p_change.pause));
   return 'changed';
 end $$;
 
@@ -156,7 +156,7 @@ begin
   perform hourbell.note_change(
     p_now, taken.tenant, p_job, p_write.actor, p_write.operation,
     hourbell.with_status(taken.spec, p_change.seen_status),
-    hourbell.with_status(desired.spec, p_change.status));
+    hourbell.with_status(desired.spec, p_change.status, p_change.pause));
   if p_change.status = hourbell.job_cancelled() then
     perform hourbell.end_executions(array[p_job], array[hourbell.fate_cancelled()], array['cancelled'], p_now);
     return 'changed';

@@ -219,12 +219,21 @@ begin
   end if;
 end $$;
 
--- Whether a text is a JSON object that can be stored and read back; raises a data exception if it is not JSON.
+-- Whether a JSON text has more than 32 arrays and objects inside each other, as MAX_DEPTH in documents/kinds.py. Most
+-- have not that many brackets at all.
+create or replace function hourbell.is_too_deep(p_json text) returns boolean
+language sql immutable parallel safe
+return octet_length(p_json) > 65 and length(p_json) - length(translate(p_json, '[{', '')) > 32
+  and jsonb_path_exists(p_json::jsonb, 'strict $.**{32} ? (@.type() == "object" || @.type() == "array")');
+
+-- Whether a text is a JSON object that can be stored and read back; raises a data exception if it is not JSON, and
+-- statement_too_complex if PostgreSQL cannot parse it because it is nested too deeply.
 create or replace function hourbell.is_payload(p_payload text) returns boolean
 language sql immutable parallel safe
 -- jsonb refuses \u0000 and half of a surrogate pair, which no worker can read.
 return octet_length(p_payload) <= 262144 and json_typeof(p_payload::json) = 'object'
-  and (strpos(p_payload, '\u') = 0 or jsonb_typeof(p_payload::jsonb) = 'object');
+  and (strpos(p_payload, '\u') = 0 or jsonb_typeof(p_payload::jsonb) = 'object')
+  and not hourbell.is_too_deep(p_payload);
 
 -- What is wrong with one job of `enqueue_jobs`; null: nothing.
 create or replace function hourbell.enqueue_problem(
@@ -250,9 +259,10 @@ begin
   elsif hourbell.is_payload(p_payload) then
     return null;
   end if;
-  return 'the payload must be a JSON object of at most 262144 bytes';
-exception when data_exception then
-  return 'the payload is not valid JSON: ' || sqlerrm;
+  return 'the payload must be a JSON object of at most 262144 bytes, nested at most 32 deep';
+exception
+  when data_exception then return 'the payload is not valid JSON: ' || sqlerrm;
+  when statement_too_complex then return 'the payload is nested more than 32 deep';
 end $$;
 
 -- The JSON of a job, as `encode_job` in model/jobs.py would write it.
@@ -334,7 +344,7 @@ begin
             or p.at > now + interval '1000 years' or not hourbell.is_line(p.key, 200)) then
       t := 0;
     end if;
-  exception when data_exception then
+  exception when data_exception or statement_too_complex then  -- the latter: nested too deeply
     if k = 0 or n = 1 then
       return query select 1, null::bigint, 'invalid', null::bigint, sqlerrm;
       return;

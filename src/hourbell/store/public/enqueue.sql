@@ -87,6 +87,17 @@ begin
   end case;
 end $$;
 
+-- For libraries. Creates a group of jobs that were just created, and closes it: when all of them have ended, a job is
+-- created from `term` and `payload`, as by `try_enqueue`. Raises no error for a refusal: `outcome` is `created`, or one
+-- of those of `try_enqueue`, or `unknown_member` (`detail` is not a job of the tenant of the term).
+create or replace function hourbell.try_group(
+  name text, term text, payload text, members bigint[], out group_id bigint, out outcome text, out detail text
+)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set idle_in_transaction_session_timeout = 0 as $$
+  select * from hourbell.create_group($1, $2, $3, $4, 'role ' || session_user)
+$$;
+
 -- Cancels the job of a task with a unique key: `cancelled`, `requested` (it is queued or runs, and is asked to stop),
 -- `ended` (there is none, or it has ended), `busy` (another transaction is moving it: repeat). `task` is null for keys
 -- that belong to the tenant, as those of the API do.

@@ -44,3 +44,11 @@ join hourbell.calendars as c on c.tenant = t.id and c.name = asked.name
 -- The dates of the calendars $2 of the tenant $1, from $3 on.
 select day, min(calendar) as calendar from hourbell.calendar_dates
 where tenant = (select id from hourbell.tenants where name = $1) and calendar = any ($2) and day >= $3 group by day
+
+-- name: dates_of_calendars
+-- The dates from $3 on of the calendars $2[k] of tenants $1[k].
+select asked.tenant, asked.name, array_agg(d.day) as dates
+from unnest($1::text[], $2::text[]) as asked(tenant, name)
+join hourbell.tenants as t on t.name = asked.tenant
+join hourbell.calendar_dates as d on d.tenant = t.id and d.calendar = asked.name and d.day >= $3
+group by asked.tenant, asked.name

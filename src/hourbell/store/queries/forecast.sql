@@ -37,6 +37,31 @@ from (
   order by t.pos limit $4) as m
 group by m.timetable, m.since, m.until
 
+-- name: excluding
+-- Of the same memberships those whose jobs (of the tenant $7; null: of all) exclude calendars: how many, by the dates
+-- from $5 to $6 on which they are skipped. Asked only if some calendar has such a date.
+select m.timetable, m.since, m.until, m.zone, m.dates, count(*) as n
+from (
+  select m.timetable, m.since, m.until, coalesce(s.schedule ->> 'timezone', 'UTC') as zone, array(
+      select distinct d.day from json_array_elements_text(s.schedule -> 'exclude') as c(name)
+      join hourbell.calendar_dates as d on d.tenant = j.tenant and d.calendar = c.name and d.day between $5 and $6
+      order by d.day) as dates
+  from (
+    select m.* from unnest($1::bigint[]) with ordinality as t(id, pos) cross join lateral (
+      select m.timetable, m.job, case when m.active_since > $2 then m.active_since end as since, m.until
+      from hourbell.memberships as m
+      where m.timetable = t.id and (m.until is null or m.until > $2) limit $3) as m
+    order by t.pos limit $4) as m
+  cross join lateral (select j.tenant, j.spec from hourbell.jobs as j where j.id = m.job offset 0) as j
+  cross join lateral (select j.spec::json -> 'schedule' as schedule) as s
+  where j.spec like '%"exclude":%' and ($7::int is null or j.tenant = $7)) as m
+where m.dates <> '{}'
+group by m.timetable, m.since, m.until, m.zone, m.dates
+
+-- name: has_dates
+-- Whether a calendar of any tenant has a date from $1 to $2.
+select exists (select from hourbell.calendar_dates where day between $1 and $2)
+
 -- name: members_of_tenant
 -- The timetables of the jobs of tenant $1, with the same counts; at most $3 jobs are read.
 select t.id, t.rule, t.zone, t.dst_gap, t.dst_overlap, t.next_fire_at, t.plan_from, t.size, m.since, m.until,
