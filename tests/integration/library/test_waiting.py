@@ -1,6 +1,7 @@
 """Handlers that wait for an outside system, and handlers that end in a transaction of their own."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import asyncpg
@@ -131,6 +132,35 @@ async def test_a_report_while_the_wait_is_being_recorded_is_not_lost(
             await recording.reached()
             await report(engine, job, tokens[0], Succeeded(7))
         assert await job.result(20) == 7
+
+
+async def test_a_handler_that_does_not_wait_after_all_leaves_nothing_to_resume(
+    app: App, engine: Engine
+) -> None:
+    token, reported = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    @app.task(name="pay")
+    async def pay(ctx: Context) -> str:
+        with contextlib.suppress(BaseException):
+            await ctx.wait_for_completion(timeout=60)
+        token.set_result(await ctx.completion_token())
+        with contextlib.suppress(BaseException):
+            await ctx.wait_for_completion(timeout=60)
+        await reported.wait()
+        return "did not wait"
+
+    async with app, app.worker(FAST):
+        job = await pay.enqueue()
+        await report(engine, job, await token, Succeeded(7))
+        reported.set()
+        assert await job.result(20) == "did not wait"
+
+        async def is_closed() -> bool:
+            return not await engine.database.value(
+                "select exists (select from hourbell.waits where is_open)"
+            )
+
+        await eventually(is_closed)
 
 
 async def test_a_wait_ends_with_its_time(app: App) -> None:

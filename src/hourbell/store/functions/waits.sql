@@ -19,8 +19,8 @@ begin
   perform from hourbell.leased where session = p_session and fence = p_fence and p_id = any (ids) for key share;
   if not found or exists (select from hourbell.outcomes as o where o.id = p_id) then return; end if;
   held := true;
-  insert into hourbell.waits as w (id, name, token, is_open) values (p_id, p_name, p_token, p_waits)
-  on conflict (id, name) do update set is_open = p_waits and w.outcome is null
+  insert into hourbell.waits as w (id, name, token, is_open, fence) values (p_id, p_name, p_token, p_waits, p_fence)
+  on conflict (id, name) do update set is_open = p_waits and w.outcome is null, fence = p_fence
   returning w.token, w.outcome, w.value into token, outcome, value;
 end $$;
 
@@ -90,6 +90,10 @@ begin
   perform hourbell.check_epoch(p_node, p_epoch);
   update hourbell.waits set outcome = 'TIMED_OUT' where id = any (late) and is_open and outcome is null;
   perform hourbell.resume(late || over, p_now);
+  -- A run that has ended otherwise (its worker died, its handler has not waited after all) records no wait any more.
+  update hourbell.waits as w set is_open = false where id = any (over) and is_open and (
+    exists (select from hourbell.outcomes as o where o.id = w.id offset 0)
+    or exists (select from hourbell.executions as e where e.id = w.id and e.fence >= w.fence offset 0));
   return cardinality(late || over);
 end $$;
 

@@ -5,6 +5,7 @@ create table hourbell.waits (
   name     text not null check (length(name) <= 100),
   token    text not null,         -- not its digest: a handler that runs again gets the same token
   is_open  boolean not null default false,  -- the execution awaits it, or is about to
+  fence    bigint not null,       -- of the run that has asked last
   outcome  text,                  -- SUCCEEDED, FAILED: reported; TIMED_OUT; null: none of them yet
   value    json,                  -- what was reported: the result, or the text of the failure
   primary key (id, name)
