@@ -9,22 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+import services
 from ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
 
-Run = Callable[..., str]
-
 
 class Server:
-    """`hourbell up billing:app`, and the environment of a user who has read what it printed."""
+    """A running `hourbell up billing:app`, and the environment of a user who has read its output."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -33,28 +32,32 @@ class Server:
             "PATH": f"{BIN}:{node_folder()}:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
             "HOURBELL_DATA_DIR": str(folder / "data"),
-            "HOURBELL_PORT": str(self.port),
         }
         self.log = folder / "up.log"
+        self.process = background(
+            ["hourbell", "up", "billing:app"],
+            self.env | {"HOURBELL_PORT": str(self.port)},
+            self.log,
+        )
 
-    def __enter__(self) -> "Server":
-        self._process = background(["hourbell", "up", "billing:app"], self.env, self.log)
-        until_said(self.log, "Ctrl-C drains and stops everything.", self._process)
+    def read_greeting(self) -> None:
+        until_said(self.log, "Ctrl-C drains and stops everything.", self.process)
         (url,) = re.findall(r"^ +Database +(\S+)$", self.log.read_text(), re.MULTILINE)
-        del self.env["HOURBELL_PORT"]
         self.env["HOURBELL_DATABASE_URL"] = url
         self.env["HOURBELL_URL"] = f"http://127.0.0.1:{self.port}"
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.terminate()
-        assert self._process.wait(60) == 0, self.log.read_text()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("examples")) as running:
-        yield running
+def server() -> Iterator[Server]:
+    with services.folder_for_databases() as folder:
+        running = Server(folder)
+        try:
+            running.read_greeting()
+            yield running
+        finally:
+            running.process.terminate()
+            code = running.process.wait(60)
+        assert code == 0, running.log.read_text()
 
 
 def node_folder() -> Path:
@@ -72,7 +75,7 @@ def background(
 
 
 def until_said(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while text not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
