@@ -13,7 +13,7 @@ import msgspec
 
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.operations.tasks import declare_tasks
-from hourbell.errors import Cancel, Dead, JobFailed, RetryAfter, Snooze, StoreUnavailable
+from hourbell.errors import Cancel, Dead, RetryAfter, Snooze, StoreUnavailable
 from hourbell.model.executions import FATES, ExecutionStatus, Reason
 from hourbell.model.ids import job_text, parse_execution_id
 from hourbell.sdk.app import App
@@ -44,7 +44,6 @@ Mode = Literal["manual", "inline"]
 _Q = queries("testing")
 _EARLIEST = datetime(2024, 1, 1, tzinfo=UTC)  # ids begin there
 _DECISIONS = (Snooze, RetryAfter, Cancel, Dead)  # of a handler
-_OPTIONS = ("at", "within", "count", "args", "connection")  # of an assertion
 _RECONNECTS = 50
 # Schedules are planned a day ahead, not a minute: each plan costs as much as the run of a task.
 _TIMES = Times(horizon_seconds=86_400.0)
@@ -130,7 +129,7 @@ class Enqueued:
         /,
         *,
         at: datetime | timedelta | None = None,
-        within: Seconds = 1.0,
+        within: Seconds | None = None,
         count: int | None = None,
         args: Mapping[str, Any] | None = None,
         connection: Any = None,
@@ -138,11 +137,11 @@ class Enqueued:
     ) -> list[Run]:
         """Raise AssertionError unless jobs of the task with these arguments wait or run.
 
-        `at` (a timedelta counts from now), give or take `within`; exactly `count` of them. Returns
-        them.
+        `at` (a timedelta counts from now), give or take `within`, a second by default; exactly
+        `count` of them. Returns them.
         """
         __tracebackhide__ = True
-        _check_names(task, at, count, args)
+        _check_names(task, at=at, within=within, count=count, args=args, connection=connection)
         given = {**(args or {}), **arguments}
         looked_for = wanted(task, given, self._bell_of.clock.now, at, within)
         return await self._check(looked_for, count, connection)
@@ -153,14 +152,14 @@ class Enqueued:
         /,
         *,
         at: datetime | timedelta | None = None,
-        within: Seconds = 1.0,
+        within: Seconds | None = None,
         args: Mapping[str, Any] | None = None,
         connection: Any = None,
         **arguments: Any,
     ) -> None:
         """Raise AssertionError if a job of the task with these arguments waits or runs."""
         __tracebackhide__ = True
-        _check_names(task, at, None, args)
+        _check_names(task, at=at, within=within, args=args, connection=connection)
         given = {**(args or {}), **arguments}
         looked_for = wanted(task, given, self._bell_of.clock.now, at, within)
         await self._check(looked_for, 0, connection)
@@ -266,10 +265,7 @@ class Bell(Enqueued):
                 f"{job!r} has not ended: it is {view.status}, for {view.scheduled_for}, and the clock "
                 f"shows {self.clock.now}. Call drain() or clock.advance() first."
             )
-        try:
-            result: R = self.app._result(job.id, view)
-        except JobFailed as failure:
-            raise failure from None
+        result: R = self.app._result(job.id, view)
         return result
 
     def watching(self) -> Watching:
@@ -376,11 +372,12 @@ class Bell(Enqueued):
             self._settings(), tasks=(task.name, *task.aliases), slots=1, manifest=None
         )
         worker = SteppedWorker(self._engine, self._runner, narrow, self._faults)
+        turn = Turn()
         try:
             await worker.started()
             turn = await worker.turn()
         finally:
-            await worker.stop()
+            await (worker.die() if turn.is_crashed else worker.stop())
         if not turn.claimed:
             others = await self._runs(task, None)
             waiting = [f"{run.job_id} at {run.at}" for run in others if not run.has_ended]
@@ -509,13 +506,10 @@ def _is_decided(failure: Failure, error: Exception | None) -> bool:
     return isinstance(error, _DECISIONS)
 
 
-def _check_names(
-    task: Task[..., Any], at: object, count: object, args: Mapping[str, Any] | None
-) -> None:
+def _check_names(task: Task[..., Any], **options: Any) -> None:
     """An option of an assertion must not be taken for an argument of the task, or the reverse."""
-    options = {"at": at, "count": count, "args": args}
     for name in (name for name, value in options.items() if value is not None):
-        if name in task._signature._parameters and name not in (args or {}):
+        if name in task._signature._parameters and name not in (options["args"] or {}):
             raise Misuse(
                 f"{task.name} has a parameter {name}, and so has this assertion. Pass the argument as "
                 f"args={{{name!r}: …}}, and look at the rest of `await bell.enqueued({task.__name__})`."

@@ -147,7 +147,7 @@ def wanted(
     args: Mapping[str, Any],
     now: datetime,
     at: datetime | timedelta | None = None,
-    within: Seconds = 1.0,
+    within: Seconds | None = None,
 ) -> Wanted:
     """What an assertion looks for. Raises Misuse for arguments that no job of the task can have."""
     if isinstance(at, timedelta):
@@ -155,7 +155,9 @@ def wanted(
     if at is not None and at.tzinfo is None:
         raise Misuse("at= has no time zone: use a datetime with tzinfo, or a timedelta from now.")
     checked = {name: _stored(task, name, value) for name, value in args.items()}
-    return Wanted(task, checked, at, timedelta(seconds=seconds_of(within)))
+    return Wanted(
+        task, checked, at, timedelta(seconds=1.0 if within is None else seconds_of(within))
+    )
 
 
 def _stored(task: Task[..., Any], name: str, value: Any) -> Any:

@@ -30,7 +30,7 @@ from hourbell.testing.clock import VirtualClock, this_second
 
 T = TypeVar("T")
 URL_VARIABLE = "HOURBELL_TEST_DATABASE_URL"
-_MEMORY = Path("/dev/shm")  # nosec B108: a private folder is made in it
+_MEMORY = Path("/dev/shm")  # nosec B108
 _MEMORY_BYTES = 2 << 30  # that must be free there
 _PREFIX = "hourbell-pytest-"  # of folders
 # Confirmed data need not survive a crash of the machine, and plans for small tables need not be made
@@ -148,7 +148,8 @@ def _embedded_server() -> Iterator[str]:
     parent = _MEMORY if in_memory else Path(tempfile.gettempdir())
     remove_leftovers(parent)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
-        os.chmod(folder, 0o711)  # nosec B103: PostgreSQL may run as another user, and passes through
+        # PostgreSQL may run as another user, which has to pass through.
+        os.chmod(folder, 0o711)  # nosec B103
         with EmbeddedServer(Path(folder) / "data", owner="tests") as server:
             yield server.dsn
 

@@ -460,3 +460,16 @@ async def test_a_database_with_real_jobs_is_refused(hourbell_app: App, database:
 async def test_a_sync_call_in_a_coroutine_says_what_to_write(bell: Bell) -> None:
     with pytest.raises(Misuse, match="async with"), bell.watching():
         pass
+
+
+@at_march
+async def test_a_worker_can_die_in_run_one_too(hourbell_app: App, bell: Bell) -> None:
+    @hourbell_app.task(name="pay")
+    async def pay(ctx: Context) -> int:
+        return ctx.attempt
+
+    bell.crash_after_claim(pay)
+    job = await pay.enqueue()
+    assert (await bell.run_one(pay)).status == "RUNNING"
+    await bell.clock.advance(seconds=15)
+    assert await bell.result_of(job) == 2
