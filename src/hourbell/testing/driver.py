@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.admit import admit
@@ -46,6 +47,7 @@ _FLAGS = (
     "pauses",
     "monitors",
     "notices",
+    "groups",
     "ready",
 )
 
@@ -144,6 +146,8 @@ class Driver:
             await watch(engine, None, now)
         if agenda["notices"]:
             await send_notices(engine, None, now)
+        if agenda["groups"]:
+            await follow_groups(engine, None, now)
         while (await admit(engine, now)).more:
             pass
 

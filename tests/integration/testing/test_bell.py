@@ -196,6 +196,28 @@ async def test_what_a_task_enqueues_runs_in_the_same_drain(hourbell_app: App, be
     assert await bell.enqueued() == []
 
 
+@at_march
+async def test_the_last_job_of_a_group_runs_when_the_others_have_ended(
+    hourbell_app: App, bell: Bell
+) -> None:
+    ran: list[str] = []
+
+    @hourbell_app.task(name="part")
+    async def part(n: int) -> None:
+        ran.append(f"part {n}")
+
+    @hourbell_app.task(name="total")
+    async def total() -> None:
+        ran.append("total")
+
+    late = part.configure(delay=24 * HOUR).bind(2)
+    await hourbell_app.group([part.bind(1), late], then=total.bind())
+    await bell.clock.advance(hours=23)
+    assert ran == ["part 1"]
+    await bell.clock.advance(hours=1)
+    assert ran == ["part 1", "part 2", "total"]
+
+
 async def test_run_one_runs_one_job_of_one_task_and_nothing_else(
     hourbell_app: App, bell: Bell
 ) -> None:

@@ -176,7 +176,7 @@ begin
   begin
     labelled := jsonb_set('{"labels": {}}'::jsonb || p_term::jsonb, '{labels,hourbell.group}',
       to_jsonb(hourbell.group_text(new_id)));
-    select * into term from hourbell.read_term(labelled::json, now);
+    select * into term from hourbell.read_term(labelled::json);
     if term.outcome is not null then
       outcome := term.outcome; detail := term.detail;
       return;

@@ -3,7 +3,15 @@
 -- name: move_clock
 -- Sets the virtual clock to $1, and returns what there is to do then, and `next`: when there will be more.
 -- $2: the session of the worker of the test, which is renewed whenever that matters and so never expires.
-with moved as (update hourbell.virtual_clock set now = $1 returning now)
+-- The leader looks at groups now and then; here it looks as soon as all members of one have ended.
+with moved as (update hourbell.virtual_clock set now = $1 returning now),
+ended as materialized (
+  select g.id from hourbell.execution_groups as g
+  where g.look_at is not null and not exists (
+    select from hourbell.group_members as m
+    where m.group_id = g.id and m.execution > g.ended_upto
+      and not exists (select from hourbell.outcomes as o where o.id = m.execution))),
+looked_at as (update hourbell.execution_groups set look_at = $1 where id in (select id from ended) and look_at > $1)
 select
   exists (select from hourbell.memberships as m join hourbell.timetables as t on t.id = m.timetable
           where m.joined_through is null and t.broken is null) as joining,
@@ -18,6 +26,7 @@ select
   exists (select from hourbell.pauses where look_at <= $1) as pauses,
   exists (select from hourbell.monitors where check_at <= $1) as monitors,
   exists (select from hourbell.notices) as notices,
+  exists (select from ended) as groups,
   exists (select from hourbell.ready) or exists (select from hourbell.suspects) as ready,
   (select min(at) from hourbell.gate_wakeups where at > $1) as woken_at,
   least(
