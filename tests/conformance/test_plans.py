@@ -380,8 +380,8 @@ def _(s: Scene) -> Case:
         "insert into hourbell.gate_wakeups (at, kind, key) select $1, 5, job from unnest($2::bigint[]) as job",
         [s.now, s.parked_jobs],
     )
-    args = [s.now, 2_500, False, 1]
-    statement = "select hourbell.unpark($1, $2, $3, $4)"
+    args = [s.now, 2_500, False]
+    statement = "select hourbell.unpark($1, $2, $3)"
     return Case(statement, args, rows=1_000, buffers=12_000, before=[news])
 
 

@@ -129,8 +129,8 @@ def database_problem(error: Exception) -> str:
     # The underlying error; the text that StoreUnavailable adds is about writes.
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     reason = str(cause).rstrip(".") or type(cause).__name__
-    if isinstance(cause, OSError) and cause.errno:
-        reason = os.strerror(cause.errno).lower()  # without the addresses that were tried
+    if isinstance(cause, ConnectionRefusedError):
+        reason = "the connection was refused"  # without the addresses that were tried
     return (
         f"The database of HOURBELL_DATABASE_URL cannot be used: {reason}. Fix the setting or the "
         f"database, or unset it to use the embedded PostgreSQL."
