@@ -2306,7 +2306,11 @@ def an_update_was_answered_as_another_one(history: History) -> None:
 
 @fine
 def an_update_to_what_was_so_already_changes_nothing(history: History) -> None:
-    patches = ({"priority": "MEDIUM"}, {"schedule": {"every_seconds": 50}})
+    patches: tuple[dict[str, object], ...] = (
+        {"priority": "MEDIUM"},
+        {"overlap_policy": None},  # the default, which it had
+        {"schedule": {"every_seconds": 50}},
+    )
     for number, patch in enumerate(patches):
         update = the(history.calls, calls("update", "shift"))
         times = {"asked_at": BASE + 230 + number, "answered_at": BASE + 230.1 + number}

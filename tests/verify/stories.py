@@ -206,7 +206,8 @@ class Story:
         ends = [*(version.told for version in self.versions[1:]), FOREVER]
         defaults = {"priority": "MEDIUM", "misfire_policy": "latest", "overlap_policy": "allow"}
         return all(
-            patched(defaults | version.document, update.document or {})
+            # A null removes what was set, so that the default holds.
+            defaults | patched(defaults | version.document, update.document or {})
             != defaults | version.document
             for version, until in zip(self.versions, ends, strict=True)
             if version.told <= (update.answered_at or FOREVER) and until >= update.asked_at
