@@ -148,7 +148,8 @@ def test_customers_are_billed_at_their_own_midnights(server: Server) -> None:
     assert sum("00:00 +" in line or "00:00 -" in line for line in lines) == 7
     assert any(line.startswith("200 bills are due in the next 24 hours") for line in lines)
     assert re.fullmatch(r"  SUCCEEDED: invoice exe_\w+ for customer 0", lines[-1])
-    assert run(server, "hourbell", "forecast", "--hours", "24")[0] == "Executions due in each hour"
+    shown = run(server, "hourbell", "forecast", "--hours", "24")
+    assert shown[0] == "Executions due in each hour, times in UTC"
     head = (EXAMPLES / "billing.py").read_text().partition('"""\n\n')[0]
     (preview,) = re.findall(r"hourbell next .*", head)
     gap, after = run(server, "sh", "-c", preview)[-2:]
@@ -220,10 +221,11 @@ def until_mailed(server: Server, read: str) -> None:
 
 
 def stop(*processes: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM: a program that is started in the background ignores Ctrl-C."""
     for process in processes:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
     for process in processes:
-        assert process.wait(30) in (0, -signal.SIGINT)
+        assert process.wait(30) in (0, -signal.SIGTERM)
 
 
 def test_a_sqlalchemy_session_commits_an_order_with_its_mail(server: Server) -> None:

@@ -298,27 +298,6 @@ def test_a_shell_completes_commands_options_and_profiles(
     assert "executions" in done.out
 
 
-def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
-    hourbell: Command, url: str, config: Path
-) -> None:
-    # Last of its file: from here on the server requires keys.
-    admin = hourbell.good("keys", "create", "--role", "admin", "--name", "first").out.strip()
-    denied = hourbell("jobs", "list")
-    assert denied.code == 4
-    assert "Set HOURBELL_API_KEY" in denied.err
-    assert hourbell.good("jobs", "list", HOURBELL_API_KEY=admin).code == 0
-    config.write_text(f'[profiles.prod]\nurl = "{url}"\napi_key = "{admin}"\n')
-    prod = ("--profile", "prod")
-    viewer = hourbell.good("keys", "create", "--role", "viewer", "--name", "v", *prod).out.strip()
-    refused = hourbell("jobs", "create", "x", *YEARLY, HOURBELL_API_KEY=viewer)
-    assert refused.code == 4
-    by_api = hourbell.good("keys", "list", "-o", "json", *prod).json
-    assert {key["name"] for key in by_api} == {"first", "v"}
-    assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
-    (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
-    assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
-
-
 def test_a_group_is_created_filled_closed_and_shown(hourbell: Command, url: str) -> None:
     jobs = [
         hourbell.good("jobs", "create", f"g{n}", "--delay", "3600", "--url", f"{url}/livez").out
@@ -369,3 +348,24 @@ def test_a_bench_measures_the_installation_and_leaves_nothing(hourbell: Command)
     )
     nothing = hourbell("bench", HOURBELL_DATA_DIR="/nonexistent")
     assert (nothing.code, "hourbell up" in nothing.err) == (2, True)
+
+
+def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
+    hourbell: Command, url: str, config: Path
+) -> None:
+    # Last of its file: from here on the server requires keys.
+    admin = hourbell.good("keys", "create", "--role", "admin", "--name", "first").out.strip()
+    denied = hourbell("jobs", "list")
+    assert denied.code == 4
+    assert "Set HOURBELL_API_KEY" in denied.err
+    assert hourbell.good("jobs", "list", HOURBELL_API_KEY=admin).code == 0
+    config.write_text(f'[profiles.prod]\nurl = "{url}"\napi_key = "{admin}"\n')
+    prod = ("--profile", "prod")
+    viewer = hourbell.good("keys", "create", "--role", "viewer", "--name", "v", *prod).out.strip()
+    refused = hourbell("jobs", "create", "x", *YEARLY, HOURBELL_API_KEY=viewer)
+    assert refused.code == 4
+    by_api = hourbell.good("keys", "list", "-o", "json", *prod).json
+    assert {key["name"] for key in by_api} == {"first", "v"}
+    assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
+    (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
+    assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
