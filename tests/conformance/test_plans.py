@@ -293,7 +293,10 @@ def _(s: Scene) -> Case:
 
 @case("admission of 500 on a date that calendars have")
 def _(s: Scene) -> Case:
-    """A hundred tenants have a thousand dates each; all jobs of the first minutes exclude theirs."""
+    """A hundred tenants have twenty dates each; all jobs of the first minutes exclude theirs.
+
+    More would be in the way of the next cases: what is rolled back here stays in the index until it is vacuumed.
+    """
     calendars = Step(
         "insert into hourbell.calendars (tenant, name, created_at, updated_at)"
         " select n, 'c', $1, $1 from generate_series(1, 100) as n",
@@ -301,7 +304,7 @@ def _(s: Scene) -> Case:
     )
     dates = Step(
         "insert into hourbell.calendar_dates (tenant, calendar, day)"
-        " select c.tenant, 'c', $1::date + d from hourbell.calendars as c, generate_series(0, 999) as d",
+        " select c.tenant, 'c', $1::date + d from hourbell.calendars as c, generate_series(0, 19) as d",
         [s.now.date()],
     )
     excluding = Step(
