@@ -131,7 +131,7 @@ async def unlimited(made: Engine, gate: Gate) -> dict[str, object]:
         await queue_up(made, ROUND, 97)
         rates.append(per_second(ROUND, await gate.admit_all()))
         await gate.settle((await gate.claim_all())[0])
-    return {"unlimited_rows_per_second": max(rates), "unlimited_rounds": rates}
+    return {"unlimited_rows_per_second": round(median(rates)), "unlimited_rounds": rates}
 
 
 async def limited(made: Engine, gate: Gate) -> dict[str, object]:
@@ -150,7 +150,7 @@ async def limited(made: Engine, gate: Gate) -> dict[str, object]:
         await set_tenant(made, f"tenant-{number}", TenantSettings(), Write())
     await set_queue(made, "default", QueueSettings(), Write())
     await gate.admit_all()
-    return {"limited_rows_per_second": max(rates), "limited_rounds": rates}
+    return {"limited_rows_per_second": round(median(rates)), "limited_rounds": rates}
 
 
 async def keyed(made: Engine, gate: Gate) -> dict[str, object]:
