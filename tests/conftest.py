@@ -6,10 +6,13 @@
     database      an empty, migrated database of one test, on `postgres`
     engine_dsn    the same on each of the three in turn: for the conformance suite
 
-All yield a DSN. A server starts when the first test asks for it.
+All yield a DSN. A server starts when the first test asks for it. Where many tests share a database, its connections
+stay open from one to the next (`kept.py`), and all tests of a process share one event loop.
 """
 
+import asyncio
 import contextlib
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -42,6 +45,13 @@ begin
 end $$
 """
 TEMPLATE = "hourbell_template"
+# Otherwise a connection plans each statement five times, for its arguments, before it keeps a plan: half of the server's
+# work in tests of what the statements do. How they are planned is the matter of conformance/test_plans.py.
+_PLAN_ONCE = """
+do $$ begin
+  execute format('alter database %I set plan_cache_mode = force_generic_plan', current_database());
+end $$
+"""
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
@@ -62,9 +72,9 @@ LOAD_THE_MACHINE = (
 FIRST = (
     "load the machine",
     "measure time",
-    "plans",
+    "conformance/test_plans.py",
     "chaos/test_upgrade.py",
-    "plans, PostgreSQL 15",
+    "PostgreSQL 15",
     "chaos/test_postgres.py",
     "integration/test_up.py",
     "integration/life/test_limits_at_random.py",
@@ -136,13 +146,13 @@ SLOW = (
 def group_of(nodeid: str) -> str:
     """Tests of one group run in one process of pytest-xdist, one after the other."""
     file = nodeid.removeprefix("tests/").partition("::")[0]
-    if file == "conformance/test_plans.py":  # by the server that their million rows are on
-        return "plans, PostgreSQL 15" if "PostgreSQL 15" in nodeid else "plans"
+    if file.startswith("conformance/") and ("PostgreSQL 15" in nodeid or "postgresql-15" in nodeid):
+        return "PostgreSQL 15"  # one server for all of them, and a million rows
     if file in MEASURE_TIME:
         return "measure time"
     if file in LOAD_THE_MACHINE:
         return "load the machine"
-    return nodeid if file.startswith("conformance/") else file
+    return file
 
 
 class Scheduling(LoadScopeScheduling):
@@ -224,10 +234,31 @@ async def engine_dsn(
     else:
         server = request.getfixturevalue("postgres")
     async with new_database(server) as dsn:
-        if request.param == "pgbouncer":
-            name = urlsplit(dsn).path.removeprefix("/")
-            dsn = in_database(request.getfixturevalue("pgbouncer"), name)
-        yield dsn
+        yield through_pgbouncer(request, dsn) if request.param == "pgbouncer" else dsn
+
+
+def through_pgbouncer(request: pytest.FixtureRequest, dsn: str) -> str:
+    """The same database of the embedded server, behind the pooler."""
+    name = urlsplit(dsn).path.removeprefix("/")
+    return in_database(request.getfixturevalue("pgbouncer"), name)
+
+
+@pytest.fixture
+async def _own_tasks() -> AsyncIterator[None]:
+    """All tests of a process share its event loop; what a test has started there ends with it."""
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_tasks(request: pytest.FixtureRequest) -> None:
+    # Not for every test: the thousands without a loop need none.
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("_own_tasks")
 
 
 @pytest.fixture(autouse=True)
@@ -239,6 +270,16 @@ def _no_failpoints_left() -> Iterator[None]:
 def in_database(dsn: str, name: str) -> str:
     """The same server, another database."""
     return urlsplit(dsn)._replace(path=f"/{name}").geturl()
+
+
+async def number_in_order(dsn: str) -> None:
+    """Ids in the order of their making also if several connections make them: each takes one at a time, not many ahead."""
+    await _execute(dsn, "alter sequence hourbell.ids cache 1")
+
+
+async def plan_once(dsn: str) -> None:
+    """Connections that are opened from now on plan each statement once."""
+    await _execute(dsn, _PLAN_ONCE)
 
 
 async def empty(connection: asyncpg.Connection) -> None:

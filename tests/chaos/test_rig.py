@@ -9,7 +9,9 @@ from chaos.faults import KINDS, POINTS, possible, schedule
 from chaos.rig import chaos
 from hourbell.failpoints import NAMES
 
-SECONDS = 20.0
+SECONDS = (
+    45.0  # of one run: to start everything and let it come to rest takes as long again, each time
+)
 SETTLE_SECONDS = 15.0
 # What takes longer than a smoke has: these wait for a process to come to a certain point, or restart them all.
 LONG = {
@@ -25,15 +27,14 @@ LONG = {
 }
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("seed", [11, 12, 13])
-async def test_whatever_breaks_the_promises_are_kept(seed: int) -> None:
+@pytest.mark.timeout(300)
+async def test_whatever_breaks_the_promises_are_kept() -> None:
     kinds = [kind for kind in possible() if kind not in LONG]
     with services.private_folder() as folder:
-        judged = await chaos(folder, seed, SECONDS, kinds, settle_seconds=SETTLE_SECONDS)
+        judged = await chaos(folder, 11, SECONDS, kinds, settle_seconds=SETTLE_SECONDS)
     assert judged.violations == []
     assert judged.figures.deliveries > 50
-    assert sum(judged.figures.faults.values()) >= 2
+    assert sum(judged.figures.faults.values()) >= 3
 
 
 def test_faults_name_points_that_exist() -> None:

@@ -21,6 +21,7 @@ from hourbell.model.policies import Delivery, Priority
 from hourbell.store.database import Database
 from hourbell.testing.clock import VirtualClock
 from hourbell.testing.conformance import DispatchConformance, Stage
+from kept import kept_open
 
 START = datetime(2031, 5, 6, 10, 0, tzinfo=UTC)
 LEASE_SECONDS = 15.0
@@ -82,13 +83,13 @@ class PostgresStage:
 
 
 @pytest.fixture
-async def stage(engine_dsn: str) -> AsyncIterator[Stage]:
-    database = await Database.open(engine_dsn)
-    clock = await VirtualClock.install(database, START)
-    engine = Engine(database, clock, Times(lease_seconds=LEASE_SECONDS))
-    await make_partitions(engine, START)
-    yield PostgresStage(engine, clock)
-    await database.close()
+async def stage(emptied_dsn: str) -> AsyncIterator[Stage]:
+    async with kept_open(Database, emptied_dsn) as database:
+        clock = VirtualClock(database, START)
+        await clock.step(START)
+        engine = Engine(database, clock, Times(lease_seconds=LEASE_SECONDS))
+        await make_partitions(engine, START)
+        yield PostgresStage(engine, clock)
 
 
 class TestPostgresDispatch(DispatchConformance):

@@ -58,6 +58,7 @@ from hourbell.store.function_set import (
 )
 from hourbell.store.migrations import is_migrated, mark_used, migrate
 from hourbell.testing.clock import VirtualClock
+from kept import kept_open
 
 START = datetime(
     2031, 5, 6, 10, 0, 30, tzinfo=UTC
@@ -157,7 +158,18 @@ class World:
 
 
 @pytest.fixture
-async def world(engine_dsn: str) -> AsyncIterator[World]:
+async def world(emptied_dsn: str) -> AsyncIterator[World]:
+    async with kept_open(Database, emptied_dsn) as database:
+        clock = VirtualClock(database, START)
+        await clock.step(START)
+        engine = Engine(database, clock, TIMES)
+        await make_partitions(engine, START)
+        yield World(engine, clock)
+
+
+@pytest.fixture
+async def new_world(engine_dsn: str) -> AsyncIterator[World]:
+    """On a database of its own, for tests that make and drop partitions."""
     database = await Database.open(engine_dsn)
     clock = await VirtualClock.install(database, START)
     engine = Engine(database, clock, TIMES)
@@ -661,119 +673,123 @@ async def test_explain_names_the_earlier_run_that_is_in_the_way(world: World) ->
 # Retention.
 
 
-async def test_partitions_are_made_ahead_and_dropped_whole(world: World) -> None:
-    old = await world.one_time()
-    await world.schedule()
-    await world.work()
-    assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
-    made = await partitions(world)
+async def test_partitions_are_made_ahead_and_dropped_whole(new_world: World) -> None:
+    old = await new_world.one_time()
+    await new_world.schedule()
+    await new_world.work()
+    assert (await get_execution(new_world.engine, old.job_id)).status is E.SUCCEEDED
+    made = await partitions(new_world)
     first, *_, last = made[:-1]  # the last is that of the rest
     days = [START + timedelta(days=number) for number in (0, 3, 6, 9)]
     assert first == f"executions_{days[0]:%Y%m%d}_{days[1]:%Y%m%d}"
     assert last == f"executions_{days[2]:%Y%m%d}_{days[3]:%Y%m%d}"
     assert [name.replace("executions", "outcomes") for name in made] == await partitions(
-        world, "outcomes"
+        new_world, "outcomes"
     )
 
-    await world.clock.set(START + timedelta(days=32))
-    await run_housekeeping(world.engine, None, await world.now())
-    assert (await get_execution(world.engine, old.job_id)).status is E.SUCCEEDED
-    await world.clock.set(START + timedelta(days=33))
-    await run_housekeeping(world.engine, None, await world.now())
-    assert first not in await partitions(world)
-    assert len(await partitions(world)) == len(await partitions(world, "outcomes"))
+    await new_world.clock.set(START + timedelta(days=32))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
+    assert (await get_execution(new_world.engine, old.job_id)).status is E.SUCCEEDED
+    await new_world.clock.set(START + timedelta(days=33))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
+    assert first not in await partitions(new_world)
+    assert len(await partitions(new_world)) == len(await partitions(new_world, "outcomes"))
     with pytest.raises(NotFound):
-        await get_execution(world.engine, old.job_id)
+        await get_execution(new_world.engine, old.job_id)
 
 
-async def test_what_lives_or_has_ended_lately_outlives_its_partition(world: World) -> None:
-    far = await world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
-    late = await world.one_time(schedule={"at": (START + timedelta(days=20)).isoformat()})
-    done = await world.one_time()
-    await world.schedule()
-    await world.work()
-    await world.jump(START + timedelta(days=20, minutes=1))
-    await world.schedule()
-    await world.work()
-    assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
-    await world.jump(START + timedelta(days=34))
-    await run_housekeeping(world.engine, None, await world.now())
-    assert not any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
-    assert (await get_execution(world.engine, far.job_id)).status is E.SCHEDULED
-    assert (await get_execution(world.engine, late.job_id)).status is E.SUCCEEDED
+async def test_what_lives_or_has_ended_lately_outlives_its_partition(new_world: World) -> None:
+    far = await new_world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
+    late = await new_world.one_time(schedule={"at": (START + timedelta(days=20)).isoformat()})
+    done = await new_world.one_time()
+    await new_world.schedule()
+    await new_world.work()
+    await new_world.jump(START + timedelta(days=20, minutes=1))
+    await new_world.schedule()
+    await new_world.work()
+    assert (await get_execution(new_world.engine, late.job_id)).status is E.SUCCEEDED
+    await new_world.jump(START + timedelta(days=34))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
+    assert not any(f"executions_{START:%Y%m%d}" in name for name in await partitions(new_world))
+    assert (await get_execution(new_world.engine, far.job_id)).status is E.SCHEDULED
+    assert (await get_execution(new_world.engine, late.job_id)).status is E.SUCCEEDED
     with pytest.raises(NotFound):
-        await get_execution(world.engine, done.job_id)
+        await get_execution(new_world.engine, done.job_id)
 
-    await world.jump(START + timedelta(days=52))
-    await run_housekeeping(world.engine, None, await world.now())
+    await new_world.jump(START + timedelta(days=52))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
     with pytest.raises(NotFound):
-        await get_execution(world.engine, late.job_id)
-    await world.jump(START + timedelta(days=60, minutes=1))
-    await world.schedule()
-    await world.work()
-    assert (await get_execution(world.engine, far.job_id)).status is E.SUCCEEDED
+        await get_execution(new_world.engine, late.job_id)
+    await new_world.jump(START + timedelta(days=60, minutes=1))
+    await new_world.schedule()
+    await new_world.work()
+    assert (await get_execution(new_world.engine, far.job_id)).status is E.SUCCEEDED
 
 
 async def test_a_partition_of_which_much_lives_waits_and_loses_what_has_ended(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    new_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retain, "_MAX_ROWS", 2)
     living = [
-        await world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
+        await new_world.one_time(schedule={"at": (START + timedelta(days=60)).isoformat()})
         for _ in range(3)
     ]
-    done = await world.one_time()
-    await world.schedule()
-    await world.work()
-    await world.clock.set(START + timedelta(days=34))
-    await run_housekeeping(world.engine, None, await world.now())
-    assert any(f"executions_{START:%Y%m%d}" in name for name in await partitions(world))
+    done = await new_world.one_time()
+    await new_world.schedule()
+    await new_world.work()
+    await new_world.clock.set(START + timedelta(days=34))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
+    assert any(f"executions_{START:%Y%m%d}" in name for name in await partitions(new_world))
     for job in living:
-        assert (await get_execution(world.engine, job.job_id)).status is E.SCHEDULED
+        assert (await get_execution(new_world.engine, job.job_id)).status is E.SCHEDULED
     with pytest.raises(NotFound):
-        await get_execution(world.engine, done.job_id)
+        await get_execution(new_world.engine, done.job_id)
 
 
 async def test_several_who_drop_the_same_partitions_do_not_stumble_over_each_other(
-    world: World,
+    new_world: World,
 ) -> None:
-    database = world.engine.database
+    database = new_world.engine.database
     await database.value("select hourbell.make_partitions($1, 60, 3)", START)
     later = START + timedelta(days=200)
-    await asyncio.gather(*(run_housekeeping(world.engine, None, later) for _ in range(4)))
-    await run_housekeeping(world.engine, None, later)  # who came too late for a lock left some
+    await asyncio.gather(*(run_housekeeping(new_world.engine, None, later) for _ in range(4)))
+    await run_housekeeping(new_world.engine, None, later)  # who came too late for a lock left some
     assert not [
         name
-        for name in await partitions(world)
+        for name in await partitions(new_world)
         if f"{START:%Y}" in name and name < f"executions_{later:%Y%m%d}"
     ]
 
 
-async def test_what_is_recorded_on_a_day_without_a_partition_is_kept_too(world: World) -> None:
-    await world.clock.set(START + timedelta(days=20))  # nobody kept house for so long
-    job = await world.one_time()
-    await world.schedule()
-    await world.work()
-    assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
-    await run_housekeeping(world.engine, None, await world.now())  # does not stumble over it
-    assert (await get_execution(world.engine, job.job_id)).status is E.SUCCEEDED
+async def test_what_is_recorded_on_a_day_without_a_partition_is_kept_too(new_world: World) -> None:
+    await new_world.clock.set(START + timedelta(days=20))  # nobody kept house for so long
+    job = await new_world.one_time()
+    await new_world.schedule()
+    await new_world.work()
+    assert (await get_execution(new_world.engine, job.job_id)).status is E.SUCCEEDED
+    await run_housekeeping(
+        new_world.engine, None, await new_world.now()
+    )  # does not stumble over it
+    assert (await get_execution(new_world.engine, job.job_id)).status is E.SUCCEEDED
 
 
-async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(world: World) -> None:
-    database = world.engine.database
-    job = await world.create()
-    await pause_job(world.engine, job.job_id, Write("key", b"1"))
-    await world.pass_time(minute(1))
-    await run_housekeeping(world.engine, None, await world.now())
+async def test_answers_wishes_and_timetables_that_have_served_are_forgotten(
+    new_world: World,
+) -> None:
+    database = new_world.engine.database
+    job = await new_world.create()
+    await pause_job(new_world.engine, job.job_id, Write("key", b"1"))
+    await new_world.pass_time(minute(1))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
     assert await database.value("select count(*) from hourbell.idempotency") == 1
-    await world.clock.set(START + timedelta(hours=49))
-    await run_housekeeping(world.engine, None, await world.now())
+    await new_world.clock.set(START + timedelta(hours=49))
+    await run_housekeeping(new_world.engine, None, await new_world.now())
     left = await database.row(
         "select (select count(*) from hourbell.idempotency), (select count(*) from hourbell.timetables),"
         " (select count(*) from hourbell.cancellations), (select count(*) from hourbell.lanes)"
     )
     assert tuple(left) == (0, 0, 0, 0)
-    await resume_job(world.engine, job.job_id, Write())  # its timetable is made anew
+    await resume_job(new_world.engine, job.job_id, Write())  # its timetable is made anew
     assert await database.value("select count(*) from hourbell.timetables") == 1
 
 

@@ -20,6 +20,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+import pytest_asyncio
 
 from conftest import in_database
 from hourbell.model.ids import first_id_at
@@ -27,7 +28,10 @@ from hourbell.store.function_set import connect, function_set
 from hourbell.store.migrations import migrate
 from hourbell.store.queries import queries
 
-pytestmark = pytest.mark.timeout(600)  # the data are made within the first test
+pytestmark = [
+    pytest.mark.timeout(600),  # the data are made within the first test
+    pytest.mark.asyncio(loop_scope="module"),  # of the connection that all cases use
+]
 
 J, E, P = queries("jobs"), queries("executions"), queries("planning")
 L, A, O, F = (queries(name) for name in ("dead_letters", "audit", "overview", "forecast"))  # noqa: E741
@@ -1437,7 +1441,10 @@ async def test_a_hot_statement_reads_no_more_than_it_needs(
             # It looks for every id of an array in every partition.
             buffers=guarded.buffers_15 or 2 * guarded.buffers,
         )
-    assert_reads_little(await reading(big, guarded, planned_for), guarded)
+    found = await reading(big, guarded, planned_for)
+    if problems_of(found, guarded):  # the first time a connection also reads the catalogue
+        found = await reading(big, guarded, planned_for)
+    assert problems_of(found, guarded) == []
 
 
 @pytest.mark.parametrize("statistics", ["gathered at night"], indirect=True)
@@ -1467,9 +1474,8 @@ async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
 ) -> None:
     guarded = CASES[name](scene)
     without = msgspec.structs.replace(guarded, before=[Step(removed), *guarded.before])
-    found = await reading_once(big, without, "its arguments")
-    with pytest.raises(AssertionError, match="reads"):
-        assert_reads_little(found, without)
+    found = await reading(big, without, "its arguments")
+    assert any(problem.startswith("reads") for problem in problems_of(found, without))
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -1537,7 +1543,8 @@ async def one_round(
 # The measuring.
 
 
-def assert_reads_little(found: Reading, guarded: Case) -> None:
+def problems_of(found: Reading, guarded: Case) -> list[str]:
+    """What was read beyond the bounds."""
     problems = [
         f"reads all {rows} rows of {table}"
         for table, rows in found.scanned.items()
@@ -1550,20 +1557,13 @@ def assert_reads_little(found: Reading, guarded: Case) -> None:
     ]
     if found.buffers > guarded.buffers:
         problems.append(f"reads {found.buffers} pages, bound {guarded.buffers}")
-    assert not problems, "; ".join(problems)
+    return problems
 
 
 async def reading(connection: asyncpg.Connection, guarded: Case, planned_for: str) -> Reading:
-    """Runs the statement, takes everything back, and says what was read.
-
-    Twice: the first time a connection also reads the catalogue.
-    """
-    await reading_once(connection, guarded, planned_for)
-    return await reading_once(connection, guarded, planned_for)
-
-
-async def reading_once(connection: asyncpg.Connection, guarded: Case, planned_for: str) -> Reading:
+    """Runs the statement, takes everything back, and says what was read."""
     mode = "force_generic_plan" if planned_for == "any arguments" else "force_custom_plan"
+    await connection.execute("discard plans")  # of other cases
     transaction = connection.transaction()
     await transaction.start()
     try:
@@ -1652,8 +1652,9 @@ def statistics(request: pytest.FixtureRequest) -> str:
     return dsn
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def big(statistics: str) -> AsyncIterator[asyncpg.Connection]:
+    """One connection for all cases: what the first of them has read of the catalogue, the others know."""
     connection = await connect(statistics, statement_cache_size=0)
     yield connection
     await connection.close()

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from conftest import plan_once
 from hourbell import failpoints
 from hourbell.engine.core import Engine
 from hourbell.engine.groups import GroupExecutor
@@ -144,6 +145,7 @@ async def not_waiting_for_the_disk(dsn: str) -> None:
 async def simulate(dsn: str, seed: int, options: Options) -> History:
     """The history of one run, on a database of its own."""
     await not_waiting_for_the_disk(dsn)
+    await plan_once(dsn)
     database = await UncommittedDatabase.open(dsn, connections=8)
     try:
         clock = await VirtualClock.install(database, options.begins_at)

@@ -19,7 +19,7 @@ from simulation.workload import BEGINNINGS, HOURS, WEEKS
 from verify.history import History
 
 # Bounded by the number of days; a seed that was asked for may take its time.
-pytestmark = pytest.mark.timeout(0 if os.environ.get("SIM_SEED") else 120)
+pytestmark = pytest.mark.timeout(0 if os.environ.get("SIM_SEED") else 400)
 
 HOUR = 1 / 24  # of a day
 

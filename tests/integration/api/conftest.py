@@ -3,8 +3,7 @@
 import asyncio
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +11,10 @@ from typing import Any
 import aiohttp
 import asyncpg
 import pytest
-import pytest_asyncio
 import uvicorn.server
 from litestar import Litestar
 
-from conftest import empty
+from conftest import DatabaseMaker, empty, number_in_order, plan_once
 from hourbell.api.app import create_app
 from hourbell.api.auth import Authenticator
 from hourbell.api.server import ApiServer
@@ -27,6 +25,7 @@ from hourbell.engine.life.retain import make_partitions
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.api.client import KEY_RING, Client, made
+from kept import close_all, kept_open
 
 
 class KnownHealth:
@@ -63,30 +62,34 @@ class SharedApp:
         return self._app
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_database(
-    postgres: str, new_database: Callable[[str], AbstractAsyncContextManager[str]]
-) -> AsyncIterator[str]:
+@pytest.fixture(scope="session")
+async def cleaner(
+    postgres: str, new_database: DatabaseMaker
+) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
+    """The database of all tests here, and the connection that empties it."""
     async with new_database(postgres) as dsn:
-        yield dsn
+        await plan_once(dsn)
+        await number_in_order(dsn)
+        connection = await asyncpg.connect(dsn)
+        yield dsn, connection
+        await connection.close()
+        await close_all(dsn)
 
 
 @pytest.fixture
-async def database(shared_database: str) -> AsyncIterator[str]:
+async def database(cleaner: tuple[str, asyncpg.Connection]) -> AsyncIterator[str]:
     """An empty, migrated database; whoever changes its schema changes it back."""
-    yield shared_database
-    connection = await asyncpg.connect(shared_database)
+    dsn, connection = cleaner
+    yield dsn
     await empty(connection)
-    await connection.close()
 
 
 @pytest.fixture
 async def engine(database: str) -> AsyncIterator[Engine]:
-    opened = await Database.open(database)
-    engine = Engine(opened, DatabaseClock(opened))
-    await make_partitions(engine, await engine.clock.now())
-    yield engine
-    await opened.close()
+    async with kept_open(Database, database) as opened:
+        engine = Engine(opened, DatabaseClock(opened))
+        await make_partitions(engine, await engine.clock.now())
+        yield engine
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hourbell.api.server import ApiServer
 from integration.api.client import Client
 
 HERE = Path(__file__).parent
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "6"))
 
 
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""The command `hourbell`, as a user runs it, against a real `hourbell up`."""
+"""The command `hourbell` against a real `hourbell up`."""
 
 import json
 import os
@@ -15,8 +15,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import services
+from hourbell.cli.main import main
 from ports import free_port
 
 PATIENCE_SECONDS = 60.0
@@ -36,23 +38,19 @@ class Done(msgspec.Struct):
 
 
 class Command:
-    """Runs `hourbell` with an environment of its own."""
+    """Runs `hourbell` with an environment of its own, in this process: a new one takes longer than what it is asked."""
 
     def __init__(self, env: dict[str, str]) -> None:
         self.env = {name: value for name, value in os.environ.items() if "HOURBELL" not in name}
         self.env |= env
 
     def __call__(self, *args: str, stdin: str = "", **env: str) -> Done:
-        done = subprocess.run(
-            [HOURBELL, *args],
-            env=self.env | env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
+        known: dict[str, str | None] = {**self.env, **env}
+        unset = {name: None for name in os.environ if name not in known}
+        done = CliRunner(env=known | unset).invoke(
+            main, args, input=stdin, prog_name="hourbell", catch_exceptions=False
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Done(done.exit_code, done.stdout, done.stderr)
 
     def good(self, *args: str, stdin: str = "", **env: str) -> Done:
         done = self(*args, stdin=stdin, **env)
@@ -96,6 +94,22 @@ class Command:
         )
 
 
+class ProcessCommand(Command):
+    """Runs `hourbell` as a user does, in a process of its own."""
+
+    def __call__(self, *args: str, stdin: str = "", **env: str) -> Done:
+        done = subprocess.run(
+            [HOURBELL, *args],
+            env=self.env | env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
 @pytest.fixture(scope="module")
 def up() -> Iterator[dict[str, str]]:
     """The environment of a running `hourbell up`."""
@@ -122,6 +136,11 @@ def up() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def hourbell(up: dict[str, str]) -> Command:
     return Command(up)
+
+
+@pytest.fixture
+def hourbell_process(up: dict[str, str]) -> Command:
+    return ProcessCommand(up)
 
 
 @pytest.fixture

@@ -65,8 +65,9 @@ def jobs(hourbell: Command, file: File) -> dict[str, Any]:
 
 
 def test_a_dry_run_changes_nothing_apply_creates_and_a_second_time_does_nothing(
-    hourbell: Command, file: File
+    hourbell_process: Command, file: File
 ) -> None:
+    hourbell = hourbell_process
     plan = hourbell.good(*file.args, "--dry-run")
     assert f"+ {file.owner}-nightly  create: 0 2 * * * Asia/Kolkata" in plan.out
     assert "2 to create" in plan.err

@@ -30,7 +30,10 @@ def status(hourbell: Command, execution: str) -> Any:
     return hourbell.good("executions", "get", execution, "-o", "json").json["status"]
 
 
-def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(hourbell: Command) -> None:
+def test_a_job_is_created_shown_changed_paused_resumed_and_deleted(
+    hourbell_process: Command,
+) -> None:
+    hourbell = hourbell_process
     options = (
         "--cron",
         "0 2 * * *",

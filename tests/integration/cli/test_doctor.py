@@ -15,6 +15,12 @@ from integration.cli.conftest import Command
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
 
+@pytest.fixture
+def hourbell(hourbell_process: Command) -> Command:
+    """In a process of its own: it has an event loop, and looks at the encoding of its output."""
+    return hourbell_process
+
+
 def checks(done: Any) -> dict[str, str]:
     return {one["check"]: one["level"] for one in done.json}
 

@@ -1,59 +1,58 @@
 """An engine on an empty database, for each test of the life of an execution.
 
 There are many such tests and a database takes longer to make than most of them take to run. So a
-module has one database, and it is emptied before each test.
+module has one database, which is emptied before each test, and connections that stay open (`kept.py`).
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from conftest import empty
+from conftest import DatabaseMaker, empty, number_in_order, plan_once
 from hourbell.engine.core import Engine
-from integration.life.support import START, open_engine, travel
+from hourbell.store.clock import DatabaseClock
+from integration.life.support import START, TIMES, install_clock, travel
+from kept import close_all, kept_open, pids_of
+from uncommitted import UncommittedDatabase
 
 _LEAVE = """
 select pg_terminate_backend(pid, 5000) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
-"""
-_REAL_CLOCK = """
-create or replace function hourbell.clock() returns timestamptz language sql volatile
-return clock_timestamp()
+  and pid <> all ($1::int[])
 """
 
 
 @pytest.fixture(scope="module")
-def database_of_module(
-    postgres: str, new_database: Callable[[str], AbstractAsyncContextManager[str]]
-) -> Iterator[str]:
-    making = new_database(postgres)
-    with asyncio.Runner() as runner:
-        yield runner.run(making.__aenter__())
-        runner.run(making.__aexit__(None, None, None))
+async def cleaner(
+    postgres: str, new_database: DatabaseMaker
+) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
+    """The database of a module, and the connection that empties it."""
+    async with new_database(postgres) as dsn:
+        await plan_once(dsn)
+        await number_in_order(dsn)
+        connection = await asyncpg.connect(dsn)
+        await install_clock(connection)
+        yield dsn, connection
+        await connection.close()
+        await close_all(dsn)
 
 
 @pytest.fixture
-async def database(database_of_module: str) -> str:
-    """A migrated database with nothing in it, on which nobody else is."""
-    connection = await asyncpg.connect(database_of_module)
-    try:
-        await connection.execute(_LEAVE)
-        await empty(connection)
-        await connection.execute(_REAL_CLOCK)
-    finally:
-        await connection.close()
-    return database_of_module
+async def database(cleaner: tuple[str, asyncpg.Connection]) -> str:
+    """A migrated database with nothing in it, on which nobody else is, and on the real clock."""
+    dsn, connection = cleaner
+    await connection.execute(_LEAVE, pids_of(dsn))
+    await empty(connection)
+    return dsn
 
 
 @pytest.fixture
 async def engine(database: str) -> AsyncIterator[Engine]:
     """On the real clock."""
-    async with open_engine(database) as engine:
-        yield engine
+    async with kept_open(UncommittedDatabase, database) as opened:
+        yield Engine(opened, DatabaseClock(opened), TIMES)
 
 
 @pytest.fixture

@@ -149,15 +149,25 @@ async def somebody_waits(engine: Engine, statement: str) -> None:
     await eventually(waits)
 
 
+async def install_clock(connection: Connection) -> None:
+    """A clock that stands at the moment of a row while there is one, and goes on otherwise."""
+    # A new function for every moment would make the server forget the plans of all that call it.
+    await connection.execute(
+        """
+        create table hourbell.virtual_clock (one boolean primary key default true, now timestamptz not null);
+        create or replace function hourbell.clock() returns timestamptz language sql volatile
+        return coalesce((select now from hourbell.virtual_clock), clock_timestamp())
+        """
+    )
+
+
 async def travel(engine: Engine, moment: datetime) -> datetime:
     """Stop the database's clock at a moment."""
-    # DDL takes no parameters; repr of a moment has nothing that a quote could break.
-    statement = (
-        "create or replace function hourbell.clock() returns timestamptz language sql volatile"
-        f" return timestamptz '{moment.isoformat()}'"
+    await engine.database.value(
+        "insert into hourbell.virtual_clock (now) values ($1)"
+        " on conflict (one) do update set now = excluded.now",
+        moment,
     )
-    async with engine.database.connection() as connection:
-        await connection.execute(statement)
     return moment
 
 

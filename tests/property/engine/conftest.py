@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from conftest import DatabaseMaker
+from conftest import DatabaseMaker, plan_once
 from hourbell.store.database import Database
 from simulation.simulation import not_waiting_for_the_disk
 from uncommitted import UncommittedDatabase
@@ -35,4 +35,5 @@ async def _work(work: Callable[[Database], Awaitable[None]], database: Database)
 
 async def _open(dsn: str) -> Database:
     await not_waiting_for_the_disk(dsn)
+    await plan_once(dsn)
     return await UncommittedDatabase.open(dsn, connections=6)
