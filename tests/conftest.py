@@ -59,6 +59,7 @@ DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 MEASURE_TIME = (
     "integration/life/test_fair_and_limited.py",
     "integration/life/test_health.py",
+    "integration/life/test_leadership.py",
     "integration/life/test_rates.py",
 )
 LOAD_THE_MACHINE = (
@@ -73,7 +74,6 @@ FIRST = (
     "load the machine",
     "measure time",
     "conformance/test_plans.py",
-    "chaos/test_upgrade.py",
     "PostgreSQL 15",
     "chaos/test_postgres.py",
     "integration/test_up.py",
@@ -90,7 +90,7 @@ FIRST = (
     "property/timing/test_properties.py",
 )
 
-# What `make quick` leaves out: kills and outages, weeks of simulated life, a million rows, other servers; and what takes
+# What `make quick` leaves out: kills and outages, weeks of simulated life, a database with 600,000 jobs, other servers; and what takes
 # more than a second of processor time, or waits for seconds by the real clock.
 SLOW = (
     *MEASURE_TIME,
@@ -147,7 +147,7 @@ def group_of(nodeid: str) -> str:
     """Tests of one group run in one process of pytest-xdist, one after the other."""
     file = nodeid.removeprefix("tests/").partition("::")[0]
     if file.startswith("conformance/") and ("PostgreSQL 15" in nodeid or "postgresql-15" in nodeid):
-        return "PostgreSQL 15"  # one server for all of them, and a million rows
+        return "PostgreSQL 15"  # one server for all of them, and one big database
     if file in MEASURE_TIME:
         return "measure time"
     if file in LOAD_THE_MACHINE:

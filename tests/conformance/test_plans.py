@@ -1,4 +1,4 @@
-"""Plan guards: what the hot statements read, in a database with a million jobs.
+"""Plan guards: what the hot statements read, in a database with 600,000 jobs.
 
 Tables are empty at night and huge at midnight, and the planner's statistics are wrong at both times. So every hot
 statement is run here (and rolled back) on `tests/data/big.sql` in three states of the statistics (and in the worst of
@@ -1675,7 +1675,7 @@ async def look_at(dsn: str) -> Scene:
           array(select id from hourbell.due where checks = 1 and run_at <= swept_at order by id limit 100) as overlapping,
           array(select key from hourbell.parked where kind = 5 order by key limit 200) as parked_jobs,
           (select job from hourbell.big_live where n = 3000) as live_job,
-          (select id from hourbell.big_jobs where n = 1000000) as minutely_job,
+          (select id from hourbell.big_jobs where n = 600000) as minutely_job,
           (select id from hourbell.big_jobs where n = 777) as daily_job,
           (select id from hourbell.big_live where n = 160002) as one_time,
           (select max(id) from hourbell.ledger where job <> id) as recorded,

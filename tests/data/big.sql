@@ -1,5 +1,5 @@
--- A database of some size, for the plan guards: a million jobs on twenty thousand timetables, 200,000 live executions,
--- 1.2 million recorded ones in 31 days, ten thousand tenants. `$now` is the moment at which all this stands still.
+-- A database of some size, for the plan guards: 600,000 jobs on twenty thousand timetables, 200,000 live executions,
+-- 540,000 recorded ones in 31 days, ten thousand tenants. `$now` is the moment at which all this stands still.
 -- Every spread is a remainder, nothing is random.
 
 -- Nobody gathers statistics before a test says so.
@@ -24,7 +24,7 @@ select '@every 86400+' || n, 'UTC', 'run_after', 'once', $now - interval '1 hour
   $now + n * interval '17 s', $now + n * interval '17 s', '2026a'
 from generate_series(1, 20000) as n;
 
--- Jobs 1 to 450,000 ride the herds, the others some two dozen to a timetable. Every tenth belongs to tenant 1.
+-- Jobs 1 to 450,000 ride the herds, the others seven or eight to a timetable. Every tenth belongs to tenant 1.
 create unlogged table hourbell.big_jobs as
 select n, hourbell.id_base($now - interval '40 days' + n * interval '3 s') | n as id,
   case when n % 10 = 0 then 1 else 2 + n % 9999 end as tenant,
@@ -32,7 +32,7 @@ select n, hourbell.id_base($now - interval '40 days' + n * interval '3 s') | n a
   (case when n % 20 = 0 then 0 when n % 5 = 0 then 1 when n % 2 = 0 then 3 else 2 end)::smallint as priority,
   (case when n % 8 = 0 then 2 else 1 end)::smallint as queue,
   (case when n % 25 = 0 then 1 + n / 25 % 3 else 0 end)::smallint as overlap
-from generate_series(1, 1000000) as n;
+from generate_series(1, 600000) as n;
 alter table hourbell.big_jobs add primary key (n);
 
 set local session_replication_role = replica;  -- no look-ups of foreign keys row by row
@@ -130,22 +130,22 @@ insert into hourbell.due_marks (priority, due_from, swept_at, pass)
 select p, min(run_at), $now - interval '500 ms', nextval('hourbell.passes')
 from generate_series(0, 3) as p join hourbell.due on priority = p group by p;
 
--- What has ended: one job has run every minute, 20,000 jobs daily; of the rest some ran once, and some were one-time.
+-- What has ended: one job has run every minute, 10,000 jobs daily; of the rest some ran once, and some were one-time.
 create unlogged table hourbell.big_ended as
 select hourbell.id_base(at) | fence as id, j.id as job, fence, at, j.tenant, 0 as status
 from generate_series(1, 43200) as g(minute)
 cross join lateral (select g.minute as fence, $now - g.minute * interval '1 minute' as at) as t
-join hourbell.big_jobs as j on j.n = 1000000
+join hourbell.big_jobs as j on j.n = 600000
 union all
 select hourbell.id_base(at) | (j.n + 43200), j.id, fence, at, j.tenant, 0
 from generate_series(1, 30) as d
-join hourbell.big_jobs as j on j.n <= 20000
-cross join lateral (select d * 20000 + j.n as fence, $now - d * interval '1 day' + j.n * interval '1 ms' as at) as t
+join hourbell.big_jobs as j on j.n <= 10000
+cross join lateral (select d * 10000 + j.n as fence, $now - d * interval '1 day' + j.n * interval '1 ms' as at) as t
 union all
 select hourbell.id_base(at) | (n + 100000), case when n % 3 <> 0 then 1 + n % 1000 end, n, at,
   case when n % 10 = 0 then 1 else 2 + n % 9999 end, (n % 50 = 0)::int
-from generate_series(1, 600000) as n
-cross join lateral (select $now - n * interval '4.3 s' as at) as t;
+from generate_series(1, 200000) as n
+cross join lateral (select $now - n * interval '12.9 s' as at) as t;
 
 insert into hourbell.executions (id, job, occurrence, run_at, tenant, version, queue, priority, origin, spec)
 select id, job, at, at, tenant, 1, 1, 2, 0, case when job is null then
