@@ -51,7 +51,8 @@ def jobs() -> Iterator[NewJob]:
             action=Task(name="billing.bill", payload={"customer": customer}),
             unique_key="bill",  # of the tenant
             on_duplicate="keep",
-            misfire_policy="all",  # a bill that was missed is made later, never left out
+            misfire_policy="all",  # a bill that was missed is made later, …
+            catch_up_window_seconds=30 * 86_400,  # … also after an outage of up to 30 days
         )
 
 

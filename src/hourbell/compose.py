@@ -254,6 +254,8 @@ async def everything(
 @asynccontextmanager
 async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterator[Running]:
     """Run the tasks of an open app in this process, and unless told otherwise a scheduler."""
+    if options.health is not None:
+        require_extras('"hourbell worker --health"', "server")
     settings = from_environment(os.environ)
     configure_logs_of_library(settings.log_level)
     if options.lease_seconds is not None:

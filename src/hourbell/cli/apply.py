@@ -16,12 +16,23 @@ from hourbell.cli.reconcile import (
     Change,
     InvalidJobs,
     Verb,
+    Wanted,
+    adopt,
     plan,
     read_wanted,
 )
 from hourbell.cli.remote import CONFLICT, REFUSED, USAGE, Session, fail, remote
-from hourbell.client import ClientError, NotFound, Queue, SyncClient
+from hourbell.client import (
+    AccessDenied,
+    ClientError,
+    NotFound,
+    Queue,
+    SyncClient,
+    Unavailable,
+    Unreachable,
+)
 from hourbell.model.errors import ConfigurationError
+from hourbell.model.jobs import DEFAULT_TENANT
 
 _SIGNS = {
     Verb.CREATE: ("+", "green"),
@@ -58,8 +69,8 @@ def apply_command(
             say(f"hourbell: {plain(line)}")
         fail(f"{shown(file)} is not valid. Nothing was changed.", USAGE)
     current = list(session.client.jobs.each(label=f"{OWNER_LABEL}:{owner}", page_size=500))
-    changes = plan(wanted, current, now, prune)
-    _check_owners(session.client, changes, owner)
+    changes = plan(wanted, current, now, prune, _default_tenant(session.client, wanted))
+    changes = [_with_owner_checked(session.client, change, owner) for change in changes]
     if not session.as_json:
         _print_plan(session.client, changes, file)
     failed = [] if dry_run else _carry_out(session.client, changes)
@@ -83,7 +94,10 @@ def _read(file: str, owner: str | None) -> tuple[str, Sequence[Any]]:
             raise ConfigurationError(f"{shown(file)} must have `jobs:` with a list of jobs.")
         unknown = sorted(map(str, set(document) - _FILE_FIELDS))
         if unknown:
-            raise ConfigurationError(f"{shown(file)} has {unknown[0]}, beside `owner` and `jobs`.")
+            raise ConfigurationError(
+                f"{shown(file)} has the unknown field {unknown[0]}; at the top level are only "
+                "`owner` and `jobs`."
+            )
         named = document.get("owner")
         if named is not None and owner is not None and named != owner:
             raise ConfigurationError(f"{shown(file)} belongs to the owner {named}, not {owner}.")
@@ -105,23 +119,38 @@ def _queues_of(client: SyncClient, documents: Sequence[Any]) -> Mapping[str, Que
     return {queue.queue: queue for queue in client.queues.each(page_size=500)}
 
 
-def _check_owners(client: SyncClient, changes: Sequence[Change], owner: str) -> None:
-    """Refuse to take over jobs that another file owns."""
-    for change in changes:
-        if change.verb is not Verb.CREATE or change.wanted is None:
-            continue
-        tenant = change.wanted.job.tenant_id if change.wanted.has_tenant else None
-        try:
-            job = client.jobs.get_by_name(change.name, tenant_id=tenant)
-        except NotFound:
-            continue
-        other = job.labels.get(OWNER_LABEL, owner)
-        if other != owner:
-            fail(
-                f"The job {job.name} belongs to the owner {other}, not {owner}. Nothing was "
-                f"changed. Remove it there first, or apply with --owner {other}.",
-                CONFLICT,
-            )
+def _default_tenant(client: SyncClient, wanted: Sequence[Wanted]) -> str | None:
+    """The tenant of jobs that name none; None if the key sees one tenant only, which is theirs."""
+    if all(one.has_tenant for one in wanted):
+        return DEFAULT_TENANT
+    try:
+        client.jobs.list(tenant_id=DEFAULT_TENANT, page_size=1)
+    except AccessDenied as error:
+        if error.code != "forbidden":
+            raise
+        return None
+    return DEFAULT_TENANT
+
+
+def _with_owner_checked(client: SyncClient, change: Change, owner: str) -> Change:
+    """Refuse to take over a job that another file owns; one without an owner is adopted."""
+    if change.verb is not Verb.CREATE or change.wanted is None:
+        return change
+    tenant = change.wanted.job.tenant_id if change.wanted.has_tenant else None
+    try:
+        job = client.jobs.get_by_name(change.name, tenant_id=tenant)
+    except NotFound:
+        return change
+    other = job.labels.get(OWNER_LABEL)
+    if other is None and job.status != "COMPLETED":
+        return adopt(change.wanted, job)
+    if other not in (None, owner):
+        fail(
+            f"The job {job.name} belongs to the owner {other}, not {owner}. Nothing was "
+            f"changed. Remove it there first, or apply with --owner {other}.",
+            CONFLICT,
+        )
+    return change
 
 
 def _print_plan(client: SyncClient, changes: Sequence[Change], file: str) -> None:
@@ -171,6 +200,9 @@ def _carry_out(client: SyncClient, changes: Sequence[Change]) -> list[str]:
     for number, change in enumerate(due, 1):
         try:
             _carry_out_one(client, change)
+        except (AccessDenied, Unavailable, Unreachable):
+            say(f"{number - 1:,} of {len(due):,} changes were made; apply again to make the rest.")
+            raise
         except ClientError as error:
             failed.append(change.name)
             say(f"hourbell: {plain(change.name)}: {plain(error.message)}")

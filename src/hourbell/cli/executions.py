@@ -236,6 +236,8 @@ def tail_command(session: Session, **options: Any) -> None:
     """
     selected = _selected(session, options)
     wanted = set(selected.pop("status") or ())
+    if "FAILED" in wanted:  # no execution stays FAILED
+        wanted |= {"RETRYING", "DEAD"}
     seen: OrderedDict[str, str] = OrderedDict()
     for _ in _news(session, selected, seen):
         pass  # what there is already is not news

@@ -48,7 +48,9 @@ def forecast_command(session: Session, hours: int, tenant: str | None, timezone:
     at = instant_text(busiest.at.astimezone(zone))
     say(f"{total:,} executions; the busiest minute is {at} with {busiest.executions:,}.")
     if forecast.estimated:
-        say("Some jobs were too many to count, or cannot be computed: this is an estimate.")
+        say(
+            "Some schedules have too many jobs to count, or cannot be computed: this is an estimate."
+        )
     if forecast.complete_until < forecast.ends_at:
         say(f"It is complete until {instant_text(forecast.complete_until.astimezone(zone))}.")
 

@@ -40,6 +40,8 @@ from hourbell.client import (
     RetryPolicy,
     Schedule,
     Task,
+    Unavailable,
+    Unreachable,
     Webhook,
 )
 from hourbell.model.errors import ConfigurationError
@@ -104,21 +106,35 @@ def _definition_options(command: F) -> F:
 @click.option(
     "--file", "-f", help="A file with one or many jobs: YAML, JSON or NDJSON; - is stdin."
 )
+@click.option(
+    "--idempotency-key",
+    help="Repeat the command with the same key, and nothing is created twice.",
+)
 @_definition_options
 @remote
-def create_command(session: Session, name: str | None, file: str | None, **options: Any) -> None:
+def create_command(
+    session: Session,
+    name: str | None,
+    file: str | None,
+    idempotency_key: str | None,
+    **options: Any,
+) -> None:
     """Create the job NAME from options, or all jobs of a file. Prints their ids."""
     given = sorted(key for key, value in options.items() if value not in (None, ()))
     if file is None:
-        _create_one(session, _job_of(name, options))
+        _create_one(session, _job_of(name, options), idempotency_key)
     elif name is not None or given:
         raise click.UsageError("Give a name and options, or --file, not both.")
     else:
-        _create_from(session, file)
+        _create_from(session, file, idempotency_key)
 
 
-def _create_one(session: Session, new: NewJob) -> None:
-    job = session.client.jobs.create(new)
+def _create_one(session: Session, new: NewJob, key: str | None) -> None:
+    try:
+        job = session.client.jobs.create(new, idempotency_key=key)
+    except Unreachable:
+        say("The job may have been created. " + _how_to_repeat(key))
+        raise
     for warning in job.warnings:
         say(f"Warning: {warning.path}: {warning.message}")
     if session.as_json:
@@ -129,22 +145,38 @@ def _create_one(session: Session, new: NewJob) -> None:
     click.echo(job.job_id)
 
 
-def _create_from(session: Session, file: str) -> None:
+def _how_to_repeat(key: str | None) -> str:
+    if key is None:
+        return "Look with `hourbell jobs list` before you repeat the command."
+    return "Repeat the command with the same --idempotency-key."
+
+
+def _create_from(session: Session, file: str, key: str | None) -> None:
     jobs = _jobs_in(file)
     results: list[CreatedJob | RefusedJob] = []
-    for start in range(0, len(jobs), CHUNK):
-        results += session.client.jobs.create_many(jobs[start : start + CHUNK])
-        show_progress("Creating jobs", len(results), len(jobs))
-    if session.as_json:
-        print_json(results)
     refused = 0
-    for number, result in enumerate(results, 1):
-        if isinstance(result, RefusedJob):
-            refused += 1
-            say(f"hourbell: job {number} ({_name_of(jobs[number - 1])}): {result.detail}")
-        elif not session.as_json:
-            click.echo(result.job_id)
-    say(f"Created {len(results) - refused} of {len(results)} jobs.")
+    try:
+        for start in range(0, len(jobs), CHUNK):
+            chunk_key = key and f"{key}-{start // CHUNK}"
+            chunk = session.client.jobs.create_many(
+                jobs[start : start + CHUNK], idempotency_key=chunk_key
+            )
+            for number, result in enumerate(chunk, start):
+                if isinstance(result, RefusedJob):
+                    refused += 1
+                    say(f"hourbell: job {number + 1} ({_name_of(jobs[number])}): {result.detail}")
+                elif not session.as_json:
+                    click.echo(result.job_id)
+            results += chunk
+            show_progress("Creating jobs", len(results), len(jobs))
+    except (Unavailable, Unreachable):
+        some = min(CHUNK, len(jobs) - len(results))
+        say(f"Up to {some:,} more jobs may have been created. " + _how_to_repeat(key))
+        raise
+    finally:
+        if session.as_json:
+            print_json(results)
+        say(f"Created {len(results) - refused:,} of {len(jobs):,} jobs.")
     if refused:
         raise SystemExit(REFUSED)
 
@@ -504,6 +536,7 @@ def _on_all(session: Session, step: Callable[[str | None], _Step], done: str) ->
             f"{left:,} jobs were left as they are: they are queued or running, or another request "
             f"was changing them."
         )
+        raise SystemExit(REFUSED)
 
 
 @jobs_command.command("delete")
@@ -526,13 +559,16 @@ def delete_command(
 
 def _on_each(session: Session, jobs: Sequence[str], act: Callable[[str], Job], done: str) -> None:
     changed = []
-    for job in jobs:
-        changed.append(act(job_id_of(session.client, job)))
-        if not session.as_json:
-            say(f"{done} {changed[-1].name}.")
-            click.echo(changed[-1].job_id)
-    if session.as_json:
-        print_json(changed)
+    job_ids = [job_id_of(session.client, job) for job in jobs]  # a wrong name changes nothing
+    try:
+        for job_id in job_ids:
+            changed.append(act(job_id))
+            if not session.as_json:
+                say(f"{done} {changed[-1].name}.")
+                click.echo(job_id)
+    finally:
+        if session.as_json:
+            print_json(changed)
 
 
 @jobs_command.command("run")

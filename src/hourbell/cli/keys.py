@@ -50,7 +50,10 @@ def create_command(role: str, name: str, tenant: str | None, profile: str | None
         with open_client(profile) as client:
             made = client.keys.create(name, role, tenant_id=tenant)
         if made.key is None:
-            fail(f"{made.key_id} was created, but lost on the way. Revoke it, and try again.", 1)
+            fail(
+                f"{made.key_id} was created, but the response with the key was lost. Revoke it and create another.",
+                1,
+            )
         key_id, key = made.key_id, made.key
     say(f"Created {key_id}. The key is shown only once:")
     click.echo(key)

@@ -154,13 +154,20 @@ def _own_labels(job: NewJob) -> dict[str, str]:
 
 
 def plan(
-    wanted: Sequence[Wanted], current: Iterable[Job], now: datetime, prune: bool
+    wanted: Sequence[Wanted],
+    current: Iterable[Job],
+    now: datetime,
+    prune: bool,
+    default_tenant: str | None,
 ) -> list[Change]:
-    """What has to happen so that the server has what the file says."""
+    """What has to happen so that the server has what the file says.
+
+    `default_tenant` is the tenant of jobs that name none; None: `current` has one tenant only.
+    """
     left = list(current)
     changes = []
     for one in wanted:
-        found = _find(one, left)
+        found = _find(one, left, default_tenant)
         if found is not None:
             left.remove(found)
         changes.append(_change(one, found, now))
@@ -171,13 +178,22 @@ def plan(
     return changes
 
 
-def _find(one: Wanted, jobs: Sequence[Job]) -> Job | None:
-    """The job of this name; one that has not ended comes first."""
-    same = [
-        job
-        for job in jobs
-        if job.name == one.name and (not one.has_tenant or job.tenant_id == one.job.tenant_id)
-    ]
+def adopt(one: Wanted, job: Job) -> Change:
+    """The job of this name belongs to no file yet."""
+    return Change(
+        verb=Verb.UPDATE,
+        name=one.name,
+        fields=differences(job, one.job, with_tenant=one.has_tenant),
+        job_id=job.job_id,
+        wanted=one,
+        note="adopt: it exists and has no owner",
+    )
+
+
+def _find(one: Wanted, jobs: Sequence[Job], default_tenant: str | None) -> Job | None:
+    """The job of this name and tenant; one that has not ended comes first."""
+    tenant = one.job.tenant_id if one.has_tenant else default_tenant
+    same = [job for job in jobs if job.name == one.name and tenant in (None, job.tenant_id)]
     return min(same, key=lambda job: job.status == "COMPLETED", default=None)
 
 

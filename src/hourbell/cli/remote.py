@@ -37,7 +37,8 @@ from hourbell.client import (
     Unavailable,
     Unreachable,
 )
-from hourbell.model.errors import ConfigurationError, HourbellError
+from hourbell.model.errors import ConfigurationError, HourbellError, UnknownId
+from hourbell.model.ids import parse_job_id
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,7 +158,8 @@ def job_id_of(client: SyncClient, job: str) -> str:
 
     A name is that of the job that was put under it, or else of the only job that has it.
     """
-    if job.startswith("job_"):
+    with suppress(UnknownId):
+        parse_job_id(job)
         return job
     with suppress(NotFound):
         return client.jobs.get_by_name(job).job_id

@@ -22,7 +22,9 @@ def secrets_command() -> None:
 @click.argument("name")
 @click.option("--tenant", help="Tenant of the secret.")
 @click.option("--generate", is_flag=True, help="Generate a value for signatures, and print it.")
-@click.option("--keep-previous", type=int, help="Also sign with the previous value, in seconds.")
+@click.option(
+    "--keep-previous", type=int, help="Keep signing with the previous value for so many seconds."
+)
 @remote
 def set_command(
     session: Session, name: str, tenant: str | None, generate: bool, keep_previous: int | None

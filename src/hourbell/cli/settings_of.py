@@ -171,7 +171,9 @@ def _changed(
     removed = {"rate_limit" if name == "rate" else name for name in removed}
     if removed - settings:
         known = ", ".join(sorted(settings))
-        raise click.UsageError(f"--unset: there is no {min(removed - settings)}, but {known}.")
+        raise click.UsageError(
+            f"--unset: unknown setting {min(removed - settings)}; choose one of {known}."
+        )
     kept = {
         name: value
         for name, value in {**current, **given}.items()

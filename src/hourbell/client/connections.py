@@ -44,7 +44,7 @@ def endpoint_of(url: str, api_key: str | None, retries: int) -> Endpoint:
     if api_key is not None and not is_header_text(api_key):
         raise ClientError(
             "invalid_api_key",
-            "The API key has characters that no key has. Copy it again, in full and nothing else.",
+            "The API key contains invalid characters. Copy the whole key, and nothing else.",
         )
     return Endpoint(url=url.rstrip("/"), api_key=api_key, retries=retries)
 
@@ -159,6 +159,8 @@ class PooledConnections(SyncRunner):
             )
             response = connection.getresponse()
             body = response.read(MAX_ANSWER_BYTES)
+            if response.length and len(body) < MAX_ANSWER_BYTES:  # `read` does not report it
+                raise http.client.IncompleteRead(body, response.length)
         except TimeoutError:
             connection.close()
             return Lost(_too_slow(self._timeout_seconds))

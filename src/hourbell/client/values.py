@@ -290,7 +290,7 @@ class BulkPaused(msgspec.Struct, frozen=True, kw_only=True):
     """What one call of a pause of many jobs did."""
 
     paused: int
-    left: int  # jobs that another request was changing; the next call tries them again
+    left: int  # jobs that another request was changing; a new pass over all jobs tries them again
     next_page_token: str | None = None  # None: all jobs have been visited
 
 

@@ -77,8 +77,8 @@ class CronSchedule(Document):
         Integer(0, MAX_JITTER_SECONDS),
         default=0,
         description=(
-            "Each job runs up to so much later than its schedule says, always by the same time, "
-            "which depends on its id. Not for CRITICAL jobs."
+            "Delays every run of the job by a fixed time of up to so many seconds, which is "
+            "derived from the id of the job. Not for CRITICAL jobs."
         ),
     )
     exclude = Field(

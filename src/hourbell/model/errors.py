@@ -34,7 +34,7 @@ Nothing here knows HTTP; the API has the table from code to status.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -71,6 +71,7 @@ class HourbellError(Exception):
 
     code: ClassVar[str] = "error"
     title: ClassVar[str] = "Something went wrong"
+    created: Sequence[Any] = ()  # jobs that a call had created before it failed
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

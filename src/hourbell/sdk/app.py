@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 from hourbell.errors import (
     ConfigurationError,
+    HourbellError,
     InvalidTask,
     JobFailed,
     NoDatabase,
@@ -33,6 +35,8 @@ from hourbell.sdk.plans import (
     arguments,
     created,
     created_group,
+    say_created,
+    say_without_group,
     unknown_name,
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
@@ -110,6 +114,9 @@ class App:
         self._opened: Own | None = None  # in the loop of `open`
         self._opens = 0
         self._in_portal: Own | None = None  # for sync callers
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            WeakKeyDictionary()
+        )
         self._on_created: Callable[[], Awaitable[None]] | None = None  # for tests: run them now
 
     def __repr__(self) -> str:
@@ -151,11 +158,17 @@ class App:
         """Connect. Opening twice is opening once; each needs its own close."""
         if self._opened is not None and self._opened.pid != os.getpid():
             self._opened, self._opens = None, 0  # a forked child has connections of its own
-        if self._opened is None:
-            self._opened = await self._open_own()
-        elif self._opened.loop is not asyncio.get_running_loop():
+        async with self._opening():
+            if self._opened is None:
+                self._opened = await self._open_own()
+        assert self._opened is not None
+        if self._opened.loop is not asyncio.get_running_loop():
             raise self._other_loop()
         self._opens += 1
+
+    def _opening(self) -> asyncio.Lock:
+        """Held while connections are opened; a lock belongs to one event loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     async def close(self) -> None:
         self._opens = max(self._opens - 1, 0)
@@ -232,7 +245,8 @@ class App:
     ) -> list[Job[Any]]:
         """Create many jobs. Each chunk is created as a whole or not at all.
 
-        With `connection` all are part of its transaction.
+        With `connection` all are part of its transaction. If a chunk is refused, the jobs of the
+        chunks before it exist: they are in `created` of the error.
         """
         return await self._enqueue_many(calls, connection, chunk)
 
@@ -260,8 +274,15 @@ class App:
         if connection is None:
             number, made = await self._own(lambda own: own.create_group(chunks, last, shown))
         else:
-            made = [one for calls in chunks for one in await self._create(calls, connection)]
-            number = await self._close_group(made, last, shown, connection)
+            made = []
+            try:
+                for calls in chunks:
+                    made += await self._create(calls, connection)
+                number = await self._close_group(made, last, shown, connection)
+            except HourbellError as error:
+                if made:
+                    say_without_group(error)
+                raise
         jobs = [
             Job[Any](self, one.job_id, one.existed, call.task)
             for call, one in zip(bound, made, strict=True)
@@ -281,14 +302,23 @@ class App:
         tenant: str | None = None,
         connection: Any = None,
     ) -> Cancelled:
-        """Cancel the job that has a unique key: of a task, or without one of the tenant."""
-        name = None if task is None else task.name
+        """Cancel the job that has a unique key: of a task, or without one of the tenant.
+
+        A job that was enqueued under an alias of the task, before it was renamed, is found too.
+        """
         where = tenant or self.tenant
-        if connection is None:
-            return await self._own(lambda own: own.cancel_key(name, unique_key, where))
-        user = user_connection(connection, is_blocking())
-        ((outcome,),) = await user.fetch(CANCEL, [name, unique_key, where])
-        return Cancelled(outcome)
+        for name in _key_spaces(task):
+            if connection is None:
+                outcome = await self._own(
+                    lambda own, name=name: own.cancel_key(name, unique_key, where)  # type: ignore[misc]
+                )
+            else:
+                user = user_connection(connection, is_blocking())
+                ((said,),) = await user.fetch(CANCEL, [name, unique_key, where])
+                outcome = Cancelled(said)
+            if outcome is not Cancelled.ENDED:
+                break
+        return outcome
 
     async def complete(
         self, token: str, result: object = None, *, error: str | None = None
@@ -326,7 +356,12 @@ class App:
         size = chunk or max(len(bound), 1)
         for first in range(0, len(bound), size):
             planned = bound[first : first + size]
-            made = await self._create(planned, connection)
+            try:
+                made = await self._create(planned, connection)
+            except HourbellError as error:
+                if jobs:
+                    say_created(error, jobs)
+                raise
             jobs += (
                 Job(self, one.job_id, one.existed, call.task)
                 for call, one in zip(planned, made, strict=True)
@@ -398,8 +433,9 @@ class App:
             return run_in(own.loop, there)
 
         async def in_portal() -> T:
-            if self._in_portal is None or self._in_portal.pid != os.getpid():
-                self._in_portal = await self._open_own()
+            async with self._opening():
+                if self._in_portal is None or self._in_portal.pid != os.getpid():
+                    self._in_portal = await self._open_own()
             return await call(self._in_portal)
 
         return run_in(None, in_portal)
@@ -448,6 +484,16 @@ class App:
                     f'"{name}" is declared twice: {other.where} and {task.where}. Give one a name=.'
                 )
             self.tasks[name] = task
+
+
+def _key_spaces(task: Task[..., Any] | None) -> Sequence[str | None]:
+    """Where the unique keys of a task are: under each of its names, or among those of the tenant."""
+    if task is None:
+        return (None,)
+    unique = task.options.unique
+    if unique is not None and unique.scope == "tenant":
+        return (None, task.name, *task.aliases)
+    return (task.name, *task.aliases)
 
 
 def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
@@ -63,6 +64,9 @@ class WorkerOfRun(Protocol):
     @property
     def is_stopping(self) -> bool:
         """Whether the worker drains."""
+
+    def is_stopped(self, claimed: Claimed) -> bool:
+        """Whether a run was asked to stop, or its lease is lost."""
 
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
         """Store the progress of a run, as JSON; False: the lease is lost."""
@@ -166,6 +170,8 @@ class _Base:
     @property
     def cancelled(self) -> bool:
         """Whether the run was asked to stop: its timeout, a cancellation, a lost lease."""
+        if not self._cancelled and self._worker is not None:
+            self._cancelled = self._worker.is_stopped(self._claimed)
         return self._cancelled
 
     @property
@@ -371,11 +377,14 @@ class SyncContext(_Base):
     def _blocking(self, asking: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             return without_loop(asking)
-        return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
+        except concurrent.futures.CancelledError:  # what becomes of a LeaseLost on its way
+            raise LeaseLost from None
 
     def raise_if_cancelled(self) -> None:
         """End here if the run was asked to stop. A thread cannot be stopped from outside."""
-        if self._cancelled:
+        if self.cancelled:
             raise asyncio.CancelledError("the run was asked to stop")
 
 

@@ -25,6 +25,7 @@ from hourbell.errors import (
     InvalidArguments,
     NotFound,
     NotMigrated,
+    StoreUnavailable,
     WaitTimeout,
 )
 from hourbell.model.executions import (
@@ -175,6 +176,10 @@ class Own:
     ) -> None:
         try:
             made = await self._create([call for call, _ in group])
+        except StoreUnavailable as error:  # the answer may be lost: all of them may exist
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
         except HourbellError as error:
             if len(group) == 1:
                 _, future = group[0]

@@ -14,6 +14,7 @@ from hourbell.errors import (
     InvalidArguments,
     KeyBusy,
     QuotaExceeded,
+    StoreUnavailable,
     UnknownQueue,
     UnknownTask,
     UnknownTenant,
@@ -37,6 +38,7 @@ COMPLETE = (
     "cast({} as uuid), cast({} as int), cast({} as text))"
 )
 
+_NOTHING = "Nothing was enqueued"  # in messages about one statement
 _EXPIRES = '"expires_at":'
 IDEMPOTENT = '"idempotency_key":'
 
@@ -119,6 +121,28 @@ def created_group(then: PlannedCall, row: Sequence[Any]) -> int:
             f"the same tenant. Nothing was enqueued."
         )
     raise _refusal(then, outcome, None, detail or "")
+
+
+def say_created(error: HourbellError, jobs: Sequence[Any]) -> None:
+    """Correct an error about a part of many jobs, if those before it were created."""
+    error.created = tuple(jobs)
+    others = "none of the others was"
+    if isinstance(error, StoreUnavailable):
+        others = "the next ones may have been"
+    _correct(error, f"The first {len(jobs):,} jobs were enqueued, and {others}")
+
+
+def say_without_group(error: HourbellError) -> None:
+    """Correct an error about a group whose jobs are part of a transaction already."""
+    _correct(error, "Your transaction has jobs of the group, and not the group: roll it back")
+
+
+def _correct(error: HourbellError, truth: str) -> None:
+    if _NOTHING in error.message:
+        error.message = error.message.replace(_NOTHING, truth)
+    else:
+        error.message = f"{error.message} {truth}."
+    error.args = (error.message, *error.args[1:])
 
 
 def unknown_name(missing: MissingName, why: str) -> HourbellError:

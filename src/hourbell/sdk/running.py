@@ -35,6 +35,7 @@ from hourbell.model.executions import (
 )
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
+from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.app import App
 from hourbell.sdk.context import Context, RunInfo, SyncContext, _current
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
@@ -133,6 +134,10 @@ class AppRunner:
             session, claimed.execution_id, claimed.fence, value
         )
 
+    def is_stopped(self, claimed: Claimed) -> bool:
+        worker = self._worker
+        return worker is not None and worker.is_stopped(claimed.execution_id, claimed.fence)
+
     async def set_checkpoint(self, claimed: Claimed, value: str) -> bool:
         session = None if self._worker is None else self._worker.session
         if session is None or self._dispatch is None:
@@ -177,7 +182,7 @@ class AppRunner:
                 if found.dropped and task.options.upgrade is not None:
                     payload, found = _upgraded(task, payload)
         except Mismatch as error:
-            return Failed(str(error), "payload_mismatch", retry_after_seconds=_MISMATCH_SECONDS)
+            return _mismatched(error, run)
         if found.dropped:
             log.warning("unknown arguments dropped", task=task.name, names=found.dropped)
         context: Context | SyncContext | None = None
@@ -195,10 +200,6 @@ class AppRunner:
             if self._completing and run.claimed.execution_id in self._completing:
                 return await self._completed(run, None)
             return _DONE if result is None else Succeeded(task._signature.storable(result))
-        except asyncio.CancelledError:
-            if context is not None:
-                context._cancelled = True
-            raise
         except ProcessDied as death:
             return await self._crashed(task, run, death)
         except Exception as error:
@@ -336,6 +337,14 @@ class AppRunner:
                     number, spec.attempts_before, spec.retry_policy.max_crashes
                 )
         return Crashed(f"The process of the task died: {death}.", left)
+
+
+def _mismatched(error: Mismatch, run: Run) -> Failed:
+    """A failure that is retried after a minute or more, whatever the policy."""
+    claimed, spec = run.claimed, run.spec
+    attempt = claimed.attempt - spec.attempts_before
+    delay = retry_delay_seconds(spec.retry_policy, attempt, claimed.execution_id)
+    return Failed(str(error), "payload_mismatch", retry_in_seconds=max(delay, _MISMATCH_SECONDS))
 
 
 def _upgraded(task: Task[..., Any], payload: Any) -> tuple[dict[str, Any], Arguments]:

@@ -160,10 +160,16 @@ class Signature:
         return msgspec.convert(value, kind, str_keys=True, dec_hook=self._dec_hook)
 
     def storable(self, value: object) -> object:
-        """A result as a value that is JSON without a hook."""
+        """A result as a value that is JSON without a hook; one that cannot be, as it is.
+
+        The run has succeeded, and is not repeated because of its result.
+        """
         if type(value) in _PLAIN:
             return value
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=self._enc_hook)
+        try:
+            return msgspec.to_builtins(value, str_keys=True, enc_hook=self._enc_hook)
+        except (TypeError, ValueError, RecursionError):
+            return value
 
     def check(self) -> None:
         """Resolve the types; raises InvalidTask."""

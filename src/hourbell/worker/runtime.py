@@ -25,7 +25,7 @@ from hourbell.worker.watchdog import Watchdog
 log = structlog.get_logger()
 
 _DRAIN_POLL_SECONDS = 0.1
-_STOP_SECONDS = 1.0  # for handlers to end after the drain has stopped them
+_STOP_SECONDS = 4.0  # for handlers to clean up after the drain has stopped them
 
 
 class Worker:
@@ -113,6 +113,13 @@ class Worker:
         if execution is not None:
             execution.completes = True
 
+    def is_stopped(self, execution_id: int, fence: int) -> bool:
+        """Whether a run was asked to stop, or its lease is lost. May be called in any thread."""
+        execution = self._executions.get(execution_id)
+        if execution is None or execution.claimed.fence != fence:
+            return True
+        return execution.stop_reason is not None
+
     def drop(self, execution_id: int) -> None:
         """The execution has ended: there is nothing to settle."""
         execution = self._executions.get(execution_id)
@@ -171,7 +178,10 @@ class Worker:
         for execution in self._executions:
             if execution.runner is not None:
                 self._watchdog.stop(execution, StopReason.SHUTDOWN)
-        await self._recorded(give_up_at + _STOP_SECONDS)
+        await self._recorded(time.monotonic() + _STOP_SECONDS)
+        for execution in self._executions:  # those that do not end run again elsewhere at once
+            if execution.runner is not None:
+                self._executions.linger(execution, execution.stopped(), time.monotonic())
         try:
             async with asyncio.timeout(self._settings.lease_seconds):
                 await self._settler.drained()

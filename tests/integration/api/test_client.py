@@ -306,11 +306,12 @@ async def test_an_unknown_id_is_not_found(client: Any) -> None:
         await client.jobs.get("job_00000000000000000000")
 
 
+@pytest.mark.parametrize("passed", [0, 400], ids=["whole", "in part"])
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_a_write_whose_response_is_lost_takes_effect_once(
-    server: ApiServer, kind: str
+    server: ApiServer, kind: str, passed: int
 ) -> None:
-    """A proxy that forwards the first request and drops its response."""
+    """A proxy that forwards the first request and drops its response, or the end of it."""
     dropped = 0
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -321,6 +322,8 @@ async def test_a_write_whose_response_is_lost_takes_effect_once(
             answer = await up_reader.read(65_536)
             if dropped == 0:
                 dropped += 1
+                assert len(answer) > passed
+                writer.write(answer[:passed])
                 break
             writer.write(answer)
         up_writer.close()

@@ -1,6 +1,7 @@
 """`hourbell apply`: the plan, what it does, and that a second time does nothing."""
 
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,54 @@ def test_a_file_that_is_not_valid_is_explained_and_nothing_changes(
     done = hourbell(*file.args)
     assert done.code == 2
     assert says in done.err.replace("\n", " "), done.err
+
+
+SAME_NAME = """
+owner: {owner}
+jobs:
+  - {{name: {owner}-report, schedule: {{every_seconds: 600}}, action: {{type: TASK, name: count}}}}
+  - name: {owner}-report
+    tenant_id: acme
+    schedule: {{every_seconds: 900}}
+    action: {{type: TASK, name: count}}
+"""
+
+
+def test_jobs_of_one_name_in_two_tenants_are_told_apart(hourbell: Command, file: File) -> None:
+    def tenants() -> dict[str, Any]:
+        label = f"hourbell.owner:{file.owner}"
+        listed = hourbell.good("jobs", "list", "--label", label, "--all", "-o", "json").json
+        return {job["tenant_id"]: job["schedule"]["every_seconds"] for job in listed}
+
+    file.write(SAME_NAME.format(owner=file.owner))
+    hourbell.good(*file.args)
+    assert tenants() == {"default": 600, "acme": 900}
+    assert hourbell.good(*file.args, "--prune").out == ""
+    assert tenants() == {"default": 600, "acme": 900}
+    file.write(file.path.read_text().partition("  - name:")[0])  # without that of acme
+    assert "delete: not in" in hourbell.good(*file.args, "--prune").out
+    assert tenants() == {"default": 600}
+    file.replace("{name:", "{tenant_id: acme, name:")
+    assert "create: " in hourbell.good(*file.args).out
+    assert tenants() == {"default": 600, "acme": 600}
+
+
+def test_a_job_without_an_owner_is_adopted_and_the_plan_says_so(
+    hourbell: Command, file: File, url: str
+) -> None:
+    name = f"{file.owner}-often"
+    body = b'{"type": "RECURRING", "schedule": {"every_seconds": 60}, "action": {"type": "TASK", "name": "count"}}'
+    request = urllib.request.Request(
+        f"{url}/api/v1/jobs/by-name/{name}",
+        body,
+        {"Content-Type": "application/json", "Idempotency-Key": name},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 201
+    plan = hourbell.good(*file.args, "--dry-run").out
+    assert f"~ {name}    adopt: it exists and has no owner" in plan
+    assert "    schedule.every_seconds: 60 → 600" in plan
+    hourbell.good(*file.args)
+    assert jobs(hourbell, file)["often"]["schedule"]["every_seconds"] == 600
+    assert hourbell.good(*file.args).out == ""

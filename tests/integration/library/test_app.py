@@ -4,13 +4,14 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
-from hourbell import App, Cancelled, Context, Job
+from hourbell import App, Cancelled, Context, Job, Unique
 from hourbell.engine.core import Engine
 from hourbell.errors import (
     DuplicateJob,
@@ -21,6 +22,7 @@ from hourbell.errors import (
     NotMigrated,
     NotOpen,
     QuotaExceeded,
+    StoreUnavailable,
     WaitTimeout,
 )
 from hourbell.model.jobs import decode_job
@@ -151,8 +153,8 @@ async def test_sync_code_enqueues_without_a_loop_of_its_own(database: str, engin
         return [seen, len(many), remind.cancel_sync(unique_key="a"), threading.active_count()]
 
     try:
-        answers = await asyncio.gather(*(asyncio.to_thread(view) for _ in range(1)))
-        assert answers[0][:3] == ["SCHEDULED", 2, "cancelled"]
+        answer = await asyncio.to_thread(view)
+        assert answer[:3] == ["SCHEDULED", 2, "cancelled"]
         with pytest.raises(NotOpen, match="would block the event loop"):
             app.get_task("remind").enqueue_sync(7)
     finally:
@@ -241,3 +243,86 @@ async def test_workers_declare_what_sql_need_not_say(app: App, engine: Engine) -
     await engine.database.value("select hourbell.enqueue('shop.remind', '{\"cart_id\": 1}')")
     (spec,) = await stored(engine)
     assert spec.queue == "mail"
+
+
+async def test_an_enqueue_whose_answer_is_lost_is_not_repeated(
+    app: App, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that were sent together may all exist: each of them is told so."""
+    opened = app._opened
+    assert opened is not None
+    send = opened.database.fetch
+
+    async def committed_and_lost(statement: str, *args: Any) -> Any:
+        rows = await send(statement, *args)
+        if len(rows) > 1:
+            raise StoreUnavailable("the connection was closed")
+        return rows
+
+    monkeypatch.setattr(opened.database, "fetch", committed_and_lost)
+    remind = app.get_task("remind")
+    made = await asyncio.gather(*(remind.enqueue(i) for i in range(50)), return_exceptions=True)
+    lost = [each for each in made if isinstance(each, StoreUnavailable)]
+    assert len(lost) > 1
+    assert len(lost) + [type(each) for each in made].count(Job) == 50
+    numbers = [spec.action.payload["cart_id"] for spec in await stored(engine)]
+    assert sorted(numbers) == list(range(50))
+
+
+async def test_a_refused_chunk_says_which_jobs_exist(app: App, engine: Engine) -> None:
+    await engine.database.value("update hourbell.tenants set max_jobs = 25 where name = 'default'")
+    remind = app.get_task("remind")
+    with pytest.raises(
+        QuotaExceeded, match="The first 20 jobs were enqueued, and none of the others was"
+    ) as refused:
+        await app.enqueue_many((remind.bind(i) for i in range(40)), chunk=10)
+    assert len(refused.value.created) == 20
+    assert len(await stored(engine)) == 20
+    assert [(await job.get()).status for job in refused.value.created] == ["QUEUED"] * 20
+
+
+async def test_a_unique_key_is_found_after_a_rename_and_among_those_of_the_tenant(
+    app: App, database: str
+) -> None:
+    job = await app.get_task("remind").configure(unique_key="cart:7", delay=60).enqueue(7)
+    newer = App("shop", url=database)
+
+    @newer.task(name="nudge", aliases=["remind"])
+    async def nudge(cart_id: int) -> None: ...
+
+    @newer.task(name="bill", unique=Unique(key=lambda cart_id: f"bill:{cart_id}", scope="tenant"))
+    async def bill(cart_id: int) -> None: ...
+
+    async with newer:
+        assert await nudge.cancel(unique_key="cart:7") is Cancelled.CANCELLED
+        assert await job.wait(1) == "CANCELLED"
+        assert await nudge.cancel(unique_key="cart:7") is Cancelled.ENDED
+        billed = await bill.configure(delay=60).enqueue(7)
+        assert await bill.cancel(unique_key="bill:7") is Cancelled.CANCELLED
+        assert await billed.wait(1) == "CANCELLED"
+
+
+async def test_an_app_that_many_open_at_once_opens_once(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, opened = shop(database), []
+    open_own = app._open_own
+
+    async def counted() -> Any:
+        opened.append(await open_own())
+        return opened[-1]
+
+    monkeypatch.setattr(app, "_open_own", counted)
+    await asyncio.gather(*(app.open() for _ in range(5)))
+    assert len(opened) == 1
+    for _ in range(5):
+        await app.close()
+
+    def views() -> None:
+        with ThreadPoolExecutor(8) as threads:
+            for made in [threads.submit(app.get_task("remind").enqueue_sync, i) for i in range(8)]:
+                made.result()
+
+    await asyncio.to_thread(views)
+    assert len(opened) == 2
+    await asyncio.to_thread(app.close_sync)

@@ -127,3 +127,29 @@ async def test_a_group_whose_last_job_has_no_room_says_so_and_tries_again(
     await follow_groups(engine, None, row["look_at"])
     view = await group.get()
     assert (view.ended_at, view.problem) == (row["look_at"], None)
+
+
+async def test_a_group_that_is_refused_within_a_transaction_says_what_is_left_there(
+    app: App, database: str
+) -> None:
+    send, report = app.get_task("send"), app.get_task("report")
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            with pytest.raises(InvalidArguments, match="not the group: roll it back"):
+                await app.group(
+                    [send.bind(1)],
+                    then=report.configure(tenant="acme").bind(1),
+                    connection=connection,
+                )
+    finally:
+        await connection.close()
+
+
+async def test_a_last_job_that_exists_already_ends_the_group(app: App) -> None:
+    send = app.get_task("send")
+    then = app.get_task("report").configure(idempotency_key="once").bind(7)
+    async with app.worker(FAST):
+        first = await app.group([send.bind(1)], then=then)
+        second = await app.group([send.bind(2)], then=then)
+        assert (await first.wait(30)).then == (await second.wait(30)).then

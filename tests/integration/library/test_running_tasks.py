@@ -25,7 +25,7 @@ from hourbell import (
     current,
 )
 from hourbell.engine.core import Engine
-from hourbell.errors import ConfigurationError
+from hourbell.errors import ConfigurationError, LeaseLost
 from integration.life.support import eventually
 
 FAST = WorkerOptions(lease_seconds=3, drain_seconds=5)
@@ -288,3 +288,98 @@ async def test_a_worker_drains_when_its_context_ends(app: App) -> None:
             may_end.set()
         assert await job.wait(1) == "SUCCEEDED"
     assert ended == [True]
+
+
+async def test_a_result_that_is_not_json_does_not_repeat_the_run(app: App) -> None:
+    ran: list[int] = []
+
+    @app.task(name="charge")
+    async def charge() -> object:
+        ran.append(1)
+        return object()
+
+    async with app, app.worker(FAST):
+        status, _, error = await fate(app, await charge.enqueue())
+    assert (status, ran) == ("SUCCEEDED", [1])
+    assert error is not None
+    assert error.startswith("The result is not JSON and was not stored")
+
+
+async def test_a_handler_sees_that_it_was_asked_to_stop(app: App) -> None:
+    seen: list[object] = []
+
+    @app.task(name="coroutine", timeout=1, retry=Retry.never())
+    async def coroutine(ctx: Context) -> None:
+        assert not ctx.cancelled
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(ctx.cancelled)
+            raise
+
+    def deep_below() -> None:
+        context = current()
+        assert isinstance(context, SyncContext)
+        try:
+            while True:
+                context.raise_if_cancelled()
+                threading.Event().wait(0.01)
+        except asyncio.CancelledError:
+            seen.append("thread")
+            raise
+
+    @app.task(name="thread", timeout=1, retry=Retry.never())
+    def thread() -> None:
+        deep_below()
+
+    async with app, app.worker(FAST):
+        for task in (coroutine, thread):
+            status, _, error = await fate(app, await task.enqueue())
+            assert (status, error) == ("DEAD", "The attempt exceeded its timeout.")
+
+        async def both() -> bool:
+            return len(seen) == 2
+
+        await eventually(both)
+    assert seen == [True, "thread"]
+
+
+async def test_a_plain_function_that_has_lost_its_lease_is_told_so(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[type[BaseException]] = []
+
+    @app.task(name="late", retry=Retry.never())
+    def late(ctx: SyncContext) -> None:
+        try:
+            ctx.completion_token()
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    async def lost(*args: object) -> None:
+        return None
+
+    monkeypatch.setattr("hourbell.sdk.running.AppRunner.wait_of", lost)
+    async with app, app.worker(FAST):
+        await (await late.enqueue()).wait(20)
+    assert seen == [LeaseLost]
+
+
+async def test_a_payload_that_does_not_fit_waits_for_a_minute_whatever_the_policy(
+    app: App, engine: Engine
+) -> None:
+    @app.task(name="mail", retry=Retry.fixed(3, every=1))
+    async def mail(cart_id: int) -> None: ...
+
+    async with app, app.worker(FAST):
+        await engine.database.value("select hourbell.enqueue('shop.mail', '{\"cart_id\": \"x\"}')")
+
+        async def delay() -> float | None:
+            found: float | None = await engine.database.value(
+                "select extract(epoch from run_at - now())::float8 from hourbell.live"
+                " where attempt = 1"
+            )
+            return found
+
+        assert 50 < float(await eventually(delay) or 0) <= 60

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hourbell import App
 from hourbell.engine.core import Engine
 from integration.library.process_tasks import app, clean_up
 from integration.library.test_process_tasks import are_gone, pids_in
@@ -100,3 +101,60 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
         supervisor.wait()
     said = (tmp_path / "log").read_text()
     assert f'"pid": {first}, "how": "killed by SIGKILL"' in said, said
+
+
+STUBBORN = """
+import asyncio, pathlib, time
+from hourbell import App
+
+app = App("stubborn")
+
+
+@app.task(name="sleep")
+async def sleep(file: str) -> None:
+    pathlib.Path(file).write_text("began")
+    await asyncio.to_thread(time.sleep, 300)
+
+
+@app.task(name="ignore")
+async def ignore(file: str) -> None:
+    pathlib.Path(file).write_text("began")
+    while True:
+        try:
+            await asyncio.sleep(300)
+        except asyncio.CancelledError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("name", ["sleep", "ignore"])
+async def test_a_worker_ends_beside_a_handler_that_does_not(
+    database: str, engine: Engine, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    file = tmp_path / "file"
+    command = (sys.executable, "-m", "hourbell", "worker", "stubborn:app", "--drain", "0.1")
+    worker = subprocess.Popen(
+        command,
+        env={**os.environ, "HOURBELL_DATABASE_URL": database, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        client = App("stubborn", url=database)
+
+        @client.task(name=name)
+        async def task(file: str) -> None: ...
+
+        async with client:
+            job = await task.enqueue(str(file))
+            await eventually(lambda: asyncio.to_thread(file.exists), 60)
+            worker.send_signal(signal.SIGTERM)
+            said, _ = await asyncio.to_thread(worker.communicate, None, 20)
+            assert said.splitlines()[-1] == "Stopped."
+            assert worker.returncode == 0
+            view = await job.get()
+            assert (view.status, view.attempt) == ("QUEUED", 0)
+    finally:
+        worker.kill()
+        worker.wait()

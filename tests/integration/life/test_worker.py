@@ -16,7 +16,6 @@ from hourbell.actions.task import Context, TaskRunner
 from hourbell.dispatch import HeartbeatResult, Session
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue
 from hourbell.engine.operations.runs import cancel_execution
@@ -33,7 +32,6 @@ from integration.life.support import (
     check_sound,
     create,
     eventually,
-    expire_session,
     fates,
     fill,
     one_time,
@@ -473,17 +471,37 @@ async def test_a_drain_never_gives_back_what_was_started_and_may_run_once_only(
 
     job = await create(engine, one_time("stubborn", delivery="at_most_once"))
     await admit_all(engine)
-    async with working(engine, {"stubborn": stubborn}, drain_seconds=0.05, lease_seconds=0.5):
+    async with working(engine, {"stubborn": stubborn}, drain_seconds=0.05):
         await began.wait()
-    assert await places(engine) == {"leased": 1}
     ended_at_last.set()
-    session = Session(
-        await engine.database.value("select id from hourbell.sessions where id > 0"), None
-    )  # type: ignore[arg-type]
-    await expire_session(engine, session)
-    await reap(engine, None, await engine.clock.now())
+    assert await places(engine) == {}
     execution = await get_execution(engine, job.job_id)
-    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.LOST)
+    assert (execution.status, execution.reason) == (ExecutionStatus.DEAD, Reason.RETRIES_EXHAUSTED)
+    assert execution.error == "The worker was stopped before the execution ended."
+
+
+async def test_a_handler_that_cleans_up_at_the_end_of_a_drain_loses_no_attempt(
+    engine: Engine,
+) -> None:
+    began, cleaned = asyncio.Event(), []
+
+    async def uploading(payload: object, context: Context) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1.5)  # longer than a moment, shorter than what it is granted
+            cleaned.append(context.execution_id)
+
+    await create(engine, one_time("uploading"))
+    await admit_all(engine)
+    async with working(engine, {"uploading": uploading}, drain_seconds=0.05):
+        await began.wait()
+    assert len(cleaned) == 1
+    assert await places(engine) == {"due": 1}
+    row = await engine.database.row("select attempt, crashes from hourbell.live")
+    assert tuple(row.values()) == (0, 0)
+    assert await engine.database.value("select count(*) from hourbell.sessions where id > 0") == 0
 
 
 async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_others(

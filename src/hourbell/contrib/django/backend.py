@@ -21,6 +21,7 @@ from functools import cache
 from inspect import iscoroutinefunction
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.core.checks import CheckMessage, Error
 from django.db import close_old_connections, connections, transaction
 from django.utils import timezone
@@ -225,18 +226,27 @@ def _sync_run(backend: HourbellBackend, task: Task) -> Callable[..., Any]:
     return run
 
 
+async def _close_old_connections() -> None:
+    """In the thread in which Django runs the ORM for async code."""
+    await sync_to_async(close_old_connections)()
+
+
 def _async_run(backend: HourbellBackend, task: Task) -> Callable[..., Awaitable[Any]]:
     async def run(context: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = _begun(backend, task, context, args, kwargs)
-        await task_started.asend(HourbellBackend, task_result=result)
+        await _close_old_connections()
         try:
-            value = normalize_json(await task.func(*_first(result), *args, **kwargs))
-        except Exception as error:
-            if _has_failed(result, error):
-                await task_finished.asend(HourbellBackend, task_result=result)
-            raise
-        await task_finished.asend(HourbellBackend, task_result=_succeeded(result, value))
-        return value
+            result = _begun(backend, task, context, args, kwargs)
+            await task_started.asend(HourbellBackend, task_result=result)
+            try:
+                value = normalize_json(await task.func(*_first(result), *args, **kwargs))
+            except Exception as error:
+                if _has_failed(result, error):
+                    await task_finished.asend(HourbellBackend, task_result=result)
+                raise
+            await task_finished.asend(HourbellBackend, task_result=_succeeded(result, value))
+            return value
+        finally:
+            await _close_old_connections()
 
     return run
 

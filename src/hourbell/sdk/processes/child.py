@@ -118,6 +118,9 @@ class Pipe:
         assert self.loop is not None
         return bool(asyncio.run_coroutine_threadsafe(self._ask("stopping"), self.loop).result())
 
+    def is_stopped(self, claimed: Claimed) -> bool:
+        return False  # the worker says so, and the context remembers it
+
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
         return bool(await self._ask("progress", value))
 
@@ -172,7 +175,8 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
     try:
         found = task._signature.arguments(msgspec.json.decode(call.payload))
         args = (context, *found.args) if task.takes_context else found.args
-        return Succeeded(task._signature.storable(task.fn(*args, **found.kwargs))), ""
+        result = task._signature.storable(task.fn(*args, **found.kwargs))
+        return Succeeded(_sendable(result, context)), ""
     except Exception as error:
         return outcome_of(error, task, context.log), traceback.format_exc()
     except Suspend as waits:
@@ -181,6 +185,16 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         return Failed(f"{type(error).__name__}: {error}", type(error).__name__), ""
     finally:
         _current.reset(token)
+
+
+def _sendable(result: object, context: SyncContext) -> object:
+    """The result, or None if it is not JSON."""
+    try:
+        msgspec.json.encode(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        context.log.warning("result is not JSON and was not stored", why=str(error))
+        return None
+    return result
 
 
 def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:

@@ -117,7 +117,7 @@ begin
   loop
     select * into made from hourbell.enqueue_jobs(
       '[' || g.term || ']', array[g.payload], null, null, null, 'group ' || hourbell.group_text(g.id));
-    if made.outcome = 'created' then
+    if made.outcome in ('created', 'kept') then  -- kept: it has the idempotency key of an earlier job
       update hourbell.execution_groups
       set ended_at = p_now, look_at = null, callback = made.job_id, problem = null where id = g.id;
     else
