@@ -7,7 +7,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -166,6 +166,12 @@ class _Base:
     def remaining(self) -> float:
         """Seconds until this attempt is stopped, by its timeout or the deadline of the job."""
         return max(self._stop_at - time.monotonic(), 0.0)
+
+    @property
+    def deadline(self) -> datetime:
+        """When this attempt is stopped, by the clock of this machine."""
+        seconds = min(self.remaining, MAX_SNOOZE_SECONDS)  # a call outside of a worker has no limit
+        return datetime.now(UTC) + timedelta(seconds=seconds)  # noqa: TID251
 
     @property
     def cancelled(self) -> bool:

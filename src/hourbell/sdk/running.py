@@ -97,7 +97,7 @@ class AppRunner:
         for task in set(app.tasks.values()):
             options = task.options
             if options.timeout is not None and not task.is_async and not options.process:
-                log.debug(
+                log.info(
                     "a thread cannot be stopped: after its timeout the run fails, and the function "
                     "continues. process=True runs it in a process, which is killed then",
                     task=task.name,

@@ -5,7 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -54,6 +54,8 @@ async def test_a_context_knows_its_run(app: App, engine: Engine) -> None:
             (ctx.tenant, ctx.fence > 0, 0 < ctx.remaining <= 300, ctx.cancelled, ctx.stopping)
         )
         seen.append(current() is ctx)
+        left = (ctx.deadline - datetime.now(UTC)).total_seconds()
+        assert abs(left - ctx.remaining) < 5
         await ctx.progress({"done": cart_id})
         await ctx.progress("too soon to be stored")
 
