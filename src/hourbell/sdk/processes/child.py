@@ -188,11 +188,11 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
 
 
 def _sendable(result: object, context: SyncContext) -> object:
-    """The result, or None if it is not JSON."""
+    """The result, or None if it cannot be sent: the run is not repeated because of it."""
     try:
-        msgspec.json.encode(result)
-    except (TypeError, ValueError, RecursionError) as error:
-        context.log.warning("result is not JSON and was not stored", why=str(error))
+        framed(Ended(Succeeded(result)))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        context.log.warning("the result is not JSON and was not stored", why=str(error))
         return None
     return result
 
