@@ -185,7 +185,7 @@ def test_a_one_time_job_whose_time_has_passed_does_not_run_again(
     [
         ("jobs: []", "names no owner"),
         ("owner: a\njob: []", "must have `jobs:`"),
-        ("owner: a\njobs: []\nname: x", "has name, beside"),
+        ("owner: a\njobs: []\nname: x", "has the unknown field name"),
         (
             "owner: a\njobs:\n  - name: x\n    name: y",
             "line 4, column 5: the key 'name' appears twice",

@@ -168,6 +168,49 @@ def test_tail_prints_a_line_for_each_change_until_it_is_interrupted(
     assert "Traceback" not in said
 
 
+def test_a_create_that_is_repeated_with_its_key_creates_nothing_twice(
+    hourbell: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs.json"
+    job = {"schedule": {"every_seconds": 600}, "action": {"type": "TASK", "name": "count"}}
+    file.write_text(json.dumps([{**job, "name": f"repeated-{number}"} for number in range(3)]))
+    command = ("jobs", "create", "-f", str(file), "--idempotency-key", "k1")
+    first = hourbell.good(*command)
+    assert "Created 3 of 3 jobs." in first.err
+    assert hourbell.good(*command).out == first.out
+    one = ("jobs", "create", "single", *YEARLY, "--idempotency-key", "k2")
+    assert hourbell.good(*one).out == hourbell.good(*one).out
+
+
+def test_a_job_whose_name_looks_like_an_id_is_found_by_it(hourbell: Command) -> None:
+    job = made(hourbell, "job_nightly")
+    assert hourbell.good("jobs", "get", "job_nightly", "-o", "json").json["job_id"] == job
+    assert hourbell("jobs", "get", "job_weekly").code == 3
+
+
+def test_a_wrong_name_among_several_changes_nothing(hourbell: Command) -> None:
+    made(hourbell, "survives")
+    assert hourbell("jobs", "delete", "--yes", "survives", "is-not-there").code == 3
+    assert hourbell.good("jobs", "get", "survives", "-o", "json").json["status"] == "SCHEDULED"
+
+
+def test_tail_follows_failures(hourbell: Command, url: str) -> None:
+    job = made(
+        hourbell, "fails", "--cron", "0 3 1 1 *", "--url", f"{url}/nope", "--max-retries", "0"
+    )
+    tail = hourbell.started("executions", "tail", "--job", job, "--status", "failed", "-o", "json")
+    try:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stderr.readline().startswith("Following")
+        execution = hourbell.good("jobs", "run", job).out.strip()
+        line = json.loads(tail.stdout.readline())
+        assert (line["execution_id"], line["status"]) == (execution, "DEAD")
+    finally:
+        tail.send_signal(signal.SIGINT)
+        tail.communicate(timeout=30)
+
+
 def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str) -> None:
     job, execution = died(hourbell, url, "dies")
     assert execution in hourbell.good("dlq", "list", "--job", job).out
@@ -372,46 +415,3 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
     assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
-
-
-def test_a_create_that_is_repeated_with_its_key_creates_nothing_twice(
-    hourbell: Command, tmp_path: Path
-) -> None:
-    file = tmp_path / "jobs.json"
-    job = {"schedule": {"every_seconds": 600}, "action": {"type": "TASK", "name": "count"}}
-    file.write_text(json.dumps([{**job, "name": f"repeated-{number}"} for number in range(3)]))
-    command = ("jobs", "create", "-f", str(file), "--idempotency-key", "k1")
-    first = hourbell.good(*command)
-    assert "Created 3 of 3 jobs." in first.err
-    assert hourbell.good(*command).out == first.out
-    one = ("jobs", "create", "single", *YEARLY, "--idempotency-key", "k2")
-    assert hourbell.good(*one).out == hourbell.good(*one).out
-
-
-def test_a_job_whose_name_looks_like_an_id_is_found_by_it(hourbell: Command) -> None:
-    job = made(hourbell, "job_nightly")
-    assert hourbell.good("jobs", "get", "job_nightly", "-o", "json").json["job_id"] == job
-    assert hourbell("jobs", "get", "job_weekly").code == 3
-
-
-def test_a_wrong_name_among_several_changes_nothing(hourbell: Command) -> None:
-    made(hourbell, "survives")
-    assert hourbell("jobs", "delete", "--yes", "survives", "is-not-there").code == 3
-    assert hourbell.good("jobs", "get", "survives", "-o", "json").json["status"] == "SCHEDULED"
-
-
-def test_tail_follows_failures(hourbell: Command, url: str) -> None:
-    job = made(
-        hourbell, "fails", "--cron", "0 3 1 1 *", "--url", f"{url}/nope", "--max-retries", "0"
-    )
-    tail = hourbell.started("executions", "tail", "--job", job, "--status", "failed", "-o", "json")
-    try:
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        assert tail.stderr.readline().startswith("Following")
-        execution = hourbell.good("jobs", "run", job).out.strip()
-        line = json.loads(tail.stdout.readline())
-        assert (line["execution_id"], line["status"]) == (execution, "DEAD")
-    finally:
-        tail.send_signal(signal.SIGINT)
-        tail.communicate(timeout=30)
