@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
@@ -276,8 +277,8 @@ class App:
         else:
             made = []
             try:
-                for calls in chunks:
-                    made += await self._create(calls, connection)
+                for chunk in chunks:
+                    made += await self._create(chunk, connection)
                 number = await self._close_group(made, last, shown, connection)
             except HourbellError as error:
                 if made:
@@ -307,11 +308,14 @@ class App:
         A job that was enqueued under an alias of the task, before it was renamed, is found too.
         """
         where = tenant or self.tenant
+
+        async def cancel_own(own: Own, name: str | None) -> Cancelled:
+            return await own.cancel_key(name, unique_key, where)
+
+        outcome = Cancelled.ENDED
         for name in _key_spaces(task):
             if connection is None:
-                outcome = await self._own(
-                    lambda own, name=name: own.cancel_key(name, unique_key, where)  # type: ignore[misc]
-                )
+                outcome = await self._own(partial(cancel_own, name=name))
             else:
                 user = user_connection(connection, is_blocking())
                 ((said,),) = await user.fetch(CANCEL, [name, unique_key, where])

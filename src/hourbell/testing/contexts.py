@@ -30,6 +30,9 @@ class Reports:
         self.checkpoints: list[Any] = []  # as JSON
         self.progress: list[Any] = []  # as JSON; at most one a second is kept, as in production
 
+    def is_stopped(self, claimed: Claimed) -> bool:
+        return self._lease_lost
+
     async def note_progress(self, claimed: Claimed, value: str) -> bool:
         self.progress.append(msgspec.json.decode(value))
         return not self._lease_lost
