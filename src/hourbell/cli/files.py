@@ -1,6 +1,8 @@
-"""Documents in files: YAML, of which JSON is a part.
+"""Documents in files: YAML, JSON, or JSON by lines.
 
-The loader makes only plain values, and reads words as YAML 1.2 does: `on`, `no`, `12:30` and
+JSON is tried first, because the YAML parser refuses tabs as indentation, which JSON allows.
+
+The YAML loader makes only plain values, and reads words as YAML 1.2 does: `on`, `no`, `12:30` and
 `2026-01-01` are texts. In YAML 1.1 they are true, false, 750 and a date, so that a notification
 without `on` and a job with another schedule would result.
 """
@@ -23,18 +25,41 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 _BOOL, _INT, _FLOAT, _NULL = (
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null")
 )
+_HALF_A_PAIR = "a \\u escape is half of a surrogate pair"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _Loader(yaml.SafeLoader):
-    """Words of YAML 1.2, and no key twice."""
+    """Words of YAML 1.2, texts and numbers as keys, and no key twice."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """The value; two escapes that are a surrogate pair are one character, as in JSON."""
+        value = super().construct_scalar(node)
+        if isinstance(value, str) and _SURROGATE.search(value):
+            try:
+                return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+            except UnicodeDecodeError:
+                raise yaml.constructor.ConstructorError(
+                    None, None, _HALF_A_PAIR, node.start_mark
+                ) from None
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[object] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    "a key is an object or a list; a value that begins with { must be quoted, as "
+                    'in "{{secret:name}}"',
+                    key_node.start_mark,
+                )
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -59,12 +84,17 @@ def read_documents(file: str) -> list[Any]:
     """The documents of a YAML, JSON or NDJSON file; `-` is stdin. Raises ConfigurationError."""
     text = read_text(file)
     try:
+        return [one for one in _json_values(text) if one is not None]
+    except (ValueError, RecursionError) as error:
+        not_json = _problem(error)
+    try:
         return [one for one in yaml.load_all(text, _Loader) if one is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        lines = _lines_of_json(text)
-        if lines is not None:
-            return lines
-        raise ConfigurationError(f"{shown(file)} is not valid YAML: {_problem(error)}.") from None
+        not_yaml = _problem(error)
+    what = f"not valid YAML: {not_yaml}"
+    if text.lstrip().startswith(("{", "[")):
+        what = f"neither valid JSON ({not_json}) nor valid YAML ({not_yaml})"
+    raise ConfigurationError(f"{shown(file)} is {what}.")
 
 
 def read_text(file: str) -> str:
@@ -100,16 +130,46 @@ def shown(file: str) -> str:
     return "The standard input" if file == "-" else file
 
 
-def _lines_of_json(text: str) -> list[Any] | None:
-    """The values of a file with one JSON value per line; None: it is not one."""
-
+def _json_values(text: str) -> list[Any]:
+    """The value of a JSON file, or the values if it has one per line. Raises ValueError."""
     try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError:
-        return None
+        return [_json_value(text)]
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise
+    values = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                values.append(_json_value(line))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {_problem(error)}") from None
+    return values
+
+
+def _json_value(text: str) -> Any:
+    value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    if _ESCAPED_SURROGATE.search(text) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise ValueError(_HALF_A_PAIR)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"the key {key!r} appears twice")
+        made[key] = value
+    return made
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _problem(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from hourbell.cli.files import read_documents
 from hourbell.cli.imports import import_command
 from hourbell.cli.reconcile import read_wanted
+from hourbell.model.errors import ConfigurationError
 
 FILES = Path(__file__).parents[2] / "data" / "imports"
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
@@ -28,6 +29,11 @@ def jobs_of(result: Result, tmp_path: Path) -> dict[str, Any]:
     (document,) = read_documents(str(file))
     assert len(read_wanted(document["jobs"], document["owner"], NOW, {})) == len(document["jobs"])
     return {job["name"]: job for job in document["jobs"]}
+
+
+def unwrapped(result: Result) -> str:
+    """The output with each comment on one line."""
+    return " ".join(result.stdout.replace("#", " ").split())
 
 
 def test_a_crontab(tmp_path: Path) -> None:
@@ -116,7 +122,7 @@ def test_kubernetes_cron_jobs(tmp_path: Path) -> None:
         "runs several pods",
         "Service web is not a CronJob",
     ):
-        assert note in " ".join(result.stdout.replace("#", " ").split())
+        assert note in unwrapped(result)
 
 
 def test_eventbridge_schedules_and_rules(tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ def test_eventbridge_schedules_and_rules(tmp_path: Path) -> None:
         "rate(1 fortnight) is not a rate",
         "on-event reacts to events",
     ):
-        assert note in " ".join(result.stdout.replace("#", " ").split())
+        assert note in unwrapped(result)
 
 
 @pytest.mark.parametrize(
@@ -202,3 +208,47 @@ def test_words_mean_what_yaml_1_2_says(tmp_path: Path, text: str, value: Any) ->
     file = tmp_path / "file.yaml"
     file.write_text(text)
     assert read_documents(str(file)) == [value]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('{\n\t"a": [\n\t\t1\n\t]\n}', [{"a": [1]}]),
+        (r'{"a": "\ud83d\ude00"}', [{"a": "😀"}]),
+        (r'a: "\ud83d\ude00"', [{"a": "😀"}]),
+        (r'{"a": "\ud83d\ude00"}' + "\n\n" + '{"b":\t"\u2028"}\n', [{"a": "😀"}, {"b": "\u2028"}]),
+        ('{"a": 1}\n---\n{"b": 2}\n', [{"a": 1}, {"b": 2}]),
+        ('{"a": NaN}', [{"a": "NaN"}]),
+        ("null", []),
+        ("", []),
+    ],
+)
+def test_files_are_json_or_lines_of_json_or_yaml(tmp_path: Path, text: str, values: Any) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert read_documents(str(file)) == values
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nX-Api-Key: {{secret:token}}", "not valid YAML: line 2, column 13: a key is an obj"),
+        ("spec:\n  schedule: {{ .Values.x }}", 'must be quoted, as in "{{secret:name}}"'),
+        ("[a, b]: c", "line 1, column 1: a key is an object or a list"),
+        ('{\n\t"a": 1,\n\t"a": 2\n}', "neither valid JSON (the key 'a' appears twice) nor"),
+        ('{"a": 1,\n "a": 2}', "valid YAML (line 2, column 2: the key 'a' appears twice)"),
+        ('{"a": 1}\n{"b": 1, "b": 2}', "JSON (line 2: the key 'b' appears twice)"),
+        ('{\n\t"a": 1,\n}', "neither valid JSON (line 3, column 1: "),
+        (r'{"a": "\ud83d"}', "valid YAML (line 1, column 7: a \\u escape is half of a surrogate"),
+        (r'a: "\ude00\ud83d"', "line 1, column 4: a \\u escape is half of a surrogate pair"),
+        ("[" * 100_000, "neither valid JSON ("),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        read_documents(str(file))
+    assert says in refused.value.message
