@@ -31,6 +31,15 @@ def jobs_of(result: Result, tmp_path: Path) -> dict[str, Any]:
     return {job["name"]: job for job in document["jobs"]}
 
 
+def written(text: str, tmp_path: Path, *args: str) -> Result:
+    """The import of a file with this text."""
+    file = tmp_path / "file"
+    file.write_text(text)
+    result = CliRunner().invoke(import_command, [args[0], str(file), *args[1:]])
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def unwrapped(result: Result) -> str:
     """The output with each comment on one line."""
     return " ".join(result.stdout.replace("#", " ").split())
@@ -70,6 +79,44 @@ def test_a_system_crontab_has_users(tmp_path: Path) -> None:
     assert jobs["php"]["action"]["payload"]["user"] == "www-data"
     assert jobs["php"]["schedule"] == {"cron": "47 6 * * 7", "timezone": "UTC"}
     assert jobs["run-parts"]["action"]["payload"]["command"].startswith("cd / && run-parts")
+
+
+def test_tz_in_a_crontab_reaches_the_command_and_does_not_move_the_schedule(tmp_path: Path) -> None:
+    text = "CRON_TZ=Europe/Berlin\nTZ=Asia/Tokyo\n0 9 * * * /bin/report\n"
+    result = written(text, tmp_path, "crontab")
+    report = jobs_of(result, tmp_path)["report"]
+    assert report["schedule"] == {"cron": "0 9 * * *", "timezone": "Europe/Berlin"}
+    assert report["action"]["payload"]["environment"] == {"TZ": "Asia/Tokyo"}
+    assert "line 2: TZ=Asia/Tokyo is a variable of the commands and does not" in unwrapped(result)
+
+
+def test_a_curl_command_sends_the_body_and_type_that_curl_sends(tmp_path: Path) -> None:
+    command = "curl -d a=1 --data b=2 https://example.com/form"
+    jobs = jobs_of(written(f"@daily {command}\n", tmp_path, "crontab"), tmp_path)
+    assert jobs["example.com-form"]["action"] == {
+        "type": "WEBHOOK",
+        "url": "https://example.com/form",
+        "method": "POST",
+        "headers": {"Content-Type": "application/x-www-form-urlencoded"},
+        "body": "a=1&b=2",
+    }
+    command = "curl -X PUT -H 'content-type: text/csv' -d a,b https://example.com/form"
+    jobs = jobs_of(written(f"@daily {command}\n", tmp_path, "crontab"), tmp_path)
+    put = jobs["example.com-form"]["action"]
+    assert (put["method"], put["headers"]) == ("PUT", {"content-type": "text/csv"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["-L", "-k", "-fsSL", "--location", "--insecure", "-d x -d @file", "-d x -H Content-Type:"],
+)
+def test_a_curl_command_that_a_webhook_would_change_stays_a_command(
+    tmp_path: Path, options: str
+) -> None:
+    command = f"curl {options} https://example.com/"
+    jobs = jobs_of(written(f"@daily {command}\n", tmp_path, "crontab"), tmp_path)
+    assert jobs["curl"]["action"]["name"] == "shell"
+    assert jobs["curl"]["action"]["payload"]["command"] == command
 
 
 def test_a_celery_beat_schedule(tmp_path: Path) -> None:

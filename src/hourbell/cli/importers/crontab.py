@@ -18,8 +18,9 @@ from hourbell.cli.importers import (
 
 TIMEOUT_SECONDS = 3600
 _VARIABLE = re.compile(r"^\s*(\w+|'\w+'|\"\w+\")\s*=\s*(.*?)\s*$")
-_ZONES = ("CRON_TZ", "TZ")
-_CURL_FLAGS = re.compile(r"-[sSfgkLv46]+|--(?:silent|show-error|fail|location|no-progress-meter)")
+# Not -L and -k: a webhook neither follows redirects nor skips the check of certificates.
+_CURL_FLAGS = re.compile(r"-[sSfgv46]+|--(?:silent|show-error|fail|no-progress-meter)")
+_FORM = "application/x-www-form-urlencoded"
 _SINGLE_QUOTED = re.compile(r"'[^']*'")
 _DOUBLE_QUOTED = re.compile(r'"[^"$`]*"')
 _SHELL = re.compile(r"[|&;<>$`(){}*?]")
@@ -53,13 +54,18 @@ def read_crontab(text: str, timezone: str, system: bool) -> Import:
         variable = _VARIABLE.match(stripped)
         if variable and not stripped.startswith(("*", "@")) and not stripped[0].isdigit():
             name, value = (part.strip("\"'") for part in variable.groups())
-            if name in _ZONES:
+            if name == "CRON_TZ":
                 timezone = value
             elif name == "MAILTO":
                 where = f"to {value} " if value else "nowhere "
                 notes.append(f"line {number}: output was mailed {where}(MAILTO); use notifications")
             else:
                 variables[name] = value
+            if name == "TZ":
+                notes.append(
+                    f"line {number}: TZ={value} is a variable of the commands and does not move "
+                    f"their schedule; in cron, only CRON_TZ does"
+                )
             continue
         jobs.append(_entry(stripped, number, timezone, dict(variables), system))
     return Import(with_distinct_names(jobs), notes)
@@ -138,18 +144,20 @@ def _request_of(command: str) -> dict[str, Any] | None:
     if not words or PurePosixPath(words[0]).name != "curl" or _SHELL.search(unquoted):
         return None
     fields: dict[str, Any] = {}
-    webhook: dict[str, Any] = {"type": "WEBHOOK", "url": "", "method": "GET"}
+    headers: dict[str, str] = {}
+    data: list[str] = []
+    url = method = ""
     rest = iter(words[1:])
     for word in rest:
-        if word.startswith(("http://", "https://")) and not webhook["url"]:
-            webhook["url"] = word
+        if word.startswith(("http://", "https://")) and not url:
+            url = word
         elif word in ("-X", "--request"):
-            webhook["method"] = next(rest, "")
+            method = next(rest, "")
         elif word in ("-H", "--header"):
             name, _, value = next(rest, "").partition(":")
-            webhook.setdefault("headers", {})[name.strip()] = value.strip()
+            headers[name.strip()] = value.strip()
         elif word in ("-d", "--data", "--data-raw"):
-            webhook["body"] = next(rest, "")
+            data.append(next(rest, ""))
         elif word in ("-m", "--max-time"):
             fields["timeout_seconds"] = _whole(next(rest, ""))
         elif word == "--retry":
@@ -158,12 +166,18 @@ def _request_of(command: str) -> dict[str, Any] | None:
             next(rest, "")
         elif not _CURL_FLAGS.fullmatch(word):
             return None
-    body = webhook.get("body")
-    if not webhook["url"] or (body is not None and body.startswith("@")):
+    # `-d @name` is the content of a file; `-H @name` too, and `-H 'Name:'` removes a header.
+    if not url or any(one.startswith("@") for one in data) or not all(headers.values()):
         return None
-    if body is not None and webhook["method"] == "GET":
-        webhook["method"] = "POST"
-    name = job_name(webhook["url"].partition("://")[2].partition("?")[0])
+    webhook: dict[str, Any] = {"type": "WEBHOOK", "url": url}
+    webhook["method"] = method or ("POST" if data else "GET")
+    if data and "content-type" not in map(str.lower, headers):
+        headers["Content-Type"] = _FORM
+    if headers:
+        webhook["headers"] = headers
+    if data:
+        webhook["body"] = "&".join(data)
+    name = job_name(url.partition("://")[2].partition("?")[0])
     return {**fields, "name": name, "action": webhook}
 
 
