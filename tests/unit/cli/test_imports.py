@@ -1,5 +1,6 @@
 """`hourbell import`: realistic files become jobs that Hourbell accepts, and nothing is dropped without a word."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,38 @@ def test_eventbridge_schedules_and_rules(tmp_path: Path) -> None:
         "on-event reacts to events",
     ):
         assert note in unwrapped(result)
+
+
+@pytest.mark.parametrize(
+    ("zone", "schedule"),
+    [
+        ("Asia/Kolkata", {"at": "2027-03-01T09:00:00", "timezone": "Asia/Kolkata"}),
+        ("UTC", {"at": "2027-03-01T09:00:00Z"}),
+        (None, {"at": "2027-03-01T09:00:00Z"}),
+    ],
+)
+def test_an_eventbridge_time_is_a_wall_time_of_its_zone(
+    tmp_path: Path, zone: str | None, schedule: object
+) -> None:
+    entry = {"Name": "n", "ScheduleExpression": "at(2027-03-01T09:00:00)"}
+    text = json.dumps(entry | ({"ScheduleExpressionTimezone": zone} if zone else {}))
+    result = written(text, tmp_path, "eventbridge")
+    assert jobs_of(result, tmp_path)["n"]["schedule"] == schedule
+    assert "correct it" not in result.stdout
+
+
+def test_a_list_of_eventbridge_schedules_says_where_the_expressions_are(tmp_path: Path) -> None:
+    entry = {
+        "Arn": "arn:aws:scheduler:eu-west-1:123456789012:schedule/billing/report",
+        "GroupName": "billing",
+        "Name": "report",
+        "State": "ENABLED",
+        "Target": {"Arn": "arn:aws:lambda:eu-west-1:123456789012:function:report"},
+    }
+    result = written(json.dumps({"Schedules": [entry]}), tmp_path, "eventbridge")
+    use = "use `aws scheduler get-schedule --name report --group-name billing`"
+    assert f"report has no expression in this file: {use}" in unwrapped(result)
+    assert "reacts to events" not in result.stdout
 
 
 @pytest.mark.parametrize(

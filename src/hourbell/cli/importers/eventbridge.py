@@ -24,8 +24,10 @@ def read_schedules(documents: Sequence[Any]) -> Import:
     for entry in _entries(documents):
         if entry.get("ScheduleExpression"):
             jobs.append(_job(entry))
-        else:
+        elif entry.get("EventPattern"):
             notes.append(f"{entry.get('Name')} reacts to events and has no schedule")
+        else:
+            notes.append(f"{entry.get('Name')} has no expression in this file: {_where(entry)}")
     if not jobs and not notes:
         raise NotReadable("it contains no schedule or rule (Name, ScheduleExpression)")
     return Import(with_distinct_names(jobs), notes)
@@ -42,18 +44,21 @@ def _entries(documents: Sequence[Any]) -> Iterator[dict[str, Any]]:
                 yield document
 
 
+def _where(entry: dict[str, Any]) -> str:
+    """Where the expression of a schedule is; `aws scheduler list-schedules` omits it."""
+    group = f" --group-name {entry['GroupName']}" if entry.get("GroupName") else ""
+    return f"use `aws scheduler get-schedule --name {entry.get('Name')}{group}`"
+
+
 def _job(entry: dict[str, Any]) -> Imported:
     name = job_name(str(entry["Name"]))
     notes: list[str] = []
-    timezone = entry.get("ScheduleExpressionTimezone")
-    schedule = _schedule(str(entry["ScheduleExpression"]).strip(), notes)
+    timezone = str(entry.get("ScheduleExpressionTimezone") or "UTC")
+    schedule = _schedule(str(entry["ScheduleExpression"]).strip(), timezone, notes)
     usable = schedule is not None
     schedule = schedule or {"cron": str(entry["ScheduleExpression"])}
-    if timezone and timezone != "UTC":
-        if "at" in schedule:
-            notes.append(f"at() is in {timezone}: the instant here is in UTC, correct it")
-        else:
-            schedule["timezone"] = timezone
+    if timezone != "UTC":
+        schedule["timezone"] = timezone
     for key, field in (("StartDate", "starts_at"), ("EndDate", "ends_at")):
         if entry.get(key) and "at" not in schedule:
             schedule[field] = str(entry[key])
@@ -83,14 +88,14 @@ def _job(entry: dict[str, Any]) -> Imported:
     return Imported(document, [f"{entry['Name']}: {note}" for note in notes], usable)
 
 
-def _schedule(expression: str, notes: list[str]) -> dict[str, Any] | None:
+def _schedule(expression: str, timezone: str, notes: list[str]) -> dict[str, Any] | None:
     match = _EXPRESSION.fullmatch(expression)
     if match is None:
         notes.append(f"{expression} is not a schedule that can be read")
         return None
     kind, inner = match.groups()
     if kind == "at":
-        return {"at": inner if inner.endswith("Z") else f"{inner}Z"}
+        return {"at": f"{inner}Z" if timezone == "UTC" else inner}  # else a wall time of the zone
     if kind == "rate":
         rate = _RATE.fullmatch(inner.strip())
         if rate is None:
