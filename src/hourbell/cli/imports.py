@@ -53,19 +53,19 @@ def import_command() -> None:
 @owner_option
 def crontab_command(file: str, timezone: str, system: bool, owner: str) -> None:
     """Read a crontab; - is stdin, as in `crontab -l | hourbell import crontab -`."""
-    try:
-        load_zone(timezone)
-    except UnknownZone as error:
-        raise click.UsageError(str(error)) from None
+    _check_zone(timezone)
     _convert(file, owner, lambda: read_crontab(read_text(file), timezone, system))
 
 
 @import_command.command("celery")
 @click.argument("file")
+@click.option("--timezone", help="Time zone of the app; by default what the file sets.")
 @owner_option
-def celery_command(file: str, owner: str) -> None:
+def celery_command(file: str, timezone: str | None, owner: str) -> None:
     """Read the `beat_schedule` of a Python file. It is parsed, not executed."""
-    _convert(file, owner, lambda: read_beat_schedule(read_text(file)))
+    if timezone is not None:
+        _check_zone(timezone)
+    _convert(file, owner, lambda: read_beat_schedule(read_text(file), timezone))
 
 
 @import_command.command("k8s")
@@ -84,6 +84,13 @@ def eventbridge_command(file: str, owner: str) -> None:
     _convert(file, owner, lambda: read_schedules(read_documents(file)))
 
 
+def _check_zone(timezone: str) -> None:
+    try:
+        load_zone(timezone)
+    except UnknownZone as error:
+        raise click.UsageError(str(error)) from None
+
+
 def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
     now = datetime.now(UTC)  # noqa: TID251 - only decides whether a one-time job is in the past
     with errors_as_exits():
@@ -97,7 +104,8 @@ def _convert(file: str, owner: str, read: Callable[[], Import]) -> None:
     usable = sum(job.is_usable for job in jobs)
     notes = sum(len(job.notes) for job in jobs) + len(found.notes)
     if not jobs:
-        say(f"{shown(file)} contains no jobs.")
+        hint = f" Read {counted(notes, 'note')} in the output." if notes else ""
+        say(f"{shown(file)} contains no jobs that can be carried over.{hint}")
         return
     say(
         f"{usable} of {counted(len(jobs), 'job')} carried over, with {counted(notes, 'note')}. Check "

@@ -127,16 +127,130 @@ def test_a_celery_beat_schedule(tmp_path: Path) -> None:
     assert jobs["add-every-30-seconds"]["action"]["payload"] == {"args": [16, 16]}
     monday = jobs["monday-morning"]
     assert monday["schedule"] == {"cron": "30 7 * * mon", "timezone": "Europe/London"}
+    assert monday["action"]["payload"] == {"kind": "weekly"}
     assert (monday["queue"], monday["start_deadline_seconds"]) == ("reports", 15)
     assert jobs["quarterly"]["schedule"]["cron"] == "0 0 1 1,4,7,10 *"
     assert jobs["sync"]["schedule"] == {"every_seconds": 600}
     assert jobs["backup"]["schedule"] == {"every_seconds": 86_400}
     text = result.stdout
     assert "owner: shop" in text
+    assert "# add-every-30-seconds: args (16, 16) have no names: replace `args`" in text
     assert "# half: runs every 0.5 s: rounded to 1 s" in text
     assert "# monday-morning: option priority=3 is not carried over" in text
     assert "# at-sunset: its schedule cannot be carried over: solar('sunset'" in text
     assert "# from-settings: its task is computed: settings.TASK" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "note"),
+    [
+        ("'kwargs': {'days': 7}", {"days": 7}, None),
+        ("'args': [1], 'kwargs': {'days': 7}", {"days": 7, "args": [1]}, "args [1] have no names"),
+        ("'args': [1], 'kwargs': {'args': 7}", {"args": 7}, "args [1] have no names"),
+        ("'args': (16)", None, "args are of another type: 16"),
+        ("'kwargs': options()", None, "kwargs are computed: options()"),
+        ("**common", None, "** fields are not carried over: common"),
+    ],
+)
+def test_the_payload_of_a_celery_entry_has_the_names_of_parameters(
+    tmp_path: Path, fields: str, payload: object, note: str | None
+) -> None:
+    text = f"beat_schedule = {{'a': {{'task': 't', 'schedule': 60, {fields}}}}}\n"
+    result = written(text, tmp_path, "celery", "--timezone", "UTC")
+    assert jobs_of(result, tmp_path)["a"]["action"].get("payload") == payload
+    assert ("have no names" in result.stdout) == ("'args': [" in fields)
+    assert note is None or f"a: {note}" in unwrapped(result)
+
+
+@pytest.mark.parametrize(
+    ("days", "cron"),
+    [
+        ("day_of_month='1-7', day_of_week='sat'", "0 22 * * SAT#1"),
+        ("day_of_month='8-14', day_of_week=6", "0 22 * * SAT#2"),
+        ("day_of_month='15-21', day_of_week='sunday'", "0 22 * * SUN#3"),
+        ("day_of_month=[22, 23, 24, 25, 26, 27, 28], day_of_week='0'", "0 22 * * SUN#4"),
+        ("day_of_month='*/2', day_of_week='sat'", "0 22 */2 * sat"),
+        ("day_of_month='1-7', day_of_week='*/2'", "0 22 1-7 * */2"),
+        ("day_of_month='1-7'", "0 22 1-7 * *"),
+        ("day_of_month='1-8', day_of_week='sat'", None),
+        ("day_of_month='13', day_of_week='fri'", None),
+        ("day_of_month='1-7', day_of_week='sat,sun'", None),
+        ("day_of_month='25-5', day_of_week='sat'", None),
+    ],
+)
+def test_celery_runs_on_days_that_match_both_day_fields(
+    tmp_path: Path, days: str, cron: str | None
+) -> None:
+    rule = f"crontab(minute=0, hour=22, {days})"
+    text = f"beat_schedule = {{'a': {{'task': 't', 'schedule': {rule}}}}}\n"
+    result = written(text, tmp_path, "celery", "--timezone", "Europe/Paris")
+    jobs = jobs_of(result, tmp_path)
+    if cron is not None:
+        assert jobs["a"]["schedule"] == {"cron": cron, "timezone": "Europe/Paris"}
+        assert "match both" not in result.stdout
+    else:
+        assert jobs == {}
+        assert "a: Celery runs it on days that match both day_of_month and" in unwrapped(result)
+
+
+@pytest.mark.parametrize(
+    ("line", "args", "zone", "note"),
+    [
+        ("CELERY_TIMEZONE = TIME_ZONE", [], None, "the timezone is computed: TIME_ZONE."),
+        ("app.conf.timezone = settings.TZ", [], None, "the timezone is computed: settings.TZ."),
+        ("app.conf.update(timezone=tz())", [], None, "the timezone is computed: tz()."),
+        ("app.conf.timezone = settings.TZ", ["--timezone=Asia/Tokyo"], "Asia/Tokyo", None),
+        ("timezone = 'Asia/Tokyo'", [], "Asia/Tokyo", None),
+        ("timezone = 'Asia/Tokyo'", ["--timezone=Asia/Seoul"], "Asia/Seoul", None),
+        ("", [], None, "no timezone is set in this file"),
+        ("show(now, timezone=utc)", [], None, "no timezone is set in this file"),
+        ("timezone = 'Asia/Tokyo'\nDateTime(timezone=True)", [], "Asia/Tokyo", None),
+    ],
+)
+def test_a_computed_timezone_of_celery_has_to_be_given(
+    tmp_path: Path, line: str, args: list[str], zone: str | None, note: str | None
+) -> None:
+    text = f"{line}\nbeat_schedule = {{'a': {{'task': 't', 'schedule': crontab(hour=2)}}}}\n"
+    result = written(text, tmp_path, "celery", *args)
+    assert jobs_of(result, tmp_path)["a"]["schedule"].get("timezone") == zone
+    assert ("timezone is" in result.stdout) == (note is not None)
+    assert note is None or (note in unwrapped(result) and "--timezone" in result.stdout)
+
+
+def test_celery_entries_that_are_added_later_are_read_or_noted(tmp_path: Path) -> None:
+    text = """
+def setup(sender):
+    sender.conf.beat_schedule["early"] = {"task": "t", "schedule": 5}
+    sender.add_periodic_task(10.0, ping.s("hello"), name="ping")
+
+app.conf.beat_schedule = {"old": {"task": "t", "schedule": 1}}
+app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}, **MORE}
+app.conf.beat_schedule["b"] = {"task": "t", "schedule": 20}
+app.conf.beat_schedule.update({"c": {"task": "t", "schedule": 30}}, d={"task": "t", "schedule": 40})
+app.conf.beat_schedule.update({"a": {"task": "t", "schedule": 11}})
+app.conf.beat_schedule.update(EXTRA)
+app.conf.beat_schedule |= {"e": {"task": "t", "schedule": 50}}
+app.conf.beat_schedule["b"]["schedule"] = 21
+"""
+    result = written(text, tmp_path, "celery")
+    jobs = jobs_of(result, tmp_path)
+    found = {name: job["schedule"]["every_seconds"] for name, job in jobs.items()}
+    assert found == {"a": 11, "early": 5, "b": 20, "c": 30, "d": 40, "e": 50}
+    for note in (
+        "line 4: is not carried over: sender.add_periodic_task(10.0, ping.s('hello'), name='ping')",
+        "line 7: beat_schedule is assigned again: the entries of line 6 are not carried over",
+        "** entries are not carried over: MORE",
+        "line 11: entries are computed and not carried over: EXTRA",
+        "line 13: this change is not carried over: app.conf.beat_schedule['b']['schedule'] = 21",
+    ):
+        assert note in unwrapped(result)
+
+
+def test_a_celery_file_with_calls_only_has_a_note_for_each(tmp_path: Path) -> None:
+    result = written("app.add_periodic_task(10.0, ping.s())\n", tmp_path, "celery")
+    assert jobs_of(result, tmp_path) == {}
+    assert "line 1: is not carried over: app.add_periodic_task(10.0, ping.s())" in result.stdout
+    assert "contains no jobs that can be carried over. Read 2 notes" in result.stderr
 
 
 def test_a_python_file_is_never_executed(tmp_path: Path) -> None:
@@ -259,6 +373,7 @@ def test_amazon_counts_the_days_of_the_week_from_one(tmp_path: Path, days: str, 
         ("k8s", "a: [", "is not valid YAML"),
         ("k8s --owner=:%", "a: [", "The owner ':%' must be"),
         ("crontab --timezone=Mars", "", "'Mars' is not a time zone"),
+        ("celery --timezone=Mars", "", "'Mars' is not a time zone"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_in_a_sentence(

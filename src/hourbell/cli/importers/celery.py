@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from hourbell.cli.importers import Import, Imported, NotReadable, job_name, with_distinct_names
+from hourbell.timing.errors import InvalidRule
+from hourbell.timing.fields import DAY_OF_MONTH, DAY_OF_WEEK, Field, parse_field
 
 _SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 _ZONES = ("timezone", "CELERY_TIMEZONE")
@@ -21,54 +26,153 @@ _UNITS = {
 _POSITIONS = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _ENTRY_FIELDS = {"task", "schedule", "args", "kwargs", "options", "relative"}
 _NOT_CONSTANT = object()
+_WEEKS = {frozenset(range(7 * n - 6, 7 * n + 1)): n for n in range(1, 5)}  # 1-7 is week 1
 
 
-def read_beat_schedule(text: str) -> Import:
-    """The entries of a beat schedule."""
+class _Found(msgspec.Struct):
+    """What a file says about its schedule, as expressions."""
+
+    timezone: ast.expr | None = None
+    assigned: ast.Dict | None = None
+    added: list[tuple[ast.expr | None, ast.expr]] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    has_calls: bool = False  # of add_periodic_task
+
+    def add(self, entries: ast.expr, line: int) -> None:
+        """Record entries that are merged into the schedule."""
+        if isinstance(entries, ast.Dict):
+            self.added += zip(entries.keys, entries.values, strict=True)
+        else:
+            self.notes.append(
+                f"line {line}: entries are computed and not carried over: {ast.unparse(entries)}"
+            )
+
+
+def read_beat_schedule(text: str, timezone: str | None = None) -> Import:
+    """The entries of a beat schedule. A given time zone replaces the one of the file."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise NotReadable(f"it is not Python: line {error.lineno}: {error.msg}") from None
-    timezone, entries = _assigned(tree)
-    if entries is None:
+    found = _found(tree)
+    if found.assigned is None and not found.added and not found.has_calls:
         raise NotReadable(f"it assigns no dictionary to {', '.join(_SCHEDULES)}")
-    notes = []
-    if timezone is None:
-        notes.append("no timezone is set in this file: Celery then uses UTC, and so do the jobs")
-    jobs = [
-        _job(str(_constant(key)), value, timezone)
-        for key, value in zip(entries.keys, entries.values, strict=True)
-        if key is not None
-    ]
-    if any(key is None for key in entries.keys):
-        notes.append("entries that are merged in with ** are not carried over")
-    return Import(with_distinct_names(jobs), notes)
+    timezone = timezone or _timezone(found)
+    entries: dict[str, ast.expr] = {}
+    pairs = [*found.added]
+    if found.assigned is not None:
+        pairs = [*zip(found.assigned.keys, found.assigned.values, strict=True), *pairs]
+    for key, value in pairs:
+        if key is None:
+            found.notes.append(f"** entries are not carried over: {ast.unparse(value)}")
+        else:
+            entries[_text(key)] = value
+    jobs = [_job(name, value, timezone) for name, value in entries.items()]
+    return Import(with_distinct_names(jobs), found.notes)
 
 
-def _assigned(tree: ast.Module) -> tuple[str | None, ast.Dict | None]:
+def _timezone(found: _Found) -> str | None:
+    """The time zone that the file sets, or None with a note."""
+    timezone = _constant(found.timezone)
+    if isinstance(timezone, str):
+        return timezone
+    if found.timezone is None or timezone is None:
+        found.notes.append(
+            "no timezone is set in this file: Celery then uses UTC, and so do the jobs; if another "
+            "file sets it, import again with --timezone"
+        )
+    else:
+        found.notes.append(
+            f"the timezone is computed: {ast.unparse(found.timezone)}. Import again with "
+            f"--timezone; without it the rules are in UTC"
+        )
+    return None
+
+
+def _found(tree: ast.Module) -> _Found:
     """The time zone and the schedule, wherever the file sets them."""
-    timezone: str | None = None
-    entries: ast.Dict | None = None
-    for node in ast.walk(tree):
-        pairs: list[tuple[str, ast.expr]] = []
-        if isinstance(node, ast.Assign):
-            pairs = [(_last_name(target), node.value) for target in node.targets]
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            pairs = [(_last_name(node.target), node.value)]
-        elif isinstance(node, ast.Call):  # app.conf.update(beat_schedule={…})
-            pairs = [(keyword.arg or "", keyword.value) for keyword in node.keywords]
-        for name, value in pairs:
-            if name in _SCHEDULES and isinstance(value, ast.Dict):
-                entries = value
-            elif name in _ZONES and isinstance(_constant(value), str):
-                timezone = str(_constant(value))
-    return timezone, entries
+    found = _Found()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.stmt, ast.Call))]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        if not _adds_entries(node, found):
+            for name, value in _settings(node):
+                _record(name, value, found)
+    return found
+
+
+def _adds_entries(node: ast.stmt | ast.Call, found: _Found) -> bool:
+    """Record the entries that a statement or a call adds; False: it adds none."""
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=target, slice=key)]):
+            if _last_name(target) in _SCHEDULES:  # beat_schedule["x"] = {…}
+                found.added.append((key, node.value))
+                return True
+            if isinstance(target, ast.Subscript) and _last_name(target.value) in _SCHEDULES:
+                note = f"line {node.lineno}: this change is not carried over: {ast.unparse(node)}"
+                found.notes.append(note)
+                return True
+        case ast.AugAssign(target=target, op=ast.BitOr()) if _last_name(target) in _SCHEDULES:
+            found.add(node.value, node.lineno)
+            return True
+        case ast.Call(func=ast.Attribute(value=target, attr="update")):
+            if _last_name(target) in _SCHEDULES:  # beat_schedule.update({…}, x={…})
+                for argument in node.args:
+                    found.add(argument, node.lineno)
+                for keyword in node.keywords:
+                    name = ast.Constant(keyword.arg) if keyword.arg else None
+                    found.added.append((name, keyword.value))
+                return True
+        case ast.Call(func=function) if _last_name(function) == "add_periodic_task":
+            found.has_calls = True
+            found.notes.append(f"line {node.lineno}: is not carried over: {ast.unparse(node)}")
+            return True
+    return False
+
+
+def _settings(node: ast.stmt | ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """The names and values that a statement or a call sets."""
+    match node:
+        case ast.Assign():
+            for target in node.targets:
+                yield _last_name(target), node.value
+        case ast.AnnAssign(value=ast.expr() as value):
+            yield _last_name(node.target), value
+        case ast.Call():
+            # app.conf.update(beat_schedule={…}). Other calls have parameters of the same names, as in
+            # DateTime(timezone=True), so that only a literal of the right type counts.
+            for keyword in node.keywords:
+                value = keyword.value
+                fits = isinstance(value, ast.Dict) or isinstance(_constant(value), str)
+                if fits or _last_name(node.func) == "update":
+                    yield keyword.arg or "", value
+
+
+def _record(name: str, value: ast.expr, found: _Found) -> None:
+    if name in _ZONES:
+        found.timezone = value
+    elif name in _SCHEDULES and isinstance(value, ast.Dict):
+        if found.assigned is not None and found.assigned.keys:
+            found.notes.append(
+                f"line {value.lineno}: {name} is assigned again: the entries of line "
+                f"{found.assigned.lineno} are not carried over"
+            )
+        found.assigned = value
+    elif name in _SCHEDULES:
+        found.notes.append(
+            f"line {value.lineno}: {name} is computed and not carried over: {ast.unparse(value)}"
+        )
 
 
 def _last_name(node: ast.expr | None) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _text(node: ast.expr) -> str:
+    """A key as a text; its source if it is computed."""
+    constant = _constant(node)
+    return ast.unparse(node) if constant is _NOT_CONSTANT else str(constant)
 
 
 def _constant(node: ast.expr | None) -> Any:
@@ -89,31 +193,25 @@ def _job(name: str, entry: ast.expr, timezone: str | None) -> Imported:
     if not isinstance(entry, ast.Dict):
         note = f"{name}: is not a dictionary in this file: {ast.unparse(entry)}"
         return Imported({"name": job_name(name)}, [note], False)
-    fields = {
-        str(_constant(key)): value
-        for key, value in zip(entry.keys, entry.values, strict=True)
-        if key is not None
-    }
+    fields: dict[str, ast.expr] = {}
+    for key, value in zip(entry.keys, entry.values, strict=True):
+        if key is None:
+            notes.append(f"** fields are not carried over: {ast.unparse(value)}")
+        else:
+            fields[_text(key)] = value
     task = _constant(fields.get("task"))
     schedule = _schedule(fields.get("schedule"), timezone, notes)
-    payload: dict[str, Any] = {}
-    for field in ("args", "kwargs"):
-        value = _constant(fields[field]) if field in fields else None
-        if value is _NOT_CONSTANT:
-            notes.append(f"{field} are computed: {ast.unparse(fields[field])}")
-        elif value:
-            payload[field] = list(value) if field == "args" else value
+    payload = _payload(fields, notes)
     document: dict[str, Any] = {
         "name": job_name(name),
         "schedule": schedule or {},
         "action": {
             "type": "TASK",
             "name": job_name(task) if isinstance(task, str) else "unknown",
-            "payload": payload or None,
         },
     }
-    if not payload:
-        del document["action"]["payload"]
+    if payload:
+        document["action"]["payload"] = payload
     if not isinstance(task, str):
         notes.append(
             f"its task is computed: {ast.unparse(fields['task'])}"
@@ -127,6 +225,26 @@ def _job(name: str, entry: ast.expr, timezone: str | None) -> Imported:
     notes += [f"{field} is not carried over" for field in sorted(set(fields) - _ENTRY_FIELDS)]
     usable = schedule is not None and isinstance(task, str)
     return Imported(document, [f"{name}: {note}" for note in notes], usable)
+
+
+def _payload(fields: dict[str, ast.expr], notes: list[str]) -> dict[str, Any]:
+    """The arguments by the names of parameters, as a payload has them."""
+    given: dict[str, Any] = {}
+    for field, kinds in (("args", (list, tuple)), ("kwargs", dict)):
+        value = _constant(fields[field]) if field in fields else None
+        if isinstance(value, kinds):
+            given[field] = value
+        elif value is not None:
+            why = "computed" if value is _NOT_CONSTANT else "of another type"
+            notes.append(f"{field} are {why}: {ast.unparse(fields[field])}")
+    payload = dict(given.get("kwargs", {}))
+    if given.get("args"):
+        notes.append(
+            f"args {ast.unparse(fields['args'])} have no names: replace `args` in the payload by "
+            f"the names of the task's parameters"
+        )
+        payload.setdefault("args", list(given["args"]))
+    return payload
 
 
 def _options(document: dict[str, Any], options: Any, node: ast.expr, notes: list[str]) -> None:
@@ -155,9 +273,15 @@ def _schedule(
     if isinstance(node, ast.Call):
         kind = _last_name(node.func)
         if kind == "crontab":
-            rule = _crontab(node)
-            if rule is not None:
-                return {"cron": rule, **zone}
+            values = _crontab(node)
+            days = _days(values) if values is not None else None
+            if values is not None and days is not None:
+                return {"cron": " ".join((values | days)[field] for field in _FIELDS), **zone}
+            if values is not None:
+                notes.append(
+                    "Celery runs it on days that match both day_of_month and day_of_week; a rule "
+                    "with both runs on days that match either"
+                )
         elif kind in ("timedelta", "schedule"):
             seconds = _seconds(node)
             if seconds is not None:
@@ -193,7 +317,8 @@ def _seconds(node: ast.Call) -> float | None:
     return total
 
 
-def _crontab(node: ast.Call) -> str | None:
+def _crontab(node: ast.Call) -> dict[str, str] | None:
+    """The five fields; None: they cannot be read."""
     values = dict.fromkeys(_FIELDS, "*")
     order = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
     given = [*zip(order, node.args, strict=False)]
@@ -206,4 +331,31 @@ def _crontab(node: ast.Call) -> str | None:
         if isinstance(constant, (list, tuple, set)):
             texts = sorted(constant) if isinstance(constant, set) else list(constant)
         values[field] = ",".join(str(one).replace(" ", "") for one in texts)
-    return " ".join(values[field] for field in _FIELDS)
+    return values
+
+
+def _days(values: dict[str, str]) -> dict[str, str] | None:
+    """The day fields as a rule here has them; None: it cannot say the same.
+
+    Celery joins the two fields by AND. A rule here does so only if one begins with `*`, as in cron.
+    One weekday in one week of the month, such as days 1-7, is written as SAT#1.
+    """
+    month, week = values["day_of_month"], values["day_of_week"]
+    if month.startswith("*") or week.startswith("*"):
+        return {}
+    if week.isalpha():
+        week = week[:3]  # as Celery reads names
+    number = _WEEKS.get(_numbers(DAY_OF_MONTH, month))
+    weekdays = _numbers(DAY_OF_WEEK, week)
+    if number is None or len(weekdays) != 1:
+        return None
+    (weekday,) = weekdays
+    return {"day_of_month": "*", "day_of_week": f"{DAY_OF_WEEK.names[weekday]}#{number}"}
+
+
+def _numbers(field: Field, text: str) -> frozenset[int]:
+    """The values of a field; none if it cannot be read."""
+    try:
+        return parse_field(field, text.upper()).values()
+    except InvalidRule:
+        return frozenset()
