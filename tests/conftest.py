@@ -139,6 +139,7 @@ SLOW = (
     "property/engine/",
     "property/timing/",
     "simulation/",
+    "unit/library/test_killed_workers.py",
     "unit/library/test_typing.py",
 )
 

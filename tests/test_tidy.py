@@ -39,9 +39,10 @@ MAY_IMPORT = {
     "guard": set[str](),  # for receivers, who may have nothing else of ours
     "client": set[str](),  # for programs that have no server
     "errors": {"model"},
-    # `app.worker()` runs the parts of a worker in the user's process. Processes for tasks have logs.
+    # `app.worker()` runs the parts of a worker in the user's process. Processes for tasks have logs. The guard has the
+    # adapters of drivers, because it may import nothing.
     "sdk": BELOW_THE_ENGINE
-    | {"errors", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"},
+    | {"errors", "guard", "store", "engine", "dispatch", "actions", "worker", "compose", "observe"},
     # Hourbell as a part of a framework: a backend is a library and a command at once.
     "contrib": {"model", "errors", "sdk", "engine", "store", "cli"},
     "__main__": {"cli"},

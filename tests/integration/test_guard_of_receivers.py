@@ -312,12 +312,99 @@ async def test_psycopg(own: str) -> None:
             assert (turn.done, turn.answer) == (True, [1])
 
 
-async def test_sqlalchemy(own: str) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    pytest.importorskip("psycopg")
+async def test_psycopg_with_other_kinds_of_rows(own: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    rows = pytest.importorskip("psycopg.rows")
+
+    def sync() -> None:
+        with psycopg.connect(own, row_factory=rows.dict_row) as connection:
+            for done in (False, True):
+                with connection.transaction(), GUARD.once_sync(connection, delivery()) as turn:
+                    assert turn.done is done
+
+    await asyncio.to_thread(sync)
+    async with (
+        await psycopg.AsyncConnection.connect(own, row_factory=rows.dict_row) as connection,
+        connection.transaction(),
+        GUARD.once(connection, delivery()) as turn,
+    ):
+        assert turn.done
+
+
+async def test_classes_that_derive_from_those_of_a_driver(own: str) -> None:
     orm = pytest.importorskip("sqlalchemy.orm")
-    # The embedded server listens on a unix socket, whose folder is in the query of the DSN.
-    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=connector(own))
+    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
+
+    class Connection(asyncpg.Connection):
+        """Of `connection_class=`."""
+
+    class Session(orm.Session):
+        """As that of SQLModel."""
+
+    class AsyncSession(aio.AsyncSession):
+        """The same with asyncio."""
+
+    connection = await asyncpg.connect(own, connection_class=Connection)
+    assert await serve(connection, delivery()) == "done"
+    await connection.close()
+    engine = engine_of(own)
+
+    def sync() -> None:
+        for session in (Session(engine), orm.scoped_session(orm.sessionmaker(engine))):
+            with session.begin(), GUARD.once_sync(session, delivery()) as turn:
+                assert turn.done
+            session.close()
+
+    await asyncio.to_thread(sync)
+    engine.dispose()
+    other = async_engine_of(own)
+    async with (
+        AsyncSession(other) as session,
+        session.begin(),
+        GUARD.once(session, delivery()) as turn,
+    ):
+        assert turn.done
+    await other.dispose()
+
+
+async def test_sqlalchemy_in_autocommit_is_refused_wherever_it_was_set(
+    own: str, connection: asyncpg.Connection
+) -> None:
+    orm = pytest.importorskip("sqlalchemy.orm")
+    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
+
+    def sync() -> None:
+        engine, by_option = engine_of(own, isolation_level="AUTOCOMMIT"), engine_of(own)
+        for session in (
+            engine.connect(),
+            orm.Session(engine),
+            orm.Session(by_option.execution_options(isolation_level="AUTOCOMMIT")),
+        ):
+            with (
+                session,
+                pytest.raises(NoTransaction),
+                GUARD.once_sync(session, delivery()),
+            ):
+                pytest.fail("it could be done twice")
+        engine.dispose()
+        by_option.dispose()
+
+    await asyncio.to_thread(sync)
+    for engine in (
+        async_engine_of(own, isolation_level="AUTOCOMMIT"),
+        async_engine_of(own).execution_options(isolation_level="AUTOCOMMIT"),
+    ):
+        async with aio.AsyncSession(engine) as session:
+            with pytest.raises(NoTransaction):
+                async with GUARD.once(session, delivery()):
+                    pytest.fail("it could be done twice")
+        await engine.dispose()
+    assert await connection.fetchval("select count(*) from hourbell_deliveries") == 0
+
+
+async def test_sqlalchemy(own: str) -> None:
+    orm = pytest.importorskip("sqlalchemy.orm")
+    engine = engine_of(own)
 
     def sync() -> None:
         for opened, execution_id in (
@@ -352,13 +439,8 @@ async def test_sqlalchemy(own: str) -> None:
 
 
 async def test_sqlalchemy_with_asyncio(own: str) -> None:
-    pytest.importorskip("greenlet")
     aio = pytest.importorskip("sqlalchemy.ext.asyncio")
-
-    async def connect() -> Any:
-        return await asyncpg.connect(own)
-
-    other = aio.create_async_engine("postgresql+asyncpg://", async_creator=connect)
+    other = async_engine_of(own)
     for fence, done in ((1, False), (2, True)):
         async with (
             other.begin() as connection,
@@ -377,10 +459,24 @@ async def test_sqlalchemy_with_asyncio(own: str) -> None:
     await other.dispose()
 
 
-def connector(dsn: str) -> Callable[[], Any]:
-    import psycopg
+# The embedded server listens on a unix socket, whose folder is in the query of the DSN.
 
-    return lambda: psycopg.connect(dsn)
+
+def engine_of(dsn: str, **options: Any) -> Any:
+    sqlalchemy, psycopg = pytest.importorskip("sqlalchemy"), pytest.importorskip("psycopg")
+    return sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), **options
+    )
+
+
+def async_engine_of(dsn: str, **options: Any) -> Any:
+    pytest.importorskip("greenlet")
+    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
+
+    async def connect() -> Any:
+        return await asyncpg.connect(dsn)
+
+    return aio.create_async_engine("postgresql+asyncpg://", async_creator=connect, **options)
 
 
 # A real receiver, over HTTP.

@@ -70,6 +70,16 @@ def lengths(items: list[Item[str]]) -> list[int]:
     return [len(item.value) for item in items]
 
 
+@app.batch_task()
+def some_lengths(items: list[Item[str]]) -> list[int] | None:
+    return None
+
+
+@app.batch_task()
+async def some_lengths_later(items: list[Item[str]]) -> list[int] | None:
+    return None
+
+
 tasks = TaskSet()
 
 
@@ -122,6 +132,8 @@ async def main() -> None:
     assert_type(await index.enqueue("text"), Job[None])
     assert_type(await lengths.configure(delay=5).enqueue("text"), Job[int])
     assert_type(lengths.bind("text"), Call[int])
+    assert_type(some_lengths.bind("text"), Call[int | None])
+    assert_type(some_lengths_later.bind("text"), Call[int | None])
     await index([Item("text")])
     assert_type(await of_a_set.enqueue(7), Job[int])
     await batch_of_a_set.enqueue(7)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 import hourbell
 from hourbell.actions.signing import signed_headers
@@ -103,6 +105,22 @@ def test_only_the_first_signatures_of_a_request_are_looked_at() -> None:
 def test_what_is_no_secret_is_refused(secrets: list[str]) -> None:
     with pytest.raises(ValueError, match="secret"):
         Guard(secrets)
+
+
+async def test_what_is_no_connection_is_named() -> None:
+    guard = Guard([SECRET])
+    delivery = guard.verify(signed(), b'{"a": 1}', NOW)
+    with pytest.raises(TypeError, match="SQLAlchemy or Django, not a builtins object"):
+        async with guard.once(object(), delivery):
+            pytest.fail("it is no connection")
+    with (
+        pytest.raises(TypeError, match="is an asynchronous sqlalchemy AsyncSession: use once"),
+        guard.once_sync(AsyncSession(), delivery),
+    ):
+        pytest.fail("it cannot be awaited")
+    with pytest.raises(TypeError, match="is a synchronous sqlalchemy Session: use once_sync"):
+        async with guard.once(Session(), delivery):
+            pytest.fail("it would block")
 
 
 def test_a_receiver_needs_nothing_but_the_standard_library() -> None:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hourbell.guard.clock import unix_seconds
-from hourbell.guard.drivers import blocked, run, run_sync
+from hourbell.guard.drivers import (
+    Asynchronous,
+    Autocommit,
+    Blocking,
+    UnknownConnection,
+    blocked,
+    connection_of,
+    kind_of,
+)
 
 _PREFIX = "whsec_"
 _MIN_BYTES, _MAX_BYTES = 24, 64
@@ -33,17 +41,17 @@ create index if not exists hourbell_deliveries_done on hourbell_deliveries (done
 
 # Sets the lock timeout of the transaction, and returns the present one.
 _SET_TIMEOUT = (
-    "select current_setting('lock_timeout') as present, set_config('lock_timeout', :timeout, true)"
+    "select current_setting('lock_timeout') as present, set_config('lock_timeout', {}, true)"
 )
 # One statement inserts the row, or waits for another delivery and then locks its row.
 _TAKE = (
-    "insert into hourbell_deliveries as d (execution_id, fence) values (:execution_id, :fence)"
+    "insert into hourbell_deliveries as d (execution_id, fence) values ({}, {})"
     " on conflict (execution_id) do update set fence = greatest(d.fence, excluded.fence)"
     " returning d.fence, d.done_at is not null, d.answer"
 )
 _DONE = (
-    "update hourbell_deliveries set done_at = clock_timestamp(), answer = :answer"
-    " where execution_id = :execution_id returning 1"
+    "update hourbell_deliveries set done_at = clock_timestamp(), answer = {}"
+    " where execution_id = {} returning 1"
 )
 
 
@@ -181,30 +189,33 @@ class Guard:
         At the end of the block the execution is recorded as done. An error in the block records
         nothing. `connection`: of asyncpg or psycopg, or a connection or session of SQLAlchemy; in
         a transaction. `wait`: how long to wait for another delivery, in seconds. Raises StaleFence,
-        InProgress or NoTransaction: roll back, and answer with its status.
+        InProgress or NoTransaction: roll back, and answer with its status. TypeError: the connection
+        cannot be used here.
         """
-        with blocked(InProgress(_IN_PROGRESS)):
-            timeout = _timeout(wait)
-            (present, _) = await run(connection, NoTransaction, _SET_TIMEOUT, timeout=timeout)
-            taken = await run(connection, NoTransaction, _TAKE, **_taking(delivery))
-        await run(connection, NoTransaction, _SET_TIMEOUT, timeout=present)
+        own = _asynchronous(connection)
+        with blocked(InProgress(_IN_PROGRESS)), _in_transaction():
+            ((present, _),) = await own.fetch(_SET_TIMEOUT, [_timeout(wait)])
+            (taken,) = await own.fetch(_TAKE, [delivery.execution_id, delivery.fence])
+        await own.fetch(_SET_TIMEOUT, [present])
         turn = _turn(delivery, taken)
         yield turn
         if not turn.done:
-            await run(connection, NoTransaction, _DONE, **_doing(delivery, turn))
+            with _in_transaction():
+                await own.fetch(_DONE, [json.dumps(turn.answer), delivery.execution_id])
 
     @contextmanager
     def once_sync(self, connection: Any, delivery: Delivery, wait: float = 5.0) -> Iterator[Turn]:
         """The same for a blocking connection: psycopg, SQLAlchemy, or Django's `connection`."""
-        with blocked(InProgress(_IN_PROGRESS)):
-            timeout = _timeout(wait)
-            (present, _) = run_sync(connection, NoTransaction, _SET_TIMEOUT, timeout=timeout)
-            taken = run_sync(connection, NoTransaction, _TAKE, **_taking(delivery))
-        run_sync(connection, NoTransaction, _SET_TIMEOUT, timeout=present)
+        own = _blocking(connection)
+        with blocked(InProgress(_IN_PROGRESS)), _in_transaction():
+            ((present, _),) = own.fetch(_SET_TIMEOUT, [_timeout(wait)])
+            (taken,) = own.fetch(_TAKE, [delivery.execution_id, delivery.fence])
+        own.fetch(_SET_TIMEOUT, [present])
         turn = _turn(delivery, taken)
         yield turn
         if not turn.done:
-            run_sync(connection, NoTransaction, _DONE, **_doing(delivery, turn))
+            with _in_transaction():
+                own.fetch(_DONE, [json.dumps(turn.answer), delivery.execution_id])
 
     @staticmethod
     def ddl() -> str:
@@ -254,12 +265,33 @@ def _timeout(wait: float) -> str:
     return f"{max(1, round(wait * 1000))}ms"
 
 
-def _taking(delivery: Delivery) -> dict[str, Any]:
-    return {"execution_id": delivery.execution_id, "fence": delivery.fence}
+def _asynchronous(connection: Any) -> Asynchronous:
+    found = connection_of(connection)
+    if isinstance(found, Blocking):
+        raise UnknownConnection(
+            f"connection= is a synchronous {kind_of(connection)}: use once_sync."
+        )
+    return found
 
 
-def _doing(delivery: Delivery, turn: Turn) -> dict[str, Any]:
-    return {"execution_id": delivery.execution_id, "answer": json.dumps(turn.answer)}
+def _blocking(connection: Any) -> Blocking:
+    found = connection_of(connection)
+    if isinstance(found, Asynchronous):
+        raise UnknownConnection(
+            f"connection= is an asynchronous {kind_of(connection)}: use once, with async with."
+        )
+    return found
+
+
+@contextmanager
+def _in_transaction() -> Iterator[None]:
+    try:
+        yield
+    except Autocommit:
+        raise NoTransaction(
+            "The connection is not in a transaction, so the record could be committed without the "
+            "work. Begin a transaction, and do the work in it."
+        ) from None
 
 
 def _turn(delivery: Delivery, taken: Sequence[Any]) -> Turn:

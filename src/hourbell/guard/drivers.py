@@ -1,107 +1,91 @@
-"""How a statement is run on the connections of different drivers. None of them is imported here.
+"""The connections of users: how a statement runs on those of each driver. None of them is imported here.
 
-A statement has named parameters, `:name`. Every statement returns one row.
+A connection is recognised by the modules of its class and of the classes below that, so that
+subclasses work and no driver is imported to ask. Nothing is begun, committed, retried or set on a
+connection: one statement is sent, with `{}` in the place of each argument. The library uses this module
+too, for `connection=`.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-_PARAMETER = re.compile(r"(?<!:):(\w+)")
-_IDLE = 0  # libpq: not in a transaction
+_KNOWN = "a connection of asyncpg, psycopg 3, SQLAlchemy or Django"
 # Of PostgreSQL: lock timeout, deadlock, and a row that a later transaction has changed.
 _BLOCKED = ("55P03", "40P01", "40001")
 
-
-async def run(
-    connection: Any, refuse: type[Exception], statement: str, **values: Any
-) -> Sequence[Any]:
-    """The row of a statement. `refuse`: the error for a connection without a transaction."""
-    driver = _driver(connection)
-    if driver == "asyncpg":
-        if not connection.is_in_transaction():
-            raise refuse(_NO_TRANSACTION)
-        numbered, names = _numbered(statement)
-        return _row(await connection.fetchrow(numbered, *(values[name] for name in names)))
-    if driver == "sqlalchemy":
-        _check_isolation(connection, refuse)
-        return _row((await connection.execute(_text(statement), values)).first())
-    _check_status(connection, refuse)
-    cursor = await connection.execute(_formatted(statement), values)
-    return _row(await cursor.fetchone())
+Rows = list[tuple[Any, ...]]
 
 
-def run_sync(
-    connection: Any, refuse: type[Exception], statement: str, **values: Any
-) -> Sequence[Any]:
-    """The same for a blocking connection."""
-    driver = _driver(connection)
-    if driver == "sqlalchemy":
-        _check_isolation(connection, refuse)
-        return _row(connection.execute(_text(statement), values).first())
-    if driver == "django":
-        if not connection.in_atomic_block:
-            raise refuse(_NO_TRANSACTION)
-    else:
-        _check_status(connection, refuse)
-    with connection.cursor() as cursor:
-        cursor.execute(_formatted(statement), values)
-        return _row(cursor.fetchone())
+class Autocommit(Exception):
+    """The connection is not in a transaction, and does not begin one by itself."""
 
 
-@contextmanager
-def blocked(error: Exception) -> Iterator[None]:
-    """Raise `error` in place of the error of a driver that says: another transaction was first."""
-    try:
-        yield
-    except Exception as raised:
-        if _sqlstate(raised) not in _BLOCKED:
-            raise
-        raise error from raised
+class UnknownConnection(TypeError):
+    """It is not a connection to PostgreSQL, or its driver is unknown."""
 
 
-def _driver(connection: Any) -> str:
-    return type(connection).__module__.partition(".")[0]
+class Blocking(ABC):
+    """A synchronous connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @abstractmethod
+    def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        """The rows of a statement; raises Autocommit, UnknownConnection, or an error of the driver."""
 
 
-def _numbered(statement: str) -> tuple[str, list[str]]:
-    """With $1, $2, …, and the names that these stand for."""
-    names = list(dict.fromkeys(_PARAMETER.findall(statement)))
-    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
+class Asynchronous(ABC):
+    """A connection whose calls are awaited."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @abstractmethod
+    async def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        """The rows of a statement; raises Autocommit, UnknownConnection, or an error of the driver."""
 
 
-def _formatted(statement: str) -> str:
-    return _PARAMETER.sub(r"%(\1)s", statement)
+def connection_of(connection: Any) -> Blocking | Asynchronous:
+    """The adapter of a connection of any known driver; raises UnknownConnection."""
+    if isinstance(connection, str) and connection.partition(":")[0] == "django":
+        alias = connection.partition(":")[2] or "default"
+        return _Django(importlib.import_module("django.db").connections[alias])
+    if getattr(connection, "vendor", None) is not None and hasattr(connection, "in_atomic_block"):
+        return _Django(connection)
+    for base in type(connection).__mro__:
+        package, name = base.__module__.partition(".")[0], base.__name__
+        if package == "asyncpg":
+            return _Asyncpg(connection)
+        if package == "psycopg" and name.endswith("Cursor"):
+            return _psycopg(connection.connection)
+        if package == "psycopg" and name.endswith("Connection"):
+            return _psycopg(connection)
+        if package == "sqlalchemy" and name in (
+            "AsyncSession",
+            "AsyncConnection",
+            "async_scoped_session",
+        ):
+            return _AsyncSqlAlchemy(connection)
+        if package == "sqlalchemy" and name in ("Session", "Connection", "scoped_session"):
+            return _SqlAlchemy(connection)
+    raise UnknownConnection(f"connection= must be {_KNOWN}, not a {kind_of(connection)}.")
 
 
-def _text(statement: str) -> Any:
-    return importlib.import_module("sqlalchemy").text(statement)
+def kind_of(connection: Any) -> str:
+    """What a connection is, for a message: the package and the class."""
+    if isinstance(connection, str):
+        return f"connection {connection!r}"
+    kind = type(connection)
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
 
 
-def _row(row: Any) -> Sequence[Any]:
-    assert row is not None  # each statement returns one
-    return tuple(row)
-
-
-def _check_status(connection: Any, refuse: type[Exception]) -> None:
-    """Of psycopg. Without autocommit it begins a transaction by itself."""
-    if connection.autocommit and connection.info.transaction_status == _IDLE:
-        raise refuse(_NO_TRANSACTION)
-
-
-def _check_isolation(connection: Any, refuse: type[Exception]) -> None:
-    """Of SQLAlchemy. A session and a connection begin a transaction by themselves."""
-    inner = getattr(connection, "sync_connection", connection)
-    options = inner.get_execution_options() if hasattr(inner, "get_execution_options") else {}
-    if options.get("isolation_level") == "AUTOCOMMIT":
-        raise refuse(_NO_TRANSACTION)
-
-
-def _sqlstate(error: BaseException | None) -> str | None:
+def sqlstate(error: BaseException | None) -> str | None:
     """The code of PostgreSQL in an error of any driver, or in what caused it."""
     for _ in range(5):
         if error is None:
@@ -115,7 +99,100 @@ def _sqlstate(error: BaseException | None) -> str | None:
     return None
 
 
-_NO_TRANSACTION = (
-    "The connection is not in a transaction, so the record could be committed without the work. "
-    "Begin a transaction, and do the work in it."
-)
+@contextmanager
+def blocked(error: Exception) -> Iterator[None]:
+    """Raise `error` in place of the error of a driver that says: another transaction was first."""
+    try:
+        yield
+    except Exception as raised:
+        if sqlstate(raised) not in _BLOCKED:
+            raise
+        raise error from raised
+
+
+class _Asyncpg(Asynchronous):
+    async def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        if not self._connection.is_in_transaction():
+            raise Autocommit
+        places = (f"${number}" for number in range(1, len(arguments) + 1))
+        record = importlib.import_module("asyncpg").Record
+        rows = await self._connection.fetch(
+            statement.format(*places), *arguments, record_class=record
+        )
+        return [tuple(row) for row in rows]
+
+
+def _psycopg(connection: Any) -> Blocking | Asynchronous:
+    is_async = any(base.__name__ == "AsyncConnection" for base in type(connection).__mro__)
+    return _AsyncPsycopg(connection) if is_async else _Psycopg(connection)
+
+
+def _psycopg_cursor(connection: Any) -> Any:
+    """Without autocommit a connection begins a transaction by itself. Its rows may be of any kind."""
+    if connection.autocommit and connection.info.transaction_status.name == "IDLE":
+        raise Autocommit
+    return connection.cursor(row_factory=importlib.import_module("psycopg.rows").tuple_row)
+
+
+def _percent(statement: str, arguments: Sequence[object]) -> str:
+    return statement.format(*["%s"] * len(arguments))
+
+
+class _Psycopg(Blocking):
+    def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        with _psycopg_cursor(self._connection) as cursor:
+            cursor.execute(_percent(statement, arguments), arguments)
+            rows: Rows = cursor.fetchall()
+        return rows
+
+
+class _AsyncPsycopg(Asynchronous):
+    async def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        async with _psycopg_cursor(self._connection) as cursor:
+            await cursor.execute(_percent(statement, arguments), arguments)
+            rows: Rows = await cursor.fetchall()
+        return rows
+
+
+def _check_sqlalchemy(connection: Any) -> None:
+    """A connection of SQLAlchemy begins a transaction by itself, unless it is in AUTOCOMMIT."""
+    dialect = connection.dialect
+    if dialect.name != "postgresql":
+        raise UnknownConnection(f"connection= is connected to {dialect.name}, not to PostgreSQL.")
+    level = connection.get_execution_options().get("isolation_level")
+    if (level or getattr(dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT":
+        raise Autocommit
+
+
+def _sqlalchemy_text(statement: str, arguments: Sequence[object]) -> tuple[Any, dict[str, object]]:
+    named = {f"p{number}": value for number, value in enumerate(arguments)}
+    text = importlib.import_module("sqlalchemy").text
+    return text(statement.format(*(f":{name}" for name in named))), named
+
+
+class _SqlAlchemy(Blocking):
+    def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        own = self._connection
+        _check_sqlalchemy(own.connection() if callable(getattr(own, "connection", None)) else own)
+        return [tuple(row) for row in own.execute(*_sqlalchemy_text(statement, arguments))]
+
+
+class _AsyncSqlAlchemy(Asynchronous):
+    async def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        own = self._connection
+        plain = own if hasattr(own, "sync_connection") else await own.connection()
+        _check_sqlalchemy(plain.sync_connection)
+        rows = await own.execute(*_sqlalchemy_text(statement, arguments))
+        return [tuple(row) for row in rows]
+
+
+class _Django(Blocking):
+    def fetch(self, statement: str, arguments: Sequence[object]) -> Rows:
+        vendor = self._connection.vendor
+        if vendor != "postgresql":
+            raise UnknownConnection(f"connection= is connected to {vendor}, not to PostgreSQL.")
+        if not self._connection.in_atomic_block:
+            raise Autocommit
+        with self._connection.cursor() as cursor:
+            cursor.execute(_percent(statement, arguments), list(arguments))
+            return [tuple(row) for row in cursor.fetchall()]

@@ -249,6 +249,10 @@ class App:
         With `connection` all are part of its transaction. If a chunk is refused, the jobs of the
         chunks before it exist: they are in `created` of the error.
         """
+        if chunk < 1:
+            raise ConfigurationError(
+                f"enqueue_many(chunk={chunk}): a chunk has at least 1 job. Nothing was enqueued."
+            )
         return await self._enqueue_many(calls, connection, chunk)
 
     async def group(

@@ -14,7 +14,8 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, overload
 
 import msgspec
 
@@ -133,9 +134,17 @@ class BatchDecorator:
         self, f: Callable[[list[Item[T]]], Coroutine[Any, Any, Sequence[R]]], /
     ) -> AsyncBatchTask[T, R]: ...
     @overload
+    def __call__(
+        self, f: Callable[[list[Item[T]]], Coroutine[Any, Any, Sequence[R] | None]], /
+    ) -> AsyncBatchTask[T, R | None]: ...
+    @overload
     def __call__(self, f: Callable[[list[Item[T]]], None], /) -> SyncBatchTask[T, None]: ...
     @overload
     def __call__(self, f: Callable[[list[Item[T]]], Sequence[R]], /) -> SyncBatchTask[T, R]: ...
+    @overload
+    def __call__(
+        self, f: Callable[[list[Item[T]]], Sequence[R] | None], /
+    ) -> SyncBatchTask[T, R | None]: ...
     def __call__(self, f: Callable[..., Any], /) -> Any:
         shown = getattr(f, "__name__", repr(f))
         if not callable(f) or len(inspect.signature(f).parameters) != 1:
@@ -162,7 +171,7 @@ def batch_decorator(
 
 
 def _batch_options(size: int, max_wait: Seconds, by: Literal["task", "tenant"]) -> BatchOptions:
-    seconds = seconds_of(max_wait)
+    seconds = seconds_of(max_wait, "max_wait")
     if not 1 <= size <= MAX_SIZE:
         raise InvalidTask(f"batch_task(size={size}): a batch has from 1 to {MAX_SIZE} items.")
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
@@ -187,10 +196,9 @@ class BatchSignature(Signature):
         found = self._function_hints()
         (name,) = inspect.signature(self._fn).parameters
         returned = found.get("return", Any)
-        several = typing.get_args(returned)
         return {
             "value": self._value_type(found.get(name, Any)),
-            "return": several[0] if several else type(None) if returned is type(None) else Any,
+            "return": _result_type(returned),
         }
 
     def _value_type(self, items: Any) -> Any:
@@ -203,6 +211,16 @@ class BatchSignature(Signature):
                 f"list[Item[int]]."
             )
         return (typing.get_args(item) or (Any,))[0]
+
+
+def _result_type(returned: Any) -> Any:
+    """The type of the result of one item, by what the function is said to return."""
+    if returned is type(None):
+        return returned
+    if typing.get_origin(returned) in (Union, UnionType):
+        some = [each for each in typing.get_args(returned) if each is not type(None)]
+        returned = some[0] if len(some) == 1 else Any
+    return (typing.get_args(returned) or (Any,))[0]
 
 
 # In a worker.
@@ -267,9 +285,10 @@ class Batches:
         )
 
     async def _run(self, batch: _Batch) -> None:
-        items = list(batch.items)
+        items = batch.items
         try:
-            results = _results(await self._call(batch.task, batch.items), items)
+            # A copy: the function may change its list.
+            results = _results(await self._call(batch.task, list(items)), items)
         except StillRunning as thread:
             batch.thread = thread
             return

@@ -390,7 +390,7 @@ def term_of(task: Task[..., Any], options: Options) -> str:
         "tenant": options.get("tenant", app.tenant),
         "queue": options.get("queue", declared.queue or app.queue),
         "priority": priority.name if isinstance(priority, Priority) else priority,
-        "delay_seconds": None if delay is None else seconds_of(delay),
+        "delay_seconds": None if delay is None else seconds_of(delay, "delay"),
         "timeout_seconds": None if timeout is None else whole_seconds("timeout", timeout),
         "retry_policy": None if retry is None else retry.policy,
         "delivery": declared.delivery,
@@ -474,6 +474,7 @@ def _check_process(fn: Callable[..., Any], is_async: bool) -> None:
 def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     """Whether the first parameter is the context; raises InvalidTask. Types are not resolved."""
     shown = getattr(fn, "__name__", repr(fn))
+    names = getattr(inspect.unwrap(fn), "__globals__", {})
     takes = False
     for index, (name, parameter) in enumerate(parameters_of(fn).items()):
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
@@ -482,7 +483,7 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
                 f"{shown}: a method cannot be a task, because {name} cannot be sent to a worker. Use "
                 f"a function, or @staticmethod above @app.task."
             )
-        kind = _context_kind(parameter.annotation)
+        kind = _context_kind(parameter.annotation, names)
         if kind is None:
             if several and parameter.annotation is parameter.empty:
                 stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
@@ -503,12 +504,25 @@ def _takes_context(fn: Callable[..., Any], is_async: bool) -> bool:
     return takes
 
 
-def _context_kind(annotation: Any) -> str | None:
+def _context_kind(annotation: Any, names: Mapping[str, Any]) -> str | None:
+    """`names`: those of the module of the function, for an annotation that is text."""
     annotation = getattr(annotation, "__forward_arg__", annotation)  # a name, from Python 3.14 on
+    if isinstance(annotation, str):
+        annotation = _resolved(annotation.strip("\"'"), names)
     for kind in (Context, SyncContext):
         name = kind.__name__
         if annotation is kind:
             return name
-        if isinstance(annotation, str) and annotation.rpartition(".")[2].strip("\"'") == name:
+        # Not defined: it may be imported for type checkers only.
+        if isinstance(annotation, str) and annotation.rpartition(".")[2] == name:
             return name
     return None
+
+
+def _resolved(name: str, names: Mapping[str, Any]) -> Any:
+    """What a dotted name stands for; the name itself if that is not defined, or is loaded lazily."""
+    first, *rest = name.split(".")
+    found = names.get(first)
+    for part in rest:
+        found = inspect.getattr_static(found, part, None)
+    return name if found is None else found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from math import ceil
+from math import ceil, inf, isfinite
 from typing import Any, Literal, TypedDict
 
 import msgspec
@@ -65,24 +65,27 @@ class Retry(msgspec.Struct, frozen=True):
     ) -> Retry:
         """Delays that double, up to a maximum; with jitter each is from half of that up to all."""
         kind = Backoff.EXPONENTIAL_WITH_JITTER if jitter else Backoff.EXPONENTIAL
-        return _formula(kind, max_retries, initial, maximum)
+        first, longest = whole_seconds("initial", initial), whole_seconds("maximum", maximum)
+        return _formula(kind, max_retries, first, longest)
 
     @staticmethod
     def fixed(max_retries: int = 3, *, every: Seconds = 30) -> Retry:
         """The same delay each time."""
-        return _formula(Backoff.FIXED, max_retries, every, every)
+        delay = whole_seconds("every", every)
+        return _formula(Backoff.FIXED, max_retries, delay, delay)
 
     @staticmethod
     def linear(max_retries: int = 3, *, step: Seconds = 30, maximum: Seconds = 3600) -> Retry:
         """Delays that grow by a step, up to a maximum."""
-        return _formula(Backoff.LINEAR, max_retries, step, maximum)
+        first, longest = whole_seconds("step", step), whole_seconds("maximum", maximum)
+        return _formula(Backoff.LINEAR, max_retries, first, longest)
 
     @staticmethod
     def delays(*seconds: Seconds) -> Retry:
         """These delays, one for each retry."""
         if not seconds:
             raise InvalidArguments("Retry.delays() needs a delay. Retry.never() has no retries.")
-        whole = tuple(whole_seconds("a delay", each) for each in seconds)
+        whole = tuple(whole_seconds("delay", each) for each in seconds)
         return _checked(
             RetryPolicy(max_retries=len(whole), backoff=Backoff.LIST, delays_seconds=whole)
         )
@@ -92,8 +95,7 @@ class Retry(msgspec.Struct, frozen=True):
         return Retry(RetryPolicy(max_retries=0))
 
 
-def _formula(kind: Backoff, max_retries: int, initial: Seconds, maximum: Seconds) -> Retry:
-    first, longest = whole_seconds("a delay", initial), whole_seconds("a delay", maximum)
+def _formula(kind: Backoff, max_retries: int, first: int, longest: int) -> Retry:
     return _checked(
         RetryPolicy(
             max_retries=max_retries,
@@ -160,7 +162,7 @@ def cron(
         timezone=timezone,
         key=key,
         args=dict(args or {}),
-        jitter_seconds=seconds_of(jitter),
+        jitter_seconds=seconds_of(jitter, "jitter"),
         misfire=Misfire(misfire),
         overlap=Overlap(overlap),
         gap=gap,
@@ -184,14 +186,14 @@ def every(
     exclude: Sequence[str] = (),
 ) -> Schedule:
     """A schedule by elapsed time, in whole seconds."""
-    seconds = seconds_of(interval)
+    seconds = seconds_of(interval, "interval")
     if seconds < 1 or seconds != int(seconds):
         raise InvalidArguments(f"every({interval!r}): an interval is in whole seconds, at least 1.")
     return Schedule(
         every_seconds=int(seconds),
         key=key,
         args=dict(args or {}),
-        jitter_seconds=seconds_of(jitter),
+        jitter_seconds=seconds_of(jitter, "jitter"),
         misfire=Misfire(misfire),
         overlap=Overlap(overlap),
         starts_at=_aware("starts_at", starts_at),
@@ -200,15 +202,29 @@ def every(
     )
 
 
-def seconds_of(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+def seconds_of(value: Seconds, name: str | None = None) -> float:
+    """A number of seconds; infinity and NaN are refused. `name` is that of the option."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = inf
+    if not isfinite(seconds):
+        given = f"{seconds:g}" if name is None else f"{name}={seconds:g}"
+        raise InvalidArguments(
+            f"{given} is not a finite number: use a number of seconds, or a timedelta."
+        )
+    return seconds
 
 
-def whole_seconds(what: str, value: Seconds) -> int:
+def whole_seconds(name: str, value: Seconds) -> int:
     """Whole seconds, rounded up; less than one second is refused, unless it is zero."""
-    seconds = seconds_of(value)
-    if 0 < seconds < 1 or seconds != seconds or seconds < 0:
-        raise InvalidArguments(f"{what} is {seconds:g} s: it is counted in whole seconds.")
+    seconds = seconds_of(value, name)
+    if 0 < seconds < 1 or seconds < 0:
+        raise InvalidArguments(
+            f"{name}={seconds:g} is too short: use 1 second or more (fractions are rounded up)."
+        )
     return ceil(seconds)
 
 

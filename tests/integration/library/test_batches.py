@@ -137,6 +137,37 @@ async def test_items_that_wait_are_released_by_a_drain_and_a_stopped_item_leaves
         assert (view.status, view.attempt) == ("QUEUED", 0)
 
 
+async def test_a_function_that_empties_its_list_keeps_its_batch(app: App) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+    together: list[Item[int]] = []
+
+    @app.batch_task(name="index", size=2, max_wait=LONG, retry=Retry.never())
+    async def index(items: list[Item[int]]) -> None:
+        while items:
+            together.append(items.pop())
+        began.set()
+        await may_end.wait()
+
+    async with app, app.worker(FAST):
+        jobs = {job.execution_id: job for job in [await index.enqueue(n) for n in range(2)]}
+        await began.wait()
+        cancelled, other = (jobs[item.execution_id] for item in together)
+        await cancelled.cancel()
+        assert await cancelled.wait(20) == "CANCELLED"
+        may_end.set()
+        assert await fates([other]) == [("SUCCEEDED", None)]
+
+
+async def test_a_function_may_return_a_list_or_nothing(app: App) -> None:
+    @app.batch_task(name="lengths", max_wait=0)
+    async def lengths(items: list[Item[str]]) -> list[int] | None:
+        return None if items[0].value == "none" else [len(item.value) for item in items]
+
+    async with app, app.worker(FAST):
+        assert await (await lengths.enqueue("three")).result(20) == 5
+        assert await (await lengths.enqueue("none")).result(20) is None
+
+
 async def test_a_batch_whose_items_are_all_stopped_is_stopped(app: App) -> None:
     stopped = asyncio.Event()
 

@@ -266,14 +266,20 @@ async def test_autocommit_is_refused_with_every_driver(app: App, database: str) 
 async def test_async_connections_are_awaited_and_sync_ones_are_not(app: App, database: str) -> None:
     task = app.get_task("mail")
     async_connection = await asyncpg.connect(database)
-    with pytest.raises(WrongConnection, match="which is async: await the call"):
+    with pytest.raises(WrongConnection, match="an asynchronous asyncpg Connection: await"):
         task.configure(connection=async_connection).enqueue_sync(1)
     await async_connection.close()
     with (
         psycopg.connect(database) as connection,
-        pytest.raises(WrongConnection, match="call the twin with _sync"),
+        pytest.raises(
+            WrongConnection,
+            match="is a synchronous psycopg Connection: call the `_sync` version of this method",
+        ),
     ):
         await task.configure(connection=connection).enqueue(1)
+    django_connection(database)
+    with pytest.raises(WrongConnection, match="is a synchronous connection 'django:shop': call"):
+        await task.configure(connection="django:shop").enqueue(1)
     with pytest.raises(WrongConnection, match="must be a connection of asyncpg, psycopg 3"):
         await task.configure(connection=object()).enqueue(1)
     other = sa.create_engine("sqlite://")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hourbell import Job, WorkerOptions
+from hourbell import Job, TaskSet, WorkerOptions
 from hourbell.engine.core import Engine
 from hourbell.sdk.processes import pool
+from integration.library import late_app
 from integration.library.process_tasks import (
     app,
     clean_up,
@@ -179,3 +180,24 @@ async def test_tasks_wait_for_a_process_without_losing_time_and_a_drain_releases
             await first.cancel()
             assert await first.wait(20) == "CANCELLED"
         assert (await second.get()).attempt == 1
+
+
+async def test_a_process_imports_what_the_app_imports_and_names_a_task_that_it_does_not_have(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = late_app.app  # not a variable of this module, which a process would import then
+    monkeypatch.setattr(late, "url", database)
+    assert late.tasks == {}  # a client imports nothing
+    async with late, late.worker(ONE):
+        pid = await (await late.get_task("pid_of_set").enqueue()).result(20)
+        assert pid != os.getpid()
+        # Included by code that a process does not run.
+        from integration.library.late_tasks import in_no_set
+
+        here = TaskSet()
+        task = here.task(process=True)(in_no_set)
+        late.include(here)
+    async with late, late.worker(ONE):
+        status, reason, error = await ended(await task.enqueue())
+        assert (status, reason) == ("DEAD", "retries_exhausted")
+        assert "but not its task 'late.in_no_set'" in str(error)

@@ -1,10 +1,11 @@
 """What may be a task, what it is called, and which options it has."""
 
 import json
+import math
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ import hourbell
 from hourbell import (
     App,
     Context,
+    Item,
     Options,
     Priority,
     Retry,
@@ -260,6 +262,65 @@ def test_retries_are_whole_seconds() -> None:
             wrong()
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, pytest.param(10**400, id="huge")])
+def test_a_time_is_a_finite_number(value: float) -> None:
+    task = App("shop").task(plain)
+    for configured in (
+        task.configure(delay=value),
+        task.configure(timeout=value),
+        task.configure(deadline=value),
+        task.configure(expires_in=value),
+    ):
+        with pytest.raises(
+            InvalidArguments, match=r"(delay|timeout|deadline|expires_in)=-?(inf|nan)"
+        ):
+            configured.bind(7)
+    for wrong in (
+        lambda: Retry.fixed(3, every=value),
+        lambda: Retry.exponential(3, maximum=value),
+        lambda: every(value),
+        lambda: cron("@daily", jitter=value),
+        lambda: App("other").batch_task(max_wait=value),
+    ):
+        with pytest.raises(
+            InvalidArguments, match="is not a finite number: use a number of seconds"
+        ):
+            wrong()
+
+
+def test_a_fraction_of_a_second_is_rounded_up_and_less_than_one_is_refused() -> None:
+    task = App("shop").task(plain)
+    assert term(task.configure(timeout=1.2))["timeout_seconds"] == 2
+    assert term(task.configure(timeout=timedelta(seconds=1)))["timeout_seconds"] == 1
+    text = "timeout=0.5 is too short: use 1 second or more (fractions are rounded up)."
+    with pytest.raises(InvalidArguments, match=re.escape(text)):
+        task.configure(timeout=0.5).bind(7)
+    with pytest.raises(InvalidArguments, match="every=-1 is too short"):
+        Retry.fixed(every=-1)
+
+
+@pytest.mark.parametrize("chunk", [0, -1])
+async def test_a_chunk_has_at_least_one_job(chunk: int) -> None:
+    app = App("shop")
+    task = app.task(plain)
+    with pytest.raises(ConfigurationError, match=rf"chunk={chunk}\): a chunk has at least 1 job"):
+        await app.enqueue_many([task.bind(7)], chunk=chunk)
+    with pytest.raises(ConfigurationError, match="at least 1 job"):
+        app.enqueue_many_sync([task.bind(7)], chunk=chunk)
+
+
+@pytest.mark.parametrize("returned", [list[int], list[int] | None, Sequence[int] | None])
+def test_the_result_of_an_item_has_the_type_of_one_in_the_list(returned: Any) -> None:
+    def lengths(items: list[Item[str]]) -> Any: ...
+
+    lengths.__annotations__["return"] = returned
+    task: Any = App("shop").batch_task(name="lengths")(lengths)
+    assert task._signature.result(5) == 5
+    assert task._signature.result(None) is None
+    with pytest.raises(msgspec.ValidationError):
+        task._signature.result("five")
+
+
 def test_a_schedule_is_checked_where_it_is_written() -> None:
     assert cron("0 2 * * *", timezone="Asia/Kolkata").timezone == "Asia/Kolkata"
     assert every(timedelta(minutes=5)).every_seconds == 300
@@ -294,6 +355,56 @@ def test_importing_the_library_loads_no_server_and_takes_little_time() -> None:
         assert loaded == []
         times.append(float(took))
     assert min(times) < 0.15
+
+
+OWN_CONTEXT = """
+from __future__ import annotations
+import hourbell
+import msgspec
+import types
+from hourbell import App
+from hourbell import Context as Ours
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from hourbell import SyncContext
+
+class Context(msgspec.Struct):
+    page: int
+
+pages = types.SimpleNamespace(Context=Context)
+app = App("shop")
+
+@app.task
+async def own(page: Context) -> None: ...
+@app.task
+async def own_elsewhere(page: pages.Context) -> None: ...
+@app.task
+async def second(number: int, page: Context) -> None: ...
+@app.task
+async def ours(ctx: Ours, page: Context) -> None: ...
+@app.task
+async def ours_in_a_module(ctx: hourbell.Context) -> None: ...
+@app.task
+async def quoted(ctx: "Ours") -> None: ...
+@app.task
+def for_type_checkers(ctx: SyncContext) -> None: ...
+"""
+
+
+def test_a_class_of_the_user_may_be_called_context() -> None:
+    names: dict[str, Any] = {"__name__": "pages"}
+    exec(OWN_CONTEXT, names)
+    takes = {task.__name__: task.takes_context for task in names["app"].tasks.values()}
+    assert takes == {
+        "own": False,
+        "own_elsewhere": False,
+        "second": False,
+        "ours": True,
+        "ours_in_a_module": True,
+        "quoted": True,
+        "for_type_checkers": True,
+    }
+    assert '"page":7' in repr(names["own"].bind(names["Context"](7)))
 
 
 TYPE_BELOW = """

@@ -8,6 +8,7 @@ A process is started as a new interpreter, never by fork: the worker has threads
 given the name of a task and a payload, never a function. It stays for the next call, so that the
 modules of the app are imported once. A process that dies takes only its own call with it.
 
-No process outlives its worker: its socket is closed when the worker dies, and on Linux the kernel
-kills it, also if it is stopped or does not come back from C code.
+No process outlives its worker, and no child of one does, unless it is in a session of its own: the
+socket is closed when the worker dies, and then a process kills its group. On Linux the kernel does
+that, also if the process is stopped or does not come back from C code.
 """

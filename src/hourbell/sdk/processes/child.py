@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import importlib
 import importlib.util
 import os
@@ -53,7 +54,8 @@ _PR_SET_PDEATHSIG = 1
 class Pipe:
     """The socket to the worker, in a thread with an event loop: what a context calls its worker."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, worker_pid: int) -> None:
+        self.worker_pid = worker_pid
         self._connection = connection
         self._questions: deque[asyncio.Future[Any]] = deque()
         self._writer: asyncio.StreamWriter | None = None
@@ -137,11 +139,12 @@ class Pipe:
 
 
 def main() -> None:
-    _die_with_parent()
+    worker_pid = os.getppid()
+    _die_with_worker(int(sys.argv[2]))
     faulthandler.register(signal.SIGUSR1)
     connection = socket.socket(fileno=int(sys.argv[1]))
     start = _first_message(connection)
-    pipe = Pipe(connection)
+    pipe = Pipe(connection, worker_pid)
     pipe.open()
     try:
         app = _imported(start)
@@ -160,7 +163,13 @@ def main() -> None:
 
 def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
     """Run one call; returns its outcome, and the traceback of an exception."""
-    task = app.tasks[call.task]
+    task = app.tasks.get(call.task)
+    if task is None:
+        return Failed(
+            f"A process for tasks has imported app {app.name!r}, but not its task {call.task!r}. Name "
+            f"the module that declares or includes the task in App(imports=…).",
+            "unknown_task",
+        ), ""
     context = SyncContext(
         Claimed(*call.claimed),
         task.name,
@@ -201,8 +210,10 @@ def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:
     """Interrupt the function, so that it can clean up.
 
     Only if the worker has said so: a process manager may send SIGTERM to all processes of a service,
-    while the worker waits for running tasks to end.
+    while the worker waits for running tasks to end. The kernel sends it when the worker is dead.
     """
+    if os.getppid() != pipe.worker_pid:
+        os.killpg(0, signal.SIGKILL)
     if pipe.context is not None and pipe.context.cancelled:
         raise asyncio.CancelledError("the run was asked to stop")
 
@@ -219,6 +230,11 @@ def _imported(start: Start) -> App:
         importlib.import_module(name)
     app: App = getattr(importlib.import_module(start.app_module), start.app_variable)
     app.url = start.url
+    if app.imports:
+        # Like the worker: a module that only `imports` names may include a set of tasks.
+        from hourbell.sdk.running import import_tasks
+
+        import_tasks(app)
     return app
 
 
@@ -248,10 +264,21 @@ def _exactly(stream: Any, size: int) -> bytes:
     return parts
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process with its worker, whatever it does. Linux has that."""
+def _die_with_worker(lifeline: int) -> None:
+    """Ask the kernel to kill this process and its children with the worker. Linux can do that.
+
+    The worker holds the other end of the pipe `lifeline`. When that is closed, the kernel sends SIGKILL to
+    the process group, also if this process is stopped or does not come back from C code. Another
+    process that was forked by the worker may hold that end too: SIGTERM, when the worker itself is
+    dead, is for that case. SIGKILL in its place would come first, and leave the children alive.
+    """
+    os.set_inheritable(lifeline, False)
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

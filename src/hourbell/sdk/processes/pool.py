@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import structlog
@@ -55,10 +55,12 @@ class Process:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
+        lifeline: BinaryIO,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         self._process = process
+        self._lifeline = lifeline  # a pipe; when it is closed, the kernel kills the process group
         self._messages = Receiver(reader, FromProcess)
         self._reader = reader
         self._writer = writer
@@ -67,15 +69,17 @@ class Process:
     async def start(cls, start: Start) -> Process:
         """Start a process and wait until it has imported the app; raises ProcessTaskFailed."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            # From the thread of the loop: the kernel ends the process with the thread that made it.
+        watched, lifeline = _pipe()
+        with theirs, watched:
+            fds = [theirs.fileno(), watched.fileno()]
+            # From the thread of the loop: the kernel tells the process when that thread has ended.
             process = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-m", "hourbell.sdk.processes.child", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "hourbell.sdk.processes.child", *map(str, fds)],
+                pass_fds=fds,
                 start_new_session=True,  # Ctrl-C is for the worker; its children are killed with it
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        made = cls(process, reader, writer)
+        made = cls(process, lifeline, reader, writer)
         try:
             writer.write(framed(start))
             async with asyncio.timeout(START_SECONDS):
@@ -141,7 +145,7 @@ class Process:
     async def kill(self) -> None:
         self._kill_group()
         await self._gone()
-        self._writer.close()
+        self._close()
 
     def report(self) -> None:
         self._process.send_signal(signal.SIGUSR1)
@@ -149,9 +153,13 @@ class Process:
     def destroy(self) -> None:
         """Kill it without waiting for anything but the kernel."""
         self._kill_group()
-        self._writer.close()
+        self._close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILLED_SECONDS)
+
+    def _close(self) -> None:
+        self._writer.close()
+        self._lifeline.close()
 
     def _kill_group(self) -> None:
         """Kill it with its own children."""
@@ -162,6 +170,12 @@ class Process:
     async def _gone(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _KILLED_SECONDS)
+
+
+def _pipe() -> tuple[BinaryIO, BinaryIO]:
+    """The ends of a pipe, which are closed when they are forgotten."""
+    read, write = os.pipe()
+    return os.fdopen(read, "rb"), os.fdopen(write, "wb")
 
 
 async def _answered(question: Question, answer: Answering) -> Answer:
