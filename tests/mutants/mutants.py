@@ -138,6 +138,38 @@ MUTANTS = [
         "A handler that never fits between two deploys is seen.",
     ),
     Mutant(
+        "lost_enqueue_is_repeated",
+        "src/hourbell/sdk/own.py",
+        "        except StoreUnavailable as error:  # the answer may be lost: all of them may exist\n",
+        "        except ZeroDivisionError as error:\n",
+        (
+            "tests/integration/library/test_app.py"
+            "::test_an_enqueue_whose_answer_is_lost_is_not_repeated",
+        ),
+        "Jobs whose creation was not acknowledged are not created again.",
+    ),
+    Mutant(
+        "drain_leaves_what_does_not_end",
+        "src/hourbell/worker/runtime.py",
+        "                self._executions.linger(execution, execution.stopped(), time.monotonic())\n",
+        "                pass\n",
+        (
+            "tests/integration/life/test_worker.py"
+            "::test_a_drain_never_gives_back_what_was_started_and_may_run_once_only",
+        ),
+        "A stopped worker leaves nothing to its lease.",
+    ),
+    Mutant(
+        "apply_of_any_tenant",
+        "src/hourbell/cli/reconcile.py",
+        "tenant in (None, job.tenant_id)",
+        "True",
+        (
+            "tests/integration/cli/test_apply.py::test_jobs_of_one_name_in_two_tenants_are_told_apart",
+        ),
+        "A job of another tenant is neither taken for another nor pruned.",
+    ),
+    Mutant(
         "counts_of_an_earlier_attempt",
         RERUNS,
         "case when r.attempt = e.attempt then r.interruptions else 0 end as interruptions",
@@ -525,7 +557,8 @@ MUTANTS = [
         CLAIM,
         "from hourbell.claimed_by(p_session, p_token, popped) as h;",
         "from hourbell.claimed_by(p_session, p_token, array("
-        "select id from hourbell.leased where leased.session = p_session and claim = p_claim)) as h;",
+        "select i.id from hourbell.leased as l cross join lateral unnest(l.ids) as i(id)"
+        " where l.session = p_session and l.claim = p_claim)) as h;",
         (
             f"{CLAIMS_TEST}::test_an_unnumbered_claim_with_a_counted_run_gives_nothing_that_is_still_held",
         ),

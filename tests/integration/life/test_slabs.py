@@ -21,7 +21,6 @@ from integration.life.support import (
     admit_all,
     check_sound,
     create,
-    create_many,
     expire_session,
     fates,
     fill,
@@ -341,11 +340,14 @@ async def test_two_reports_of_accepted_executions_of_one_slab_lose_and_double_no
 
 
 async def test_a_deadline_takes_one_out_of_a_ready_slab(still: Engine) -> None:
-    await create_many(still, [one_time()] * 6)
-    await create(still, one_time(start_deadline_seconds=5))
-    await create_many(still, [one_time()] * 6)
+    for _ in range(6):
+        await create(still, one_time())
+    soon = await create(still, one_time(start_deadline_seconds=5))
+    for _ in range(6):
+        await create(still, one_time())
     await admit_all(still)
-    assert max(await slabs(still, "ready")) == 3
+    of_slab = "select cardinality(ids) from hourbell.ready where $1 = any (ids)"
+    assert await still.database.value(of_slab, soon.job_id) == 3
     for seconds in (10, 20):  # what is ready is looked for some seconds later
         await expire(still, None, await travel(still, START + timedelta(seconds=seconds)))
     assert await fates(still) == {"SKIPPED(start_deadline)": 1}
