@@ -253,7 +253,7 @@ class Rig:
     # The run.
 
     async def run(self, seconds: float, faults: Sequence[Planned], settle_seconds: float) -> None:
-        """Clients and faults for so long; then everything heals and comes to rest."""
+        """Clients and faults for so long, besides upgrades; then everything heals and comes to rest."""
         receiver = self.proxies["workers→receiver"].port
         self.clients = Clients(
             self.proxies["client→api-1"].port,
@@ -269,7 +269,10 @@ class Rig:
             if time.monotonic() + planned.gap_seconds > until:
                 break
             await asyncio.sleep(planned.gap_seconds)
+            began = time.monotonic()
             await self._break(planned)
+            if planned.kind == ROLLING_UPGRADE:  # takes as long as all processes take to start
+                until += time.monotonic() - began
         await asyncio.sleep(max(until - time.monotonic(), 0))
         self._phase("healed")
         healed = time.monotonic()

@@ -11,8 +11,7 @@ from chaos.faults import KINDS, POINTS, ROLLING_UPGRADE, possible, schedule
 from chaos.rig import chaos
 from hourbell.failpoints import NAMES
 
-# An upgrade, a rollback and an upgrade of all processes take a third of it, two beside other tests; the rest is for other faults.
-SECONDS = 100.0
+SECONDS = 35.0  # besides an upgrade, a rollback and an upgrade of all processes
 SETTLE_SECONDS = 15.0
 # What takes longer than a smoke has: these wait for a process to come to a certain point, or restart them all.
 LONG = {

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from django.conf import settings as django_settings
+from django.db import connections
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -170,8 +171,6 @@ async def with_sqlalchemy_async_psycopg(dsn: str, task: Any, fail: bool) -> None
 
 def django_connection(dsn: str) -> Any:
     """The connection of this thread to this database, under the alias `shop`."""
-    from django.db import connections
-
     if not django_settings.configured:
         django_settings.configure(USE_TZ=True)
         django.setup()
@@ -180,7 +179,15 @@ def django_connection(dsn: str) -> Any:
     one = {"ENGINE": engine, "NAME": url.database, "USER": "postgres", "HOST": url.query["host"]}
     configured = connections.configure_settings({"default": dict(one), "shop": one})
     connections.settings["shop"] = configured["shop"]
+    with contextlib.suppress(AttributeError):
+        del connections["shop"]  # that of an earlier test
     return connections["shop"]
+
+
+def forget_django_connection() -> None:
+    """Close it and forget where it leads: threads outlive tests, and each module has a database of its own."""
+    connections["shop"].close()
+    del connections["shop"]
 
 
 async def with_django(dsn: str, task: Any, fail: bool, name: Any = None) -> None:
@@ -197,7 +204,7 @@ async def with_django(dsn: str, task: Any, fail: bool, name: Any = None) -> None
                 if fail:
                     raise Rollback
         finally:
-            connection.close()
+            forget_django_connection()
 
     await asyncio.to_thread(in_a_view)
 
@@ -280,6 +287,7 @@ async def test_async_connections_are_awaited_and_sync_ones_are_not(app: App, dat
     django_connection(database)
     with pytest.raises(WrongConnection, match="is a synchronous connection 'django:shop': call"):
         await task.configure(connection="django:shop").enqueue(1)
+    del connections["shop"]
     with pytest.raises(WrongConnection, match="must be a connection of asyncpg, psycopg 3"):
         await task.configure(connection=object()).enqueue(1)
     other = sa.create_engine("sqlite://")

@@ -16,12 +16,16 @@ import httpx
 import pytest
 import sqlalchemy
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
+from django.db import transaction
 from django.test import override_settings
 from litestar.testing import AsyncTestClient
 
 from hourbell import App
-from integration.library.test_connections import dialect, django_connection
+from integration.library.test_connections import (
+    dialect,
+    django_connection,
+    forget_django_connection,
+)
 
 # Built into Django 6, which needs Python 3.12; else the backport, with the same names.
 TASKS = "django.tasks" if django.VERSION >= (6,) else "django_tasks"
@@ -133,13 +137,18 @@ async def tasks(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     settings: dict[str, Any] = {}
     exec(recipe("settings.py"), settings)
     settings["TASKS"]["default"]["OPTIONS"]["database"] = "shop"
-    await asyncio.to_thread(lambda: django_connection(database).close())
+
+    def configure_connection() -> None:
+        django_connection(database)
+        forget_django_connection()
+
+    await asyncio.to_thread(configure_connection)
     source = recipe("shop/tasks.py").replace("django.tasks", TASKS)
     with override_settings(TASKS=settings["TASKS"]):
         module = module_of(source + MORE_TASKS, "shop_tasks", monkeypatch)
         app = task_backends["default"].app
         yield module
-        await sync_to_async(lambda: connections["shop"].close())()  # of the thread of async views
+        await sync_to_async(forget_django_connection)()  # of the thread of async views
         await asyncio.to_thread(app.close_sync)
         app.tasks.clear()
 
@@ -155,10 +164,11 @@ async def in_a_view(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function as a view is called: in a thread, with a connection of its own."""
 
     def view() -> Any:
+        forget_django_connection()  # that of an earlier test
         try:
             return function(*args, **kwargs)
         finally:
-            connections["shop"].close()
+            forget_django_connection()
 
     return await asyncio.to_thread(view)
 
