@@ -41,27 +41,10 @@ def run_process(
     try:
         settings = from_environment(os.environ)
         configure_logs(settings.log_level)
-        uvloop.run(_run_and_exit(settings, compose, greet, control))
+        uvloop.run(_run(settings, compose, greet, control))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
         sys.exit(2)
-
-
-async def _run_and_exit(
-    settings: Settings,
-    compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
-    greet: Callable[[Settings, Running], str],
-    control: int | None,
-) -> None:
-    """Run, and end the process without waiting for handlers that cannot be stopped.
-
-    Python would wait for the threads and tasks that they have left. Their executions are recorded
-    as interrupted by then, and run again elsewhere.
-    """
-    await _run(settings, compose, greet, control)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 async def _run(
@@ -87,6 +70,11 @@ async def _run(
         click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
         _on_stops(control, partial(_stop_now, settings), lambda: None)
     click.echo("Stopped.")
+    # Python would wait for threads and tasks of handlers that cannot be stopped. Their executions
+    # are recorded as interrupted, and run again elsewhere.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
