@@ -9,18 +9,18 @@ BENCHES := $(sort $(wildcard bench/bench_*.py))
 test quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check audit fix bench sim chaos mutants python runtime dev services
+.PHONY: help up test quick check audit fix bench sim chaos mutants pictures python runtime dev services ui
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-up: runtime ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C stops it
+up: runtime ui ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl-C stops it
 	@exec $(BIN)/hourbell up
 
-test: check services ## Lint, types, and all tests, on servers of their own
+test: check services ui ## Lint, types, and all tests, on servers of their own
 	$(BIN)/python -m pytest $(PARALLEL) --durations=10
 
-quick: check services ## The tests that take two minutes together: for every change
+quick: check services ui ## The tests that take two minutes together: for every change
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: dev ## Lint, formatting, types, and what bandit knows of unsafe code
@@ -49,6 +49,9 @@ chaos: dev services ## Break real processes for a while and judge what they did;
 mutants: dev services ## Break the product on purpose, one thing at a time, and see the tests turn red
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
+pictures: dev services ui ## Take the pictures of the README again, in a quarter of an hour
+	PYTHONPATH=tests $(BIN)/python -m ui.pictures
+
 # The rest serves the targets above.
 
 runtime: python
@@ -59,6 +62,10 @@ dev: python
 
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "Hourbell needs Python 3.11 or newer, and there is no $(PYTHON) in the PATH: install it, or name one with make PYTHON=…" >&2; exit 1; }
+
+# Without its files the server works, and says how to build them.
+ui: python
+	@$(PYTHON) scripts/ui || echo "hourbell: continuing without the dashboard" >&2
 
 services: dev
 	@$(BIN)/python tests/services.py

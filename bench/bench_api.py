@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import time
 from pathlib import Path
 from statistics import median
 
 import uvloop
-from support import PAYLOAD, TENANTS, report, server, spawn
+from support import PAYLOAD, TENANTS, free_port, report, server, spawn
 
 from hourbell.compose import Role, running, tune_garbage_collector
 from hourbell.settings import Settings
@@ -138,12 +137,6 @@ def case(port: int, connections: int, jobs: int) -> dict[str, object]:
         "p99_ms": median(each["p99_ms"] for each in rounds),
         "rounds": rates,
     }
-
-
-def free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return int(any_port.getsockname()[1])
 
 
 def main() -> None:

@@ -77,9 +77,8 @@ async def measure(dsn: str) -> None:
         actions = {TaskAction: TaskRunner({"no-op": handler})}
         worker = Worker(PostgresDispatch(made), actions, WorkerSettings(name="bench", slots=500))
 
-        def heard() -> None:
-            scheduler.wake()
-            worker.wake()
+        def heard(payload: str) -> None:
+            worker.wake(payload)
 
         listener = await made.database.listen("hourbell", heard)
         scheduler.start()

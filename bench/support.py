@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -103,6 +104,12 @@ def spawn(*args: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def free_port() -> int:
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return int(any_port.getsockname()[1])
 
 
 def report(bench: str, **numbers: object) -> None:

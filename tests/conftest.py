@@ -132,6 +132,8 @@ SLOW = (
     "integration/library/test_examples.py",
     "integration/library/test_frameworks.py",
     "integration/library/test_running_tasks.py",
+    "integration/observe/test_exporting.py::test_a_system",
+    "integration/observe/test_traces.py",
     "integration/test_",
     "integration/testing/test_bell.py::test_a_leap_year",
     "integration/testing/test_bell.py::test_a_payload_that_does_not_fit",
@@ -139,6 +141,7 @@ SLOW = (
     "property/engine/",
     "property/timing/",
     "simulation/",
+    "ui/",
     "unit/library/test_killed_workers.py",
     "unit/library/test_typing.py",
 )

@@ -1,4 +1,4 @@
-"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, a clock that can be bent.
+"""What tests need besides the embedded PostgreSQL: Debian's PostgreSQL 15, PgBouncer, Chromium, promtool, a clock that can be bent.
 
 `python tests/services.py` (a part of `make test`) installs what is missing, if this is a Debian
 machine and we are root. What then still is missing is skipped aloud on a developer's machine and
@@ -50,12 +50,30 @@ def _missing_packages() -> list[str]:
         missing.append("pgbouncer")
     if faketime() is None:
         missing.append("libfaketime")
+    if shutil.which("promtool") is None:
+        missing.append("prometheus")
+    if chromium() is None:
+        missing.append("chromium")
     return missing
+
+
+def chromium() -> str | None:
+    """The browser that shows the dashboard to its tests, if it is installed."""
+    return shutil.which("chromium")
 
 
 def faketime() -> Path | None:
     """The library that bends the clock of a process, if it is installed."""
     return next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
+
+
+def promtool() -> str:
+    """The program of Prometheus that checks metrics and rules; skips the test if there is none."""
+    program = shutil.which("promtool")
+    if program is None:
+        unavailable("promtool")
+        raise AssertionError
+    return program
 
 
 def _pgbouncer_program() -> str | None:

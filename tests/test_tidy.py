@@ -1,21 +1,34 @@
 """About the code itself: what no linter knows and every reader relies on."""
 
 import ast
+import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from hourbell.failpoints import NAMES
+from hourbell.model.log_levels import COMPONENTS
 from hourbell.settings import Settings, variable_name
 from hourbell.store.function_set import function_set
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "hourbell"
 SQL = SOURCE / "store"
-GENERATED = (".git", ".venv", ".hypothesis", "__pycache__", "dist")
+GENERATED = (
+    ".git",
+    ".venv",
+    ".hypothesis",
+    "__pycache__",
+    "dist",
+    "node_modules",
+    ".node",
+    "ui_files",
+    "artefacts",
+)
 
 # Who may import whom. `compose`, the composition root, may import everybody; only the command
 # that starts the system may import it.
@@ -29,11 +42,11 @@ MAY_IMPORT = {
     "settings": {"model", "security", "failpoints"},
     "observe": {"model", "store"},
     "store": {"model", "timing", "failpoints"},
-    "actions": {"model", "timing", "security", "failpoints"},
-    "engine": BELOW_THE_ENGINE | {"store"},
+    "actions": {"model", "timing", "security", "failpoints", "observe"},
+    "engine": BELOW_THE_ENGINE | {"store", "observe"},
     "dispatch": BELOW_THE_ENGINE | {"store", "engine"},
-    "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions"},
-    "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch"},
+    "worker": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "actions", "observe"},
+    "api": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "observe"},
     # Tests of users run the parts of a worker.
     "testing": BELOW_THE_ENGINE | {"store", "engine", "dispatch", "worker", "sdk", "errors"},
     "guard": set[str](),  # for receivers, who may have nothing else of ours
@@ -88,6 +101,34 @@ def test_every_failpoint_is_in_the_list_and_every_listed_one_is_used() -> None:
                 unknown.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.value}")
     assert not unknown
     assert sorted(set(NAMES) - used) == []
+
+
+def test_every_logger_names_a_component_that_has_a_level() -> None:
+    named = set()
+    for path, tree in parsed_sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "structlog.get_logger":
+                values = {each.arg: ast.literal_eval(each.value) for each in node.keywords}
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                assert values.keys() == {"component"}, where
+                assert values["component"] in COMPONENTS, where
+                named.add(values["component"])
+    assert named == set(COMPONENTS)
+
+
+def test_only_what_makes_spans_imports_opentelemetry_and_is_imported_when_there_are_traces() -> (
+    None
+):
+    wrong = []
+    for path, tree in parsed_sources():
+        name = str(path.relative_to(SOURCE))
+        for node in tree.body:  # what is imported with the module
+            imported = ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""
+            if "hourbell.observe.spans" in imported or (
+                "opentelemetry" in imported and name != "observe/spans.py"
+            ):
+                wrong.append(f"{name}:{node.lineno} {imported}")
+    assert wrong == []
 
 
 # Words of a dialect that readers had to translate (`nobody` in quotes is an account of Unix). Migrations stay as they were
@@ -166,10 +207,10 @@ def test_every_sql_function_is_called() -> None:
     defined = re.compile(r"create or replace function hourbell\.(\w+)")
     texts = [path.read_text() for path in sorted(SQL.rglob("*.sql"))]
     python = "\n".join(path.read_text() for path, _ in parsed_sources())
-    calls = defined.sub("", "\n".join(texts)) + python
+    calls = set(re.findall(r"\bhourbell\.(\w+)", defined.sub("", "\n".join(texts)) + python))
     names = sorted(name for text in texts for name in defined.findall(text))
     assert names
-    assert [name for name in names if not re.search(rf"\bhourbell\.{name}\b", calls)] == []
+    assert [name for name in names if name not in calls] == []
 
 
 def test_no_sql_function_has_the_name_of_a_table() -> None:
@@ -188,9 +229,9 @@ def test_every_sql_function_belongs_to_the_function_set() -> None:
 
 
 def test_every_named_query_is_used() -> None:
-    asked = [
+    asked = {
         node.value for path, tree in parsed_sources() for node in ast.walk(tree) if is_text(node)
-    ]
+    }
     unused = []
     for path in sorted((SQL / "queries").glob("*.sql")):
         names = [path.stem, *re.findall(r"^-- name: (\w+)$", path.read_text(), re.MULTILINE)]
@@ -226,15 +267,17 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {text}"
         for path in project_files()
+        for content in [path.read_text(errors="replace")]
         for text in forbidden
-        if text in path.read_text(errors="replace")
+        if text in content
     ]
     assert wrong == []
 
 
-def parsed_sources() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path, ast.parse(path.read_text(), str(path))
+@cache
+def parsed_sources() -> list[tuple[Path, ast.Module]]:
+    paths = sorted(SOURCE.rglob("*.py"))
+    return [(path, ast.parse(path.read_text(), str(path))) for path in paths]
 
 
 def part_of(path: Path) -> str:
@@ -270,8 +313,10 @@ def anchors_of(page: Path) -> set[str]:
 
 def project_files() -> Iterator[Path]:
     """Everything but what tools generate; not asked of git, which may be missing."""
-    for path in ROOT.rglob("*"):
-        parts = path.relative_to(ROOT).parts
-        generated = any(part in GENERATED or part.endswith("_cache") for part in parts)
-        if path.is_file() and not generated:
-            yield path
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [each for each in folders if not is_generated(each)]
+        yield from (Path(folder, each) for each in files if not is_generated(each))
+
+
+def is_generated(name: str) -> bool:
+    return name in GENERATED or name.endswith("_cache")

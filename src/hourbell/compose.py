@@ -12,8 +12,10 @@ import contextlib
 import gc
 import os
 import platform
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from uuid import uuid4
@@ -21,18 +23,27 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from hourbell import failpoints
+from hourbell import __version__, failpoints
 from hourbell.actions import ActionRunners
 from hourbell.actions.task import Handler, TaskRunner
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine, Times
+from hourbell.engine.counts import EngineCounts
 from hourbell.engine.leader.scheduler import Scheduler
 from hourbell.engine.life.retain import make_partitions
 from hourbell.engine.loop import Loop
 from hourbell.engine.operations.api_keys import has_admin, is_keyless
+from hourbell.engine.operations.presence import (
+    PRESENCE_SECONDS,
+    Node,
+    OpenCircuit,
+    end_presence,
+    report_presence,
+)
 from hourbell.engine.operations.secrets import StoredSecrets
 from hourbell.engine.operations.tasks import declare_tasks
+from hourbell.engine.views.cell_metrics import CellMetrics
 from hourbell.engine.views.health import check_database
 from hourbell.model.errors import (
     ConfigurationError,
@@ -44,6 +55,7 @@ from hourbell.model.extras import require_extras
 from hourbell.model.jobs import WEBHOOK_TASK, TaskAction, WebhookAction
 from hourbell.observe.drift import CHECK_SECONDS, check_drift
 from hourbell.observe.logs import configure_logs_of_library
+from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App, no_database
 from hourbell.sdk.running import AppRunner, WorkerOptions, declared_terms, entered
 from hourbell.sdk.schedules import manifest_of
@@ -54,9 +66,10 @@ from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import COMMAND_TIMEOUT_SECONDS, Database
 from hourbell.store.embedded import EmbeddedServer, embedded_dsn
 from hourbell.store.migrations import MARK_SECONDS, is_migrated, mark_used, migrate
+from hourbell.worker.counts import RunCounts
 from hourbell.worker.runtime import Worker, WorkerSettings
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="process")
 
 _CONNECTIONS = 12
 _LISTENER_SECONDS = 2.0
@@ -87,14 +100,21 @@ ALL_ROLES = frozenset(Role)
 
 
 class Running:
-    """The running parts of this process, and their health."""
+    """The running parts of this process, their health and their metrics."""
 
     def __init__(
         self,
         engine: Engine,
+        clock: DatabaseClock,
+        roles: Set[Role],
         scheduler: Scheduler | None,
         worker: Worker | None,
     ) -> None:
+        engine.metrics.gauge(
+            "hourbell_info", "The version and the roles of this process.", ("version", "roles")
+        ).series(__version__, ",".join(sorted(roles))).set(1)
+        _show_pool(engine, "engine")
+        self._cell = CellMetrics(engine, clock)
         self.requires_keys = True
         self.engine = engine
         self.scheduler = scheduler
@@ -119,6 +139,12 @@ class Running:
             checks["worker"] = self.worker.is_working
         return checks
 
+    async def metrics(self) -> bytes:
+        """The metrics of this process; those of the cell too, if it leads."""
+        leads = self.scheduler is not None and self.scheduler.leadership.term is not None
+        await self._cell.refresh(leads)
+        return self.engine.metrics.render()
+
     def report(self) -> None:
         """Log what the worker runs."""
         if self.worker is not None:
@@ -126,11 +152,18 @@ class Running:
         if self.app_tasks is not None:
             self.app_tasks.report()
 
-    def wake(self) -> None:
-        """Wake all parts, because an execution may have become due."""
-        for part in (self.scheduler, self.worker, self.remote):
-            if part is not None:
-                part.wake()
+    def wake(self, payload: str) -> None:
+        """Wake the parts that a notification concerns.
+
+        A worker passes the gate itself when an execution may be due: a scheduler in the same process
+        would only be in its way.
+        """
+        if self.worker is not None:
+            self.worker.wake(payload)
+        elif self.scheduler is not None:
+            self.scheduler.wake(payload)
+        if self.remote is not None:
+            self.remote.wake(payload)
 
 
 @asynccontextmanager
@@ -160,9 +193,12 @@ async def open_database(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_engine(
-    dsn: str, settings: Settings, timeout_seconds: float = COMMAND_TIMEOUT_SECONDS
+    dsn: str,
+    settings: Settings,
+    timeout_seconds: float = COMMAND_TIMEOUT_SECONDS,
+    counts: EngineCounts | None = None,
 ) -> AsyncIterator[Engine]:
-    """An engine with its own connection pool."""
+    """An engine with its own connection pool; `counts`: those of another engine of the process."""
     database = await Database.open(dsn, _CONNECTIONS, timeout_seconds)
     try:
         times = Times(
@@ -174,7 +210,9 @@ async def open_engine(
             dead_letter_days=settings.dead_letter_days,
             audit_days=settings.audit_days,
         )
-        yield Engine(database, DatabaseClock(database), times)
+        engine = Engine(database, DatabaseClock(database), times, counts)
+        engine.traces = current_traces()
+        yield engine
     finally:
         await database.close()
 
@@ -215,8 +253,8 @@ async def join_or_open_database(
     if embedded:
         with contextlib.suppress(DataFolderBusy):
             server = EmbeddedServer(settings.data_dir, owner=owner)
+            stack.push_async_callback(asyncio.to_thread, server.stop)  # also if this is cancelled
             dsn = await asyncio.to_thread(server.start)
-            stack.push_async_callback(asyncio.to_thread, server.stop)
             await migrate(dsn)
             return dsn
     dsn = embedded_dsn(settings.data_dir)
@@ -266,17 +304,27 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
         runner = await stack.enter_async_context(entered(app, options.pool_size))
         await declare_tasks(engine, declared_terms(app))
         dispatch = PostgresDispatch(engine)
+        clock = DatabaseClock(engine.database)
+        await clock.now()
         worker = Worker(
-            dispatch, {TaskAction: runner}, _app_worker_settings(settings, app, options)
+            dispatch,
+            {TaskAction: runner},
+            _app_worker_settings(settings, app, options),
+            RunCounts(engine.metrics, clock.estimated_timestamp, clock.monotonic),
+            engine.traces,
         )
         runner.attach(worker, dispatch)
         scheduler = Scheduler(engine) if options.scheduler else None
-        parts = Running(engine, scheduler, worker)
+        roles = {Role.WORKER} | ({Role.SCHEDULER} if scheduler is not None else set())
+        parts = Running(engine, clock, roles, scheduler, worker)
         parts.app_tasks = runner
         if scheduler is not None:
             await make_partitions(engine, await engine.clock.now())
+        watch = Loop("drift", lambda: check_drift(clock), CHECK_SECONDS)
+        await stack.enter_async_context(_in_background(watch))
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))
+        await stack.enter_async_context(_present(parts, roles, {}))
         await stack.enter_async_context(_listening(parts))
         if scheduler is not None:
             scheduler.start()
@@ -290,9 +338,11 @@ async def app_worker(dsn: str, app: App, options: WorkerOptions) -> AsyncIterato
 async def _serve_health(stack: AsyncExitStack, parts: Running, host: str, port: int) -> None:
     # Here, because most workers serve nothing.
     from hourbell.api.app import create_health_app
+    from hourbell.api.auth import is_local
     from hourbell.api.server import ApiServer
 
-    server = ApiServer(create_health_app(parts), host, port)
+    app = create_health_app(parts.engine, parts, is_local(host))
+    server = ApiServer(app, host, port)
     await server.start()
     stack.push_async_callback(server.stop)
 
@@ -387,6 +437,7 @@ async def running(
     # Here, because a command that serves nothing would take twice as long to start.
     from hourbell.api.app import create_app, create_health_app
     from hourbell.api.auth import is_local
+    from hourbell.api.events import Events
     from hourbell.api.server import ApiServer
 
     failpoints.configure(settings.failpoints)
@@ -394,9 +445,11 @@ async def running(
         engine = await stack.enter_async_context(open_engine(dsn, settings))
         clock = DatabaseClock(engine.database)
         scheduler = Scheduler(engine) if Role.SCHEDULER in roles else None
+        await clock.now()  # start delays, and timestamps of webhooks, are derived from this reading
+        counts = RunCounts(engine.metrics, clock.estimated_timestamp, clock.monotonic)
         worker = None
+        actions: ActionRunners = {}
         if Role.WORKER in roles:
-            await clock.now()  # webhooks send timestamps derived from this reading
             tasks = app_tasks or TaskRunner(handlers)
             actions = await stack.enter_async_context(_actions(tasks, settings, engine, clock))
             dispatch = PostgresDispatch(engine)
@@ -406,31 +459,37 @@ async def running(
                 own = msgspec.structs.replace(
                     own, manifest=manifest_of(app_tasks.app, settings.revision)
                 )
-            worker = Worker(dispatch, actions, own)
+            worker = Worker(dispatch, actions, own, counts, engine.traces)
             if app_tasks is not None:
                 await declare_tasks(engine, declared_terms(app_tasks.app))
                 app_tasks.attach(worker, dispatch)
-        parts = Running(engine, scheduler, worker)
+        parts = Running(engine, clock, roles, scheduler, worker)
         parts.app_tasks = app_tasks
-        app = create_health_app(parts)
+        local = is_local(settings.host)
+        app = create_health_app(engine, parts, local)
+        events: Events | None = None
         if Role.API in roles:
             # A pool of its own: API requests may wait for locks, but must not delay leader and
             # worker.
             api_engine = await stack.enter_async_context(
-                open_engine(dsn, settings, API_TIMEOUT_SECONDS)
+                open_engine(dsn, settings, API_TIMEOUT_SECONDS, engine.counts)
             )
-            local = is_local(settings.host)
+            _show_pool(api_engine, "api")
             if not local and not await has_admin(api_engine):
                 raise ConfigurationError(_NO_KEYS.format(host=settings.host))
             parts.requires_keys = not (local and await is_keyless(api_engine))
-            parts.remote = RemoteWorkers(PostgresDispatch(api_engine), settings.lease_seconds)
+            parts.remote = RemoteWorkers(
+                PostgresDispatch(api_engine), settings.lease_seconds, counts.sent
+            )
             ring = KeyRing.parse(settings.secret_keys)
-            app = create_app(api_engine, parts, ring, parts.remote, local)
+            events = Events(api_engine)
+            app = create_app(api_engine, parts, ring, parts.remote, local, events)
         await make_partitions(engine, await engine.clock.now())
         watch = Loop("drift", lambda: check_drift(clock), CHECK_SECONDS)
         await stack.enter_async_context(_in_background(watch))
         functions = Loop("functions", lambda: _keep_functions(engine), MARK_SECONDS)
         await stack.enter_async_context(_in_background(functions))
+        await stack.enter_async_context(_present(parts, roles, actions))
         await stack.enter_async_context(_listening(parts))
         # Stopped in reverse: no new requests, then running work drains, then leadership is
         # released.
@@ -445,7 +504,27 @@ async def running(
         if parts.remote is not None:
             # Stopped first: the drain of the server must not wait for claims that long-poll.
             stack.push_async_callback(parts.remote.stop)
+        if events is not None:
+            stack.push_async_callback(events.stop)  # its streams do not end by themselves
         yield parts
+
+
+def _show_pool(engine: Engine, name: str) -> None:
+    """Show the connections of an engine's pool."""
+    connections = engine.metrics.gauge(
+        "hourbell_pool_connections", "Connections to the database.", ("pool", "state")
+    )
+    largest = engine.metrics.gauge(
+        "hourbell_pool_max_connections", "The size of a pool of connections.", ("pool",)
+    )
+
+    def update() -> None:
+        state = engine.database.pool_state
+        connections.series(name, "in_use").set(state.in_use)
+        connections.series(name, "idle").set(state.idle)
+        largest.series(name).set(state.max_size)
+
+    engine.metrics.before_render(update)
 
 
 def tune_garbage_collector() -> None:
@@ -456,6 +535,7 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()  # exclude all existing objects
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 @asynccontextmanager
@@ -473,6 +553,51 @@ async def _keep_functions(engine: Engine) -> bool:
     """Prevent migrations of other versions from dropping the functions that this process calls."""
     await mark_used(engine.database)
     return False
+
+
+@asynccontextmanager
+async def _present(parts: Running, roles: Set[Role], actions: ActionRunners) -> AsyncIterator[None]:
+    """Say every few seconds that this process lives, within this context."""
+    engine, scheduler = parts.engine, parts.scheduler
+    clock = DatabaseClock(engine.database)
+    number = uuid4() if scheduler is None else scheduler.leadership.node
+    node = Node(number, f"{platform.node()}-{os.getpid()}", sorted(roles))
+
+    async def report() -> bool:
+        drift = await clock.drift_seconds()
+        now = await clock.now()
+        await report_presence(engine, node, now, drift, _open_circuits(actions, now))
+        return False
+
+    try:
+        async with _in_background(Loop("presence", report, PRESENCE_SECONDS)):
+            yield
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            await end_presence(engine, node)
+
+
+def _open_circuits(actions: ActionRunners, now: datetime) -> list[OpenCircuit]:
+    """The open circuits of this process, with their times by the database's clock."""
+    webhooks = actions.get(WebhookAction)
+    if webhooks is None:
+        return []
+    # Here, because only a worker sends webhooks.
+    from hourbell.actions.webhook import WebhookRunner
+
+    assert isinstance(webhooks, WebhookRunner)
+    measured = time.monotonic()
+    return [
+        OpenCircuit(
+            tenant,
+            host,
+            endpoint,
+            circuit.failures,
+            now + timedelta(seconds=circuit.since - measured),
+            now + timedelta(seconds=circuit.until - measured),
+        )
+        for tenant, host, endpoint, circuit in webhooks.open_circuits()
+    ]
 
 
 @asynccontextmanager
@@ -510,7 +635,12 @@ async def _actions(
     resolver = GuardedResolver(Egress.parse(settings.egress_allow))
     secrets = StoredSecrets(engine, KeyRing.parse(settings.secret_keys))
     webhooks = WebhookRunner.open(
-        settings.worker_slots, resolver, secrets, clock.estimated_timestamp, settings.ca_file
+        settings.worker_slots,
+        resolver,
+        secrets,
+        clock.estimated_timestamp,
+        settings.ca_file,
+        engine.metrics,
     )
     try:
         yield {TaskAction: tasks, WebhookAction: webhooks}

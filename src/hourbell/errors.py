@@ -178,7 +178,7 @@ class RetryAfter(_Decision):
 
 
 class Cancel(_Decision):
-    """End the execution as CANCELLED."""
+    """End the execution as CANCELLED; the reason, if any, is kept as its error."""
 
 
 class Dead(_Decision):

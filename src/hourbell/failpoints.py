@@ -71,6 +71,8 @@ NAMES: tuple[str, ...] = (
     "monitor.before_commit",
     "notify.after_commit",
     "notify.before_commit",
+    "operate.after_commit",
+    "operate.before_commit",
     "pause.after_commit",
     "pause.before_commit",
     "plan.after_chunk",

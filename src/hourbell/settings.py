@@ -9,7 +9,7 @@ struct.
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,7 @@ from msgspec import Meta
 from hourbell import failpoints
 from hourbell.model.errors import ConfigurationError
 from hourbell.model.limits import MAX_DAYS
+from hourbell.model.log_levels import parse_log_levels
 from hourbell.model.policies import MAX_CRASHES
 from hourbell.security.egress import Egress
 from hourbell.security.sealing import KeyRing
@@ -54,8 +55,7 @@ DatabaseUrl = Annotated[
     Meta(pattern=r"^postgres(ql)?://", description="a URL that begins with postgresql://"),
 ]
 LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"],
-    Meta(description="one of debug, info, warning, error"),
+    str, Meta(description="a level, such as info or info,worker=debug, or @ and the name of a file")
 ]
 EgressAllow = Annotated[
     str, Meta(description="a comma-separated list of networks and host:port pairs")
@@ -79,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     leader_lease_seconds: LeaseSeconds = 10
     lease_seconds: LeaseSeconds = 15  # of a worker's session
     ledger_days: Days = 30  # how long ended executions are kept
-    log_level: LogLevel = "info"
+    log_level: LogLevel = "info"  # of all, and of single components
     max_crashes: Crashes = 3  # worker crashes while it ran alone, until an execution is DEAD
     port: Port = 8080
     revision: Revision | None = None  # of the code of an app: the highest live one leads
@@ -93,6 +93,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 _PARSERS: dict[str, Callable[[str], object]] = {
     "egress_allow": Egress.parse,
     "failpoints": failpoints.parse,
+    # A file is read when logs are configured.
+    "log_level": lambda text: text.startswith("@") or parse_log_levels(text),
     "secret_keys": KeyRing.parse,
 }
 

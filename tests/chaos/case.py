@@ -130,15 +130,15 @@ class RigCase(Case):
         unplanned = self._unplanned(story, since)
         broken = self._broken[story is not None and story.over_http]
         if not broken.touches(since - self.promise.aftermath_seconds, until):
-            return max(self.promise.late_seconds, unplanned)
-        explained = self.explained(story, since, until)
-        return max(min(explained, self.promise.most_late_seconds), unplanned)
+            return max(self.promise.late_seconds + self.promise.shared_seconds, unplanned)
+        most = self.promise.most_late_seconds + self.promise.shared_seconds
+        return max(min(self.explained(story, since, until), most), unplanned)
 
     def explained(self, story: Story | None, since: Seconds, until: Seconds) -> float:
         """The same for who is not there to be started: a stretch that nobody planned."""
         broken = self._broken[story is not None and story.over_http]
-        explained = broken.longest(since, until) + self.promise.aftermath_seconds
-        return max(explained, self._unplanned(story, since))
+        aftermath = self.promise.aftermath_seconds + self.promise.shared_seconds
+        return max(broken.longest(since, until) + aftermath, self._unplanned(story, since))
 
     def in_flight(self, number: int) -> int:
         """How many executions were with workers at a fault, by the ledger and the receiver."""
@@ -190,7 +190,8 @@ class RigCase(Case):
             and struck.fault.ended_at + promise.late_seconds >= since
             for struck in self.strikes
         )
-        return since + promise.obey_seconds + (promise.reaped_seconds if held_up else 0.0)
+        at_once = since + promise.obey_seconds + promise.shared_seconds
+        return at_once + (promise.reaped_seconds if held_up else 0.0)
 
     @cached_property
     def _receiver_is_gone(self) -> Spans:

@@ -292,11 +292,12 @@ def _are_attempts(case: RigCase, row: Row, ended: Ended) -> Iterator[Violation]:
 def _was_not_heard(case: RigCase, delivery: Delivery, attempt: Attempt) -> bool:
     """Whether an answer can have missed who waited for it: a worker that stood, a broken way.
 
-    A worker over HTTP answers to itself.
+    The end of an attempt is a stamp of the worker, which estimates the database's clock. A worker
+    over HTTP answers to itself.
     """
     return delivery.worker is None and any(
         (struck.hits_worker_processes or RECEIVER in struck.hit)
-        and struck.fault.began_at <= attempt.finished_at
+        and struck.fault.began_at <= attempt.finished_at + case.promise.stamp_seconds
         and delivery.at <= struck.fault.ended_at + case.promise.late_seconds
         for struck in case.strikes
     )

@@ -61,7 +61,8 @@ def _old_epochs_write_nothing(case: RigCase, terms: Sequence[Term]) -> Iterator[
 
 def _leaders_are_replaced(case: RigCase, terms: Sequence[Term]) -> Iterator[Violation]:
     leaderless = without_candidates(case)
-    late, lease = case.promise.late_seconds, case.promise.leader_lease_seconds
+    lease = case.promise.leader_lease_seconds
+    late = case.promise.late_seconds + case.promise.shared_seconds
     # A lease that nobody renews runs out; within the next step of a candidate somebody has it.
     gaps = [(one.ended_at, other.began_at) for one, other in pairwise(terms)]
     if terms:

@@ -380,7 +380,14 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     figures: Figures
 
 
-def judge(folder: Path, seed: int, settle_seconds: float, *, synchronous: bool) -> Judged:
+def judge(
+    folder: Path,
+    seed: int,
+    settle_seconds: float,
+    *,
+    synchronous: bool,
+    shared_seconds: float = 0.0,
+) -> Judged:
     promise = Promise(
         lease_seconds=LEASE_SECONDS,
         leader_lease_seconds=LEASE_SECONDS,
@@ -390,6 +397,7 @@ def judge(folder: Path, seed: int, settle_seconds: float, *, synchronous: bool) 
         http_workers=HTTP_WORKERS,
         http_slots=http_worker.SLOTS,
         stuck_seconds=settle_seconds,
+        shared_seconds=shared_seconds,
         standby_lag_seconds=0.0 if synchronous else STANDBY_LAG_SECONDS,
     )
     history = recorded(folder, seed)
@@ -406,6 +414,7 @@ async def chaos(
     synchronous: bool = True,
     schedulers: int = SCHEDULERS,
     workers: int = WORKERS,
+    shared_seconds: float = 0.0,
 ) -> Judged:
     """One run, and what the checker says of it. With upgrades among its faults it begins with the older build."""
     older = extract(OLDER, folder / "older") if ROLLING_UPGRADE in kinds else None
@@ -419,7 +428,9 @@ async def chaos(
     ) as rig:
         planned = schedule(seed, kinds, list(rig.processes))
         await rig.run(seconds, planned, settle_seconds)
-    return judge(folder, seed, settle_seconds, synchronous=synchronous)
+    return judge(
+        folder, seed, settle_seconds, synchronous=synchronous, shared_seconds=shared_seconds
+    )
 
 
 def main() -> None:

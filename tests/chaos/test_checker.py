@@ -1482,6 +1482,15 @@ def an_answer_was_not_heard(history: History) -> None:
 
 
 @fine
+def an_answer_was_not_heard_by_a_worker_whose_clock_is_behind(history: History) -> None:
+    """Its link was reset a little after the end of the attempt by its own clock."""
+    link = "workers→receiver"
+    an_answered_attempt_is_recorded_as_failed(history)
+    at = the(history.dump.ended, of("listed")).attempts[1].finished_at + 0.05
+    history.faults.append(Fault(kind="reset", victim=link, began_at=at, ended_at=at))
+
+
+@fine
 def lost_attempts_use_up_retries(history: History) -> None:
     """Two were lost, the third failed, and two retries were promised: there is none left."""
     for at in (20.5, 26.5):
@@ -2997,6 +3006,15 @@ def test_a_long_run_is_judged_quickly() -> None:
     history.dump.alive.extend(world.alive)
     assert len(history.deliveries) > 97_000
     assert check(history, PROMISE) == []
+
+
+def test_on_a_shared_machine_a_run_may_be_later_and_no_more_than_that() -> None:
+    shared = msgspec.structs.replace(PROMISE, shared_seconds=20.0)
+    for late, expected in ((20.9, set()), (21.1, {"I3"})):
+        history = good()
+        move(history, "tick", 425, 425 + late)
+        assert "I3" in {violation.invariant for violation in check(history, PROMISE)}
+        assert {violation.invariant for violation in check(history, shared)} == expected
 
 
 # A standby that may lag behind.

@@ -85,7 +85,8 @@ async def receiving(log: Path, seed: int = 1) -> AsyncIterator[Sender]:
         stdout=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path},
     )
-    child = Child(process)
+    assert process.stdout is not None
+    child = Child(process.pid, process.stdout, asyncio.create_task(process.wait()))
     try:
         port = int(await child.says("listening"))
         async with aiohttp.ClientSession() as session:

@@ -13,6 +13,9 @@ from hourbell.failpoints import NAMES
 
 SECONDS = 35.0  # besides an upgrade, a rollback and an upgrade of all processes
 SETTLE_SECONDS = 15.0
+# The rest of the suite uses the machine too: on one of 2 cores that was ten times as slow as usual, starts came 8 s late.
+# `make chaos` has the machine for itself, and allows nothing.
+SHARED_SECONDS = 20.0
 # What takes longer than a smoke has: these wait for a process to come to a certain point, or restart them all.
 LONG = {
     "poison",
@@ -32,7 +35,14 @@ async def test_whatever_breaks_and_whoever_upgrades_the_promises_are_kept() -> N
     kinds = [kind for kind in possible() if kind not in LONG]
     with services.private_folder() as folder:
         judged = await chaos(
-            folder, 11, SECONDS, kinds, settle_seconds=SETTLE_SECONDS, schedulers=2, workers=2
+            folder,
+            11,
+            SECONDS,
+            kinds,
+            settle_seconds=SETTLE_SECONDS,
+            schedulers=2,
+            workers=2,
+            shared_seconds=SHARED_SECONDS,
         )
     assert judged.violations == []
     assert judged.figures.deliveries > 200

@@ -32,7 +32,7 @@ from hourbell.engine.operations.change import delete_job, pause_job, resume_job,
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import backfill, cancel_execution, run_now
 from hourbell.engine.views.executions import get_execution, list_executions
-from hourbell.engine.views.explain import Holder, explain_execution, explain_job
+from hourbell.engine.views.explain import BlockedBy, explain_execution, explain_job
 from hourbell.engine.views.jobs import JobFilter, get_job, list_jobs
 from hourbell.model.errors import (
     IdempotencyKeyReused,
@@ -666,7 +666,7 @@ async def test_explain_names_the_earlier_run_that_is_in_the_way(world: World) ->
     assert parked.scheduled_for == minute(2)
     explained = await explain_execution(world.engine, parked.execution_id)
     assert (explained.code, explained.execution_id) == ("overlap", parked.execution_id)
-    assert explained.blocked_by == Holder(running.execution_id, job.job_id)
+    assert explained.blocked_by == BlockedBy(running.execution_id, job.job_id)
     assert (await explain_job(world.engine, job.job_id)).execution_id == running.execution_id
 
 
@@ -1008,7 +1008,7 @@ async def test_a_pooler_is_noticed(engine_dsn: str, request: pytest.FixtureReque
     database = await Database.open(engine_dsn)
     assert database.pooled == (request.node.callspec.params["engine_dsn"] == "pgbouncer")
     heard = asyncio.Event()
-    listener = await database.listen("hourbell", heard.set)
+    listener = await database.listen("hourbell", lambda _payload: heard.set())
     await database.value("select pg_notify('hourbell', '')")
     if not database.pooled:
         await asyncio.wait_for(heard.wait(), 10)

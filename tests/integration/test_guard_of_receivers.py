@@ -13,8 +13,13 @@ from typing import Any
 
 import aiohttp
 import asyncpg
+import psycopg
+import psycopg.rows
 import pytest
+import sqlalchemy
 import uvicorn
+from sqlalchemy import orm
+from sqlalchemy.ext import asyncio as aio
 
 from hourbell.actions.signing import signed_headers
 from hourbell.guard import (
@@ -269,8 +274,6 @@ def check(once: Callable[[int], Any], count: Callable[[], int]) -> None:
 
 
 async def test_psycopg(own: str) -> None:
-    psycopg = pytest.importorskip("psycopg")
-
     def sync() -> None:
         with psycopg.connect(own) as connection:
 
@@ -313,18 +316,15 @@ async def test_psycopg(own: str) -> None:
 
 
 async def test_psycopg_with_other_kinds_of_rows(own: str) -> None:
-    psycopg = pytest.importorskip("psycopg")
-    rows = pytest.importorskip("psycopg.rows")
-
     def sync() -> None:
-        with psycopg.connect(own, row_factory=rows.dict_row) as connection:
+        with psycopg.connect(own, row_factory=psycopg.rows.dict_row) as connection:
             for done in (False, True):
                 with connection.transaction(), GUARD.once_sync(connection, delivery()) as turn:
                     assert turn.done is done
 
     await asyncio.to_thread(sync)
     async with (
-        await psycopg.AsyncConnection.connect(own, row_factory=rows.dict_row) as connection,
+        await psycopg.AsyncConnection.connect(own, row_factory=psycopg.rows.dict_row) as connection,
         connection.transaction(),
         GUARD.once(connection, delivery()) as turn,
     ):
@@ -332,9 +332,6 @@ async def test_psycopg_with_other_kinds_of_rows(own: str) -> None:
 
 
 async def test_classes_that_derive_from_those_of_a_driver(own: str) -> None:
-    orm = pytest.importorskip("sqlalchemy.orm")
-    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
-
     class Connection(asyncpg.Connection):
         """Of `connection_class=`."""
 
@@ -370,9 +367,6 @@ async def test_classes_that_derive_from_those_of_a_driver(own: str) -> None:
 async def test_sqlalchemy_in_autocommit_is_refused_wherever_it_was_set(
     own: str, connection: asyncpg.Connection
 ) -> None:
-    orm = pytest.importorskip("sqlalchemy.orm")
-    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
-
     def sync() -> None:
         engine, by_option = engine_of(own, isolation_level="AUTOCOMMIT"), engine_of(own)
         for session in (
@@ -403,7 +397,6 @@ async def test_sqlalchemy_in_autocommit_is_refused_wherever_it_was_set(
 
 
 async def test_sqlalchemy(own: str) -> None:
-    orm = pytest.importorskip("sqlalchemy.orm")
     engine = engine_of(own)
 
     def sync() -> None:
@@ -439,7 +432,6 @@ async def test_sqlalchemy(own: str) -> None:
 
 
 async def test_sqlalchemy_with_asyncio(own: str) -> None:
-    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
     other = async_engine_of(own)
     for fence, done in ((1, False), (2, True)):
         async with (
@@ -463,16 +455,12 @@ async def test_sqlalchemy_with_asyncio(own: str) -> None:
 
 
 def engine_of(dsn: str, **options: Any) -> Any:
-    sqlalchemy, psycopg = pytest.importorskip("sqlalchemy"), pytest.importorskip("psycopg")
     return sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), **options
     )
 
 
 def async_engine_of(dsn: str, **options: Any) -> Any:
-    pytest.importorskip("greenlet")
-    aio = pytest.importorskip("sqlalchemy.ext.asyncio")
-
     async def connect() -> Any:
         return await asyncpg.connect(dsn)
 

@@ -18,6 +18,7 @@ import pytest
 
 import services
 from conftest import DatabaseMaker
+from exposition import parsed
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
 from integration.life.support import eventually
@@ -59,6 +60,12 @@ def ask(port: int, path: str, body: object = None, key: str | None = None) -> An
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
+
+
+def text_of(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 @contextlib.contextmanager
@@ -106,11 +113,37 @@ async def test_three_processes_are_a_system(postgres: str, new_database: Databas
                 return bool(found["items"][0]["status"] == "SUCCEEDED")
 
             await eventually(has_succeeded)
+            nodes = (await asyncio.to_thread(ask, api, "/api/v1/nodes"))["items"]
+            assert sorted((node["roles"], node["leads"], node["alive"]) for node in nodes) == [
+                (["api"], False, True),
+                (["scheduler"], True, True),
+                (["worker"], False, True),
+            ]
+            started = (await asyncio.to_thread(ask, api, "/api/v1/overview"))["totals"]["started"]
+            assert started in (0, 1)  # counted by the leader, every 10 seconds
             assert await asyncio.to_thread(checks, parts["worker"][1]) == {
                 "database": True,
                 "migrated": True,
                 "worker": True,
             }
+            told = {
+                role: parsed(await asyncio.to_thread(text_of, port, "/metrics"))
+                for role, (_, port) in parts.items()
+            }
+            outcomes = "hourbell_outcomes_total"
+            assert told["worker"][outcomes].total(status="SUCCEEDED") == 1
+            assert told["api"][outcomes].total(status="SUCCEEDED") == 0
+            # Once in all processes together.
+            for name, role in {
+                "hourbell_queue_workers": "scheduler",
+                "hourbell_leading": "scheduler",
+                "hourbell_worker_slots": "worker",
+                "hourbell_circuits": "worker",
+            }.items():
+                assert [each for each in told if name in told[each]] == [role]
+            for role, metrics in told.items():
+                assert metrics["hourbell_info"].total(roles=role) == 1
+                assert metrics["hourbell_database_up"].value() == 1
             for process, _ in parts.values():
                 process.send_signal(signal.SIGTERM)
             for role, (process, _) in parts.items():
@@ -215,7 +248,7 @@ async def test_keys_are_made_listed_and_revoked_at_the_terminal(
         assert (reader["tenant_id"], root["tenant_id"]) == ("acme", None)
         assert (reader["revoked_at"] is None, root["revoked_at"] is None) == (False, True)
         code, said = await run("keys revoke key_nonsense")
-        assert (code, "is not a key id" in said) == (2, True)
+        assert (code, "is not a key id" in said) == (3, True)
         code, said = await run("secrets rotate")
         assert (code, "HOURBELL_SECRET_KEYS" in said) == (2, True)
         code, said = await run("secrets new-key")
@@ -266,6 +299,10 @@ async def test_every_role_says_that_the_database_is_away_and_comes_back_with_it(
                 await asyncio.to_thread(server.start)
                 for port in ports.values():
                     await eventually(lambda port=port: is_ready(port), PATIENCE_SECONDS)
+                scheduler, _ = parts["scheduler"]
+                scheduler.kill()
+                assert scheduler.stdout is not None
+                assert "lost leadership" in scheduler.stdout.read()
         finally:
             await asyncio.to_thread(server.stop)
 

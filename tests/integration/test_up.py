@@ -1,5 +1,6 @@
 """`hourbell up` as a newcomer runs it: a real process, HTTP, signals."""
 
+import asyncio
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 
 import services
 from hourbell.store import embedded
+from hourbell.store.migrations import migrate
 from ports import free_port
 
 PATIENCE_SECONDS = 60.0
@@ -30,6 +32,7 @@ class Up:
     def __init__(self, folder: Path, **env: str) -> None:
         self.port = free_port()
         self.folder = folder
+        self.greeting = ""
         ours = {
             "HOURBELL_DATA_DIR": str(folder),
             "HOURBELL_PORT": str(self.port),
@@ -129,8 +132,35 @@ def alive(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with services.private_folder() as made:
+    with services.folder_for_databases() as made:
         yield made / "data"
+
+
+@pytest.fixture(scope="module")
+def stopped() -> Iterator[Path]:
+    """A data folder that was migrated and left in order; copying is faster than making another."""
+    with services.folder_for_databases() as private:
+        with embedded.EmbeddedServer(private / "data", owner="tests") as server:
+            asyncio.run(migrate(server.dsn))
+        yield private / "data"
+
+
+@pytest.fixture
+def data(folder: Path, stopped: Path) -> Path:
+    subprocess.run(["cp", "-a", str(stopped), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(stopped: Path) -> Iterator[Up]:
+    """A process that is up, for tests that leave it so; `greeting` is what it said first."""
+    with services.folder_for_databases() as private:
+        subprocess.run(["cp", "-a", str(stopped), str(private / "data")], check=True)
+        up = Up(private / "data", HOURBELL_LEASE_SECONDS="30")
+        up.greeting = up.said_until("Ctrl-C")
+        up.until_ready()
+        yield up
+        up.interrupt()
 
 
 @pytest.fixture
@@ -158,23 +188,23 @@ def test_a_first_job_runs_and_ctrl_c_stops_everything(folder: Path, started: lis
     assert servers_of(folder) == []
 
 
-def test_a_job_with_a_queue_of_its_own_runs(folder: Path, started: list[Up]) -> None:
-    up = Up(folder)
-    started.append(up)
-    up.until_ready()
-    job = up.ask("POST", "/api/v1/jobs", hello(up.port) | {"queue": "of-its-own"}, key="first")
-    eventually(lambda: up.fates(job["job_id"]) == ["SUCCEEDED"])
+def test_a_job_with_a_queue_of_its_own_runs(shared: Up) -> None:
+    document = hello(shared.port) | {"queue": "of-its-own"}
+    job = shared.ask("POST", "/api/v1/jobs", document, key="queue")
+    eventually(lambda: shared.fates(job["job_id"]) == ["SUCCEEDED"])
 
 
-@pytest.mark.parametrize("named", [{}, {"tasks": ["greet"]}], ids=["all tasks", "its tasks"])
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [("greet", {}), ("thank", {"tasks": ["thank"]})],
+    ids=["all tasks", "its tasks"],
+)
 def test_a_worker_over_http_gets_every_task_that_only_it_can_run(
-    folder: Path, started: list[Up], named: dict[str, Any]
+    shared: Up, task: str, named: dict[str, Any]
 ) -> None:
-    up = Up(folder, HOURBELL_LEASE_SECONDS="30")
-    started.append(up)
-    up.until_ready()
-    greet = hello(up.port) | {"action": {"type": "TASK", "name": "greet"}}
-    jobs = [up.ask("POST", "/api/v1/jobs", greet, key=f"{n}")["job_id"] for n in range(20)]
+    up = shared
+    greet = hello(up.port) | {"action": {"type": "TASK", "name": task}}
+    jobs = [up.ask("POST", "/api/v1/jobs", greet, key=f"{task} {n}")["job_id"] for n in range(20)]
     eventually(
         lambda: up.ask("GET", f"/api/v1/jobs/{jobs[-1]}/explain")["code"] == "no_worker_for_task"
     )
@@ -191,25 +221,24 @@ def test_a_worker_over_http_gets_every_task_that_only_it_can_run(
             outcome |= {"fence_token": execution["fence_token"]}
             path = f"/internal/v1/executions/{execution['execution_id']}/complete"
             up.ask("POST", path, outcome)
+    up.ask("POST", "/internal/v1/sessions/close", {"session_token": token})
     assert sorted(seen) == sorted(jobs)
 
 
-def test_every_address_of_the_greeting_answers(folder: Path, started: list[Up]) -> None:
-    up = Up(folder)
-    started.append(up)
-    greeting = up.said_until("Ctrl-C")
-    job_id = up.ask("POST", "/api/v1/jobs", hello(up.port), key="first")["job_id"]
-    addresses = re.findall(r"http://[^\s'\"]+", greeting)
-    assert len(addresses) == 5
+def test_every_address_of_the_greeting_answers(shared: Up) -> None:
+    job_id = shared.ask("POST", "/api/v1/jobs", hello(shared.port), key="first")["job_id"]
+    addresses = re.findall(r"http://[^\s'\"]+", shared.greeting)
+    assert f"Dashboard http://127.0.0.1:{shared.port}\n" in shared.greeting
+    assert len(addresses) == 6
     for address in addresses:
         with urllib.request.urlopen(address.replace("JOB_ID", job_id), timeout=10) as answer:
             assert answer.status == 200
 
 
 def test_a_second_ctrl_c_stops_at_once_what_runs_and_postgresql_too(
-    folder: Path, started: list[Up]
+    data: Path, started: list[Up]
 ) -> None:
-    up = Up(folder)
+    up = Up(data)
     started.append(up)
     up.until_ready()
     with socket.socket() as slow:  # takes connections and never answers
@@ -217,7 +246,7 @@ def test_a_second_ctrl_c_stops_at_once_what_runs_and_postgresql_too(
         slow.listen()
         job = up.ask("POST", "/api/v1/jobs", hello(slow.getsockname()[1]), key="slow")
         eventually(lambda: up.fates(job["job_id"]) == ["RUNNING"])
-        (server,) = servers_of(folder)
+        (server,) = servers_of(data)
         backends = psutil.Process(server).children()
         up.press_ctrl_c()
         up.said_until("Draining")
@@ -227,27 +256,27 @@ def test_a_second_ctrl_c_stops_at_once_what_runs_and_postgresql_too(
         assert up.process.wait(PATIENCE_SECONDS) == 130
         assert time.monotonic() - asked_at < 5
     assert said == "Stopped.\n"
-    assert servers_of(folder) == []
+    assert servers_of(data) == []
     assert backends
     assert not any(alive(process) for process in backends)
 
 
-def test_a_second_start_finds_the_old_data(folder: Path, started: list[Up]) -> None:
-    first = Up(folder)
+def test_a_second_start_finds_the_old_data(data: Path, started: list[Up]) -> None:
+    first = Up(data)
     started.append(first)
     first.until_ready()
     job = first.ask("POST", "/api/v1/jobs", hello(first.port, 3600), key="later")
     first.interrupt()
-    second = Up(folder)
+    second = Up(data)
     started.append(second)
     second.until_ready()
     assert second.ask("GET", f"/api/v1/jobs/{job['job_id']}") == job
 
 
 def test_after_kill_9_the_next_start_recovers_and_loses_nothing(
-    folder: Path, started: list[Up]
+    data: Path, started: list[Up]
 ) -> None:
-    first = Up(folder)
+    first = Up(data)
     started.append(first)
     first.until_ready()
     jobs = [
@@ -256,48 +285,43 @@ def test_after_kill_9_the_next_start_recovers_and_loses_nothing(
     ]
     first.process.kill()
     first.process.wait()
-    second = Up(folder, HOURBELL_PORT=str(first.port))
+    second = Up(data, HOURBELL_PORT=str(first.port))
     second.port = first.port
     started.append(second)
     second.until_ready()
     eventually(lambda: all(second.fates(job) == ["SUCCEEDED"] for job in jobs))
 
 
-def test_a_postgresql_that_dies_under_it_is_started_again(folder: Path, started: list[Up]) -> None:
-    up = Up(folder)
+def test_a_postgresql_that_dies_under_it_is_started_again(data: Path, started: list[Up]) -> None:
+    up = Up(data)
     started.append(up)
     up.until_ready()
     job = up.ask("POST", "/api/v1/jobs", hello(up.port, 3600), key="1")
-    for pid in servers_of(folder):
+    for pid in servers_of(data):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: up.answers("GET", f"/api/v1/jobs/{job['job_id']}"))
     up.until_ready()
     assert "Traceback" not in up.interrupt()  # an outage is told in lines
 
 
-def test_a_second_process_on_the_same_folder_is_told_who_is_there(
-    folder: Path, started: list[Up]
-) -> None:
-    first = Up(folder)
-    started.append(first)
-    first.until_ready()
-    second = Up(folder)
+def test_a_second_process_on_the_same_folder_is_told_who_is_there(shared: Up) -> None:
+    second = Up(shared.folder)
     said = second.process.communicate(timeout=PATIENCE_SECONDS)[0]
     assert second.process.returncode == 2
-    assert str(first.process.pid) in said
+    assert str(shared.process.pid) in said
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_left_running(folder: Path) -> None:
+def test_a_port_that_is_taken_is_named_and_nothing_is_left_running(data: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        up = Up(folder, HOURBELL_PORT=str(port))
+        up = Up(data, HOURBELL_PORT=str(port))
         said = up.process.communicate(timeout=PATIENCE_SECONDS)[0]
     assert up.process.returncode == 2
     assert str(port) in said
     assert "Traceback" not in said
-    assert servers_of(folder) == []
+    assert servers_of(data) == []
 
 
 def test_a_wrong_setting_is_named(folder: Path) -> None:
@@ -350,21 +374,21 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def test_keys_are_created_listed_and_revoked_beside_a_running_up(
-    folder: Path, started: list[Up]
+    data: Path, started: list[Up]
 ) -> None:
-    up = Up(folder)
+    up = Up(data)
     started.append(up)
     up.until_ready()
     up.ask("GET", "/api/v1/jobs")  # it is open
-    code, said = command(folder, "keys", "create", "--role", "admin", "--name", "me")
+    code, said = command(data, "keys", "create", "--role", "admin", "--name", "me")
     assert code == 0, said
     with pytest.raises(urllib.error.HTTPError, match="401"):  # by the time that the key is shown
         up.ask("GET", "/api/v1/jobs")
-    code, listed = command(folder, "keys", "list", "--output", "json")
+    code, listed = command(data, "keys", "list", "--output", "json")
     (key,) = json.loads(listed)
     assert (code, key["role"], key["name"], key["revoked_at"]) == (0, "admin", "me", None)
     assert said.splitlines()[-1] not in listed
-    code, said = command(folder, "keys", "revoke", key["key_id"])
+    code, said = command(data, "keys", "revoke", key["key_id"])
     assert (code, "last key of an administrator" in said) == (2, True)
     assert up.process.poll() is None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import services
 from hourbell.model.extras import MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,10 @@ print(took, *sys.modules)
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0 and "the dashboard was not built" in done.stderr:
+        services.unavailable("What builds the dashboard")
+    assert done.returncode == 0, done.stderr
     (file,) = folder.glob("*.whl")
     return file
 
@@ -130,6 +134,7 @@ def test_the_wheel_has_the_types_the_statements_and_the_licence(wheel: Path) -> 
     missing = {name for name in ours if "__pycache__" not in name} - names
     assert missing == set()
     assert "hourbell/py.typed" in names
+    assert "hourbell/ui_files/index.html" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

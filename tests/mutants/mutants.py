@@ -53,6 +53,8 @@ BLOCKERS = "src/hourbell/store/functions/blockers.sql"
 FAIRNESS = "src/hourbell/store/functions/fairness.sql"
 LIMIT_CHANGES = "src/hourbell/store/functions/limit_changes.sql"
 PARKING = "src/hourbell/store/functions/parking.sql"
+CODES = "src/hourbell/store/functions/codes.sql"
+CORE = "src/hourbell/engine/core.py"
 RATES = "src/hourbell/store/functions/rates.sql"
 TASKS = "src/hourbell/store/functions/tasks.sql"
 PLACES = "src/hourbell/store/functions/places.sql"
@@ -104,6 +106,7 @@ POISON_TEST = f"{_LIFE}/test_poison.py"
 POLICIES_TEST = f"{_LIFE}/test_policies.py"
 REQUESTS_TEST = f"{_LIFE}/test_requests.py"
 TASKS_TEST = f"{_LIFE}/test_tasks.py"
+WAKE_UPS_TEST = "tests/integration/api/test_wake_ups.py"
 WORKER_TEST = f"{_LIFE}/test_worker.py"
 RUNNERS_TEST = f"{_LIFE}/test_runners.py"
 RERUNS_TEST = f"{_LIFE}/test_reruns.py"
@@ -122,8 +125,8 @@ MUTANTS = [
     Mutant(
         "interruption_uses_an_attempt",
         SETTLE,
-        "select o.*, o.kind = hourbell.outcome_retry() as failed,",
-        "select o.*, o.kind <> hourbell.outcome_released() as failed,",
+        "select o.*, o.kind = hourbell.settlement_retry() as failed,",
+        "select o.*, o.kind <> hourbell.settlement_released() as failed,",
         (
             f"{RERUNS_TEST}::test_a_run_that_a_stop_interrupts_is_ready_at_once_and_loses_no_attempt",
         ),
@@ -188,8 +191,8 @@ MUTANTS = [
     Mutant(
         "repeated_interruption_unknown",
         SETTLE,
-        "when (o.kind = hourbell.outcome_released() or o.kind = any (hourbell.outcomes_rerun()))",
-        "when o.kind = hourbell.outcome_released()",
+        "when (o.kind = hourbell.settlement_released() or o.kind = any (hourbell.settlements_rerun()))",
+        "when o.kind = hourbell.settlement_released()",
         (f"{RERUNS_TEST}::test_a_report_that_is_repeated_counts_once",),
         "A report whose answer was lost can be repeated.",
     ),
@@ -421,8 +424,8 @@ MUTANTS = [
     Mutant(
         "stale_report_uses_up_a_cancellation",
         SETTLE,
-        "        where kind = hourbell.outcome_cancelled() and p_ids[at] = any (ended)));",
-        "        where kind = hourbell.outcome_cancelled()));",
+        "        where kind = hourbell.settlement_cancelled() and p_ids[at] = any (ended)));",
+        "        where kind = hourbell.settlement_cancelled()));",
         (f"{ONCE_TEST}::test_a_stale_report_does_not_use_up_a_cancellation",),
         "A report that is refused changes nothing.",
     ),
@@ -741,9 +744,7 @@ MUTANTS = [
         LEADER,
         "        return renewed_for >= self._engine.times.lease_seconds\n",
         "        return renewed_for >= 0\n",
-        (
-            f"{OUTAGE_TEST}::test_a_database_that_hangs_for_more_than_two_leases_doubles_nothing[short]",
-        ),
+        (f"{LEADERSHIP_TEST}::test_a_new_leader_trusts_no_silence_before_a_whole_lease",),
         "After an outage nobody's silence means death before a whole lease has passed.",
     ),
     Mutant(
@@ -892,7 +893,7 @@ MUTANTS = [
     ),
     Mutant(
         "levels_forgotten",
-        PLACES,
+        CODES,
         "return case when p_nth <= 16 then 0 ",
         "return 0 * case when p_nth <= 16 then 0 ",
         (f"{HERDS_TEST}::test_retries_of_a_herd_do_not_delay_another_tenant",),
@@ -903,7 +904,7 @@ MUTANTS = [
         ADMIT,
         "share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);",
         "share := greatest(budget - n, 1);",
-        (f"{HERDS_TEST}::test_every_level_moves_on_in_each_pass",),
+        (f"{HERDS_TEST}::test_every_level_moves_on_in_each_pass[rows]",),
         "Every level gets a part of each pass.",
     ),
     Mutant(
@@ -929,7 +930,7 @@ MUTANTS = [
         FAIRNESS,
         "(select 1 / w.weight from hourbell.tenants as w where w.id = tenant)",
         "(select 1 from hourbell.tenants as w where w.id = tenant)",
-        (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
+        (f"{FAIR_TEST}::test_weights_of_three_to_one_give_three_to_one",),
         "A tenant of three times the weight gets three times the share.",
     ),
     Mutant(
@@ -950,6 +951,34 @@ MUTANTS = [
         "bool_or(r.keyed)",
         (f"{LIMITS_TEST}::test_nothing_is_admitted_to_a_queue_that_nobody_serves",),
         "Nothing is made ready for a queue without a worker.",
+    ),
+    Mutant(
+        "parked_overtaken",
+        PARKING,
+        "    where l.waited_for or l.room < l.n;\n",
+        "    where l.room < l.n;\n",
+        (
+            f"{LIMITS_TEST}::test_what_falls_due_does_not_overtake_what_is_parked_although_there_is_room",
+        ),
+        "What has waited for a limit goes before what falls due.",
+    ),
+    Mutant(
+        "skipped_without_the_disk",
+        ADMIT,
+        "  if hourbell.ended() is null then perform set_config",
+        "  if true then perform set_config",
+        (f"{GATE_TEST}::test_a_pass_waits_for_the_disk_only_if_it_ends_executions",),
+        "How an execution ended is durable before anyone can read it.",
+    ),
+    Mutant(
+        "due_announced_as_ready",
+        CORE,
+        "payload = DUE if DUE in self._requested else READY",
+        "payload = READY if READY in self._requested else DUE",
+        (
+            f"{WAKE_UPS_TEST}::test_of_announcements_that_are_combined_the_one_that_means_more_work_is_sent",
+        ),
+        "A worker that is told what is ready does not look for what is due.",
     ),
     Mutant(
         "unserved_task_admitted",
@@ -973,11 +1002,8 @@ MUTANTS = [
         CLAIM,
         "mixed := array(select f.queue from hourbell.queue_workers as f where f.mixed and f.queue = any (session.queues));",
         "mixed := '{}';",
-        (
-            f"{TASKS_TEST}::test_a_backlog_of_a_busy_worker_hides_nothing[mixed]",
-            f"{TASKS_TEST}::test_a_claim_locks_nothing_that_another_worker_serves",
-        ),
-        "A backlog that only another worker serves neither hides nor locks anything.",
+        (f"{TASKS_TEST}::test_a_claim_does_not_read_a_backlog_that_another_worker_serves",),
+        "A claim costs the same beside a backlog that only another worker serves.",
     ),
     Mutant(
         "blocker_twice_in_a_pass",
@@ -1063,7 +1089,7 @@ MUTANTS = [
     Mutant(
         "no_dead_letters",
         SETTLE,
-        "    if kinds && hourbell.outcomes_dead() then\n      perform hourbell.write_dead_letters(",
+        "    if kinds && hourbell.settlements_dead() then\n      perform hourbell.write_dead_letters(",
         "    if false then\n      perform hourbell.write_dead_letters(",
         (f"{ENGINE_TEST}::test_a_failure_is_tried_again_and_then_dead[embedded]",),
         "What has exhausted its tries is kept whole.",
@@ -1502,7 +1528,7 @@ MUTANTS = [
         CHANGE_SQL,
         "  if p_write.key is null or p_outcome = 'changed' then return; end if;\n",
         "  if p_write.key is null then return; end if;\n",
-        (f"{LOST_TEST}::test_a_change_whose_answer_was_lost_is_made_once[update]",),
+        (f"{LOST_TEST}::test_a_change_that_is_repeated_under_its_key_does_not_undo_a_later_one",),
         "A change that is repeated under its key gets its first answer.",
     ),
 ]

@@ -18,10 +18,10 @@ from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Leadership, Term
 from hourbell.engine.life.admit import admit
 from hourbell.engine.life.join import complete_joins
-from hourbell.engine.life.outcomes import settlement
 from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
+from hourbell.engine.life.settlement import settlement
 from hourbell.model.errors import NotLeader, SessionLost
 from hourbell.model.executions import (
     Cancelled,

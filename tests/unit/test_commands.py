@@ -35,3 +35,20 @@ def test_the_list_of_commands_has_the_first_sentences_of_their_help() -> None:
         command = getattr(importlib.import_module(module), attribute)
         assert command.name == name
         assert summary.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("command", "has_rich"), [("scheduler", False), ("worker shop:app", True), ("worker", False)]
+)
+def test_rich_is_left_to_the_apps_of_users(command: str, has_rich: bool) -> None:
+    script = """
+import sys
+from hourbell.cli.main import main
+context = main.make_context("hourbell", sys.argv[1:])
+main.resolve_command(context, sys.argv[1:])
+import structlog.dev
+print(structlog.dev.rich is not None)
+"""
+    command_line = [sys.executable, "-c", script, *command.split()]
+    done = subprocess.run(command_line, capture_output=True, check=True)
+    assert done.stdout.decode().split() == [str(has_rich)]

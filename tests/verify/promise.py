@@ -48,6 +48,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     late_seconds: float = 2.0  # beyond fault time and failover
     most_late_seconds: float = 15.0  # however long something was broken
     calm_p99_seconds: float = 1.0  # lateness while nothing is broken
+    shared_seconds: float = 0.0  # later than all of these, where other programs use the machine too
     early_seconds: float = 0.05
     stuck_seconds: float = 60.0  # after healing
     idle_in_transaction_seconds: float = 5.0

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from hourbell.model.executions import Claimed, Failed, Outcome
 from hourbell.model.jobs import SentSpec
+
+if TYPE_CHECKING:
+    from hourbell.observe.spans import RunSpan
 
 
 class WorkerCalls(Protocol):
@@ -38,6 +41,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     spec: SentSpec
     timeout_seconds: float  # it is cancelled after this
     worker: WorkerCalls
+    span: RunSpan | None = None  # of this attempt; None: the worker has no traces
 
 
 class StillRunning(asyncio.CancelledError):

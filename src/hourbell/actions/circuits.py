@@ -23,6 +23,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+
+import msgspec
 
 FAILURES = 20  # consecutive: half of the requests to a healthy target may fail,
 OVER_SECONDS = 2.0  # at least this long from the first to the last of them
@@ -36,6 +39,15 @@ _MAX_WAITING = 10_000  # attempts whose wait is tracked; beyond that, later ones
 _FORGET_AFTER = 3  # times the longest wait: by then another process has run the attempt
 
 Target = tuple[str | int, ...]  # tenant, host, port; for an endpoint: tenant, method, URL
+
+
+class OpenTarget(msgspec.Struct, frozen=True):
+    """A target whose circuit is open; times are monotonic."""
+
+    target: Target
+    failures: int  # in a row,
+    since: float  # from this moment on
+    until: float  # then one request probes
 
 
 class _Circuit:
@@ -134,6 +146,18 @@ class Circuits:
             circuit.open_until = now + circuit.pause
             return circuit.pause
         return None
+
+    def open(self) -> Iterator[OpenTarget]:
+        """The targets that get no requests, or only one that probes."""
+        for target, circuit in self._circuits.items():
+            if circuit.pause:
+                yield OpenTarget(target, circuit.failures, circuit.since, circuit.open_until)
+
+    def states(self, now: float) -> tuple[int, int]:
+        """How many circuits are open, and how many half-open: they wait for a probe."""
+        not_closed = [each for each in self._circuits.values() if each.pause]
+        paused = sum(each.open_until > now for each in not_closed)
+        return paused, len(not_closed) - paused
 
     def inconclusive(self, target: Target, call: int) -> None:
         """The call says nothing about the target; if it was the probe, the next call probes."""

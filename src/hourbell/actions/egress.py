@@ -21,7 +21,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hourbell.actions.names import NameFailed, Names
 from hourbell.security.egress import Egress, ForbiddenTarget
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="webhooks")
 
 
 class OutgoingRequest:
@@ -31,11 +31,12 @@ class OutgoingRequest:
     passing the request along.
     """
 
-    __slots__ = ("by_name", "connected", "tenant")
+    __slots__ = ("by_name", "connected", "status", "tenant")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.connected = False  # whether there is a connection, new or pooled
+        self.status: int | None = None  # of the response
         self.by_name: set[tuple[str, int]] = set()  # addresses allowed because of their name
 
 

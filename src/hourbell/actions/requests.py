@@ -107,7 +107,6 @@ def _may_have_secrets(url: str, headers: Mapping[str, str], body: bytes | None) 
 def _own_headers(run: Run, token: str) -> dict[str, str]:
     claimed = run.claimed
     execution_id = execution_text(claimed.execution_id)
-    trace_id = blake2b(execution_id.encode(), digest_size=16).hexdigest()
     return {
         "Idempotency-Key": execution_id,
         "Hourbell-Execution-Id": execution_id,
@@ -115,8 +114,16 @@ def _own_headers(run: Run, token: str) -> dict[str, str]:
         "Hourbell-Attempt": str(claimed.attempt),
         "Hourbell-Scheduled-For": _instant(claimed.scheduled_for),
         "Hourbell-Completion-Token": token,
-        "traceparent": f"00-{trace_id}-{claimed.fence:016x}-01",
+        "traceparent": _traceparent(run, execution_id),
     }
+
+
+def _traceparent(run: Run, execution_id: str) -> str:
+    """The trace of this attempt, if the worker itself has none: that of the caller, unchanged."""
+    if run.spec.traceparent is not None:
+        return run.spec.traceparent
+    trace_id = blake2b(execution_id.encode(), digest_size=16).hexdigest()
+    return f"00-{trace_id}-{run.claimed.fence:016x}-01"
 
 
 def _keys(action: WebhookAction, known: Mapping[str, Secret]) -> Sequence[str]:

@@ -14,11 +14,12 @@ import hashlib
 import re
 import secrets as randomness
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
@@ -29,7 +30,8 @@ from yarl import URL
 
 from hourbell.actions import Run
 from hourbell.actions.answers import MAX_RESULT_BYTES, is_accepted, is_success, refusal, result
-from hourbell.actions.circuits import Circuits
+from hourbell.actions.circuits import Circuits, OpenTarget
+from hourbell.actions.counts import WebhookCounts
 from hourbell.actions.egress import CURRENT_REQUEST, GuardedResolver, OutgoingRequest
 from hourbell.actions.names import NameTooSlow
 from hourbell.actions.requests import CannotSend, PreparedRequest, prepare_request
@@ -38,6 +40,7 @@ from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
     NO_SECRET_KEYS,
+    TIMEOUT,
     Accepted,
     Claimed,
     Failed,
@@ -46,11 +49,15 @@ from hourbell.model.executions import (
     Succeeded,
 )
 from hourbell.model.ids import execution_text, job_text
-from hourbell.model.jobs import WebhookAction
+from hourbell.model.jobs import WebhookAction, host_of
+from hourbell.observe.metrics import Metrics
 from hourbell.security.egress import ForbiddenTarget
 from hourbell.security.secrets import SecretSource
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from hourbell.observe.spans import RequestSpan
+
+log = structlog.get_logger(component="webhooks")
 
 REFUSAL_SECONDS = 1.0  # longest time to read the body of an error response
 SILENT_SECONDS = 30.0  # between two equal warnings
@@ -67,12 +74,20 @@ Now = Callable[[], float]
 class WebhookRunner:
     """Sends webhooks over pooled connections."""
 
-    def __init__(self, session: aiohttp.ClientSession, secrets: SecretSource, now: Now) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        secrets: SecretSource,
+        now: Now,
+        metrics: Metrics,
+    ) -> None:
         self._session = session
         self._secrets = secrets
         self._now = now  # seconds since 1970, for the target to compare with its own clock
         self._hosts = Circuits()
         self._endpoints = Circuits(MAX_WAIT_SECONDS)
+        self._counts = WebhookCounts(metrics, time.monotonic)
+        self._counts.watch({"host": self._hosts, "endpoint": self._endpoints})
         self._calls = count()
         self._silent_until = 0.0  # suppresses warnings about missing keys; monotonic
 
@@ -84,6 +99,7 @@ class WebhookRunner:
         secrets: SecretSource,
         now: Now,
         ca_file: Path | None = None,
+        metrics: Metrics | None = None,
     ) -> Self:
         connector = _Connector(
             limit=connections,
@@ -102,10 +118,19 @@ class WebhookRunner:
             timeout=aiohttp.ClientTimeout(total=None),
             trust_env=False,
         )
-        return cls(session, secrets, now)
+        return cls(session, secrets, now, metrics or Metrics())
 
     async def close(self) -> None:
         await self._session.close()
+
+    def open_circuits(self) -> Iterator[tuple[str, str, str | None, OpenTarget]]:
+        """Tenant, host, endpoint (None: the whole host) and state of every open circuit."""
+        for circuit in self._hosts.open():
+            tenant, host, _ = circuit.target
+            yield str(tenant), str(host), None, circuit
+        for circuit in self._endpoints.open():
+            tenant, method, url = circuit.target
+            yield str(tenant), urlsplit(str(url)).hostname or "", f"{method} {url}", circuit
 
     async def run(self, action: WebhookAction, run: Run) -> Outcome:
         began = time.monotonic()
@@ -128,18 +153,33 @@ class WebhookRunner:
             return Released(delay, CIRCUIT_OPEN)
         outgoing = OutgoingRequest(run.claimed.tenant_id)
         before = CURRENT_REQUEST.set(outgoing)
+        span = None
+        if run.span is not None:  # the host of the job, without what secrets have filled in
+            host = host_of(action.url) or ""
+            span = run.span.request(action.method, host, url.port or 0)
+        outcome: Outcome | None = None
         try:
-            outcome = await self._send(action.method, url, request, run, token, began)
+            if span is not None and span.traceparent is not None:
+                request.headers["traceparent"] = span.traceparent
+            outcome = await self._send(action.method, url, request, run, token, began, span)
         except BaseException as error:
             # Cancelled at its timeout, cancelled for another reason, or an unexpected error.
             now = time.monotonic()
             is_timeout = isinstance(error, asyncio.CancelledError) and (
                 now - began >= run.timeout_seconds
             )
+            if is_timeout:
+                self._counts.failed(TIMEOUT, outgoing.status)
             self._update_circuits(call, outgoing.connected, is_failure=True if is_timeout else None)
             raise
         finally:
             CURRENT_REQUEST.reset(before)
+            if span is not None:
+                span.end(outcome)
+        if isinstance(outcome, Failed):
+            self._counts.failed(outcome.kind, outgoing.status)
+        elif outgoing.status is not None:
+            self._counts.answered(outgoing.status)
         self._update_circuits(call, outgoing.connected, _is_failure_of_target(outcome))
         return outcome
 
@@ -158,7 +198,14 @@ class WebhookRunner:
         return delay
 
     async def _send(
-        self, method: str, url: URL, request: PreparedRequest, run: Run, token: str, began: float
+        self,
+        method: str,
+        url: URL,
+        request: PreparedRequest,
+        run: Run,
+        token: str,
+        began: float,
+        span: RequestSpan | None,
     ) -> Outcome:
         try:
             async with self._session.request(
@@ -170,6 +217,9 @@ class WebhookRunner:
                 middlewares=() if method == "POST" else _NO_CLIENT_RETRIES,
             ) as response:
                 status, headers = response.status, response.headers
+                if span is not None:
+                    span.answered(status)
+                CURRENT_REQUEST.get().status = status
                 if is_accepted(status, headers):
                     digest = hashlib.sha256(token.encode()).digest()
                     return Accepted(digest, run.timeout_seconds - (time.monotonic() - began))
@@ -206,7 +256,7 @@ class WebhookRunner:
             log.warning(
                 "webhook released: secrets cannot be decrypted",
                 tenant=run.claimed.tenant_id,
-                execution=execution_text(run.claimed.execution_id),
+                execution_id=execution_text(run.claimed.execution_id),
                 error=str(error),
             )
 
@@ -231,6 +281,7 @@ class WebhookRunner:
 
     def _warn(self, call: _Call, what: str, pause: float | None) -> None:
         if pause is not None:
+            self._counts.opened(what)
             tenant, host, port = call.host
             log.warning(
                 "circuit opened",
@@ -238,7 +289,7 @@ class WebhookRunner:
                 tenant=tenant,
                 host=host,
                 port=port,
-                job=job_text(call.claimed.job_id),  # not the path: it may contain a credential
+                job_id=job_text(call.claimed.job_id),  # not the path: it may contain a credential
                 seconds=pause,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar import Response
 
 from hourbell.documents.render import (
     render_attempt,
+    render_job,
     render_warnings,
     shown_definition,
 )
@@ -17,13 +19,17 @@ from hourbell.documents.settings import render_limits
 from hourbell.engine.life.create import Refused
 from hourbell.engine.operations.audit import AuditEntry
 from hourbell.engine.operations.bulk import BulkChanged
+from hourbell.engine.operations.bulk_operations import Operation, OperationPreview
 from hourbell.engine.operations.dead_letters import DeadLetter, Purged, Replayed
 from hourbell.engine.operations.runs import Requested
+from hourbell.engine.views.dead_letter_groups import DeadLetterGroups
 from hourbell.engine.views.explain import Explanation
 from hourbell.engine.views.forecast import Forecast
-from hourbell.engine.views.overview import NamedResource
+from hourbell.engine.views.job_details import JobDetails, PauseDetails
 from hourbell.engine.views.pages import Page
-from hourbell.model.ids import execution_text, job_text
+from hourbell.engine.views.preview import SchedulePreview
+from hourbell.engine.views.resources import NamedResource
+from hourbell.model.ids import execution_text, job_text, operation_text
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import Job
 from hourbell.timing.forecast import NextRun
@@ -74,6 +80,36 @@ def render_next_runs(job: Job, runs: Sequence[NextRun]) -> dict[str, Any]:
     }
 
 
+def render_preview(preview: SchedulePreview) -> dict[str, Any]:
+    """What a schedule means."""
+    zone = shown_in(preview.timezone)
+    return {
+        "words": preview.words,
+        "timezone": preview.timezone,
+        "items": [_render_run(run, zone) for run in preview.runs],
+        "clock_changes": [
+            {
+                "at": format_instant(effect.change.at),
+                "kind": "forward" if effect.change.shift > timedelta(0) else "back",
+                "shift_seconds": int(effect.change.shift.total_seconds()),
+                "affected": effect.affected,
+                "note": effect.note,
+                "runs": [_render_run(run, zone) for run in effect.runs],
+            }
+            for effect in preview.changes
+        ],
+        "hints": [msgspec.structs.asdict(hint) for hint in preview.hints],
+    }
+
+
+def _render_run(run: NextRun, zone: tzinfo) -> dict[str, Any]:
+    return {
+        "scheduled_for": format_instant(run.utc, zone),
+        "utc": format_instant(run.utc),
+        "note": run.note or None,
+    }
+
+
 def render_audit(entry: AuditEntry) -> dict[str, Any]:
     """One entry of the audit trail."""
     return {
@@ -95,11 +131,38 @@ def render_dead_letter(letter: DeadLetter) -> dict[str, Any]:
         "tenant_id": letter.tenant_id,
         "died_at": format_instant(letter.died_at),
         "reason": letter.reason.value,
+        "kind": letter.kind,
         "error": letter.error,
+        "fingerprint": letter.fingerprint,
         "scheduled_for": format_instant(letter.scheduled_for),
         "attempt": letter.attempt,
         "attempts": [render_attempt(attempt) for attempt in letter.attempts],
         "job": None if letter.job is None else shown_definition(letter.job),
+    }
+
+
+def render_groups(found: DeadLetterGroups) -> dict[str, Any]:
+    """Dead letters by error."""
+    return {
+        "items": [
+            {
+                "fingerprint": group.fingerprint,
+                "count": group.count,
+                "reason": group.newest.reason.value,
+                "kind": group.newest.kind,
+                "action": group.action,
+                "error": group.newest.error,
+                "execution_id": execution_text(group.newest.execution_id),
+                "first_died_at": format_instant(group.first_died_at),
+                "last_died_at": format_instant(group.last_died_at),
+                "jobs": group.jobs,
+                "tenants": group.tenants,
+            }
+            for group in found.groups
+        ],
+        "looked_at": found.looked_at,
+        "looked_back_to": _instant(found.looked_back_to),
+        "complete": found.complete,
     }
 
 
@@ -124,6 +187,37 @@ def render_bulk(done: str, bulk: BulkChanged) -> dict[str, Any]:
     return {done: bulk.changed, "left": bulk.left, "next_page_token": bulk.next_token}
 
 
+def render_operation_preview(preview: OperationPreview) -> dict[str, Any]:
+    """What a bulk operation would concern."""
+    return msgspec.structs.asdict(preview)
+
+
+def render_operation(operation: Operation) -> dict[str, Any]:
+    """A bulk operation and its progress."""
+    return {
+        "operation_id": operation_text(operation.operation_id),
+        "act": operation.act,
+        "filter": operation.filter,
+        "reason": operation.reason,
+        "until": _instant(operation.until),
+        "rate_per_second": operation.rate_per_second,
+        "tenant_id": operation.tenant_id,
+        "created_by": operation.created_by,
+        "created_at": format_instant(operation.created_at),
+        "state": operation.state,
+        "total": operation.total,
+        "total_at_least": operation.total_at_least,
+        "done": operation.done,
+        "left": sum(operation.left_over.values()),
+        "left_reasons": [
+            {"code": code, "count": count} for code, count in operation.left_over.items()
+        ],
+        "error": operation.error,
+        "updated_at": format_instant(operation.updated_at),
+        "ended_at": _instant(operation.ended_at),
+    }
+
+
 def render_resource(field: str) -> Callable[[NamedResource], dict[str, Any]]:
     """A renderer for a tenant, queue or target that puts its name under this field."""
     return lambda named: {
@@ -143,22 +237,101 @@ def render_forecast(forecast: Forecast) -> dict[str, Any]:
         "minutes": [
             {"at": format_instant(at), "executions": count} for at, count in forecast.minutes
         ],
+        "herds": [
+            msgspec.structs.asdict(herd) | {"at": format_instant(herd.at)}
+            for herd in forecast.herds
+        ],
+        "herd_moments": [
+            {"at": format_instant(at), "executions": count} for at, count in forecast.herd_moments
+        ],
+        "capacity_per_minute": {
+            "executions": forecast.capacity.executions,
+            "reason": forecast.capacity.reason,
+            "measured_from": _instant(forecast.capacity.measured_from),
+            "measured_to": _instant(forecast.capacity.measured_to),
+        },
     }
 
 
 def render_explanation(explanation: Explanation) -> dict[str, Any]:
     """The single condition that a job or execution is waiting for."""
-    until, execution_id = explanation.until, explanation.execution_id
-    holder = explanation.blocked_by
+    blocker, holder, error = explanation.blocked_by, explanation.holder, explanation.last_error
+    last = explanation.last_due
     return {
         "code": explanation.code,
         "message": explanation.message,
-        "until": None if until is None else format_instant(until),
-        "execution_id": None if execution_id is None else execution_text(execution_id),
+        "since": _instant(explanation.since),
+        "until": _instant(explanation.until),
+        "expected_at": _instant(explanation.expected_at),
+        "execution_id": _execution_id(explanation.execution_id),
         "blocked_by": None
+        if blocker is None
+        else {
+            "execution_id": execution_text(blocker.execution_id),
+            "job_id": job_text(blocker.job_id),
+        },
+        "holder": None
         if holder is None
         else {
-            "execution_id": execution_text(holder.execution_id),
-            "job_id": job_text(holder.job_id),
+            "execution_id": _execution_id(holder.execution_id),
+            "job_id": None if holder.job_id is None else job_text(holder.job_id),
+            "worker": holder.worker,
+            "limit": holder.limit,
+            "in_use": holder.in_use,
+        },
+        "attempt": explanation.attempt,
+        "max_attempts": explanation.max_attempts,
+        "last_error": None
+        if error is None
+        else {"kind": error.kind, "error": error.error, "at": _instant(error.at)},
+        "paused": _render_pause(explanation.paused),
+        "last_due": None
+        if last is None
+        else {
+            "execution_id": execution_text(last.execution_id),
+            "scheduled_for": format_instant(last.scheduled_for),
+            "status": last.status.value,
+            "reason": None if last.reason is None else last.reason.value,
+            "code": last.code,
+            "message": last.message,
         },
     }
+
+
+def render_job_with(details: Mapping[int, JobDetails]) -> Callable[[Job], dict[str, Any]]:
+    """A renderer of jobs with their details."""
+    return lambda job: render_job(job) | _render_details(details[job.job_id])
+
+
+def _render_details(details: JobDetails) -> dict[str, Any]:
+    shown: dict[str, Any] = {"paused": _render_pause(details.paused)}
+    if details.last_outcomes is not None:
+        shown["last_outcomes"] = [
+            {
+                "execution_id": execution_text(each.execution_id),
+                "scheduled_for": format_instant(each.scheduled_for),
+                "status": each.status.value,
+                "reason": None if each.reason is None else each.reason.value,
+            }
+            for each in details.last_outcomes
+        ]
+    return shown
+
+
+def _render_pause(pause: PauseDetails | None) -> dict[str, Any] | None:
+    if pause is None:
+        return None
+    return {
+        "by": pause.by,
+        "at": format_instant(pause.at),
+        "reason": pause.reason,
+        "until": _instant(pause.until),
+    }
+
+
+def _execution_id(number: int | None) -> str | None:
+    return None if number is None else execution_text(number)
+
+
+def _instant(instant: datetime | None) -> str | None:
+    return None if instant is None else format_instant(instant)

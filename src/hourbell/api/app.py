@@ -20,31 +20,46 @@ from hourbell.api import (
     jobs,
     keys,
     monitors,
+    operations,
+    overview,
+    schedules,
     secrets,
+    sign_ins,
     workers,
 )
 from hourbell.api.auth import Authenticator
+from hourbell.api.dashboard import Dashboard
+from hourbell.api.events import ROUTES as EVENT_ROUTES
+from hourbell.api.events import Events
 from hourbell.api.health import ROUTES as HEALTH_ROUTES
 from hourbell.api.health import Health
+from hourbell.api.metrics import ROUTES as METRICS_ROUTES
 from hourbell.api.openapi import describe
 from hourbell.api.problems import on_exception, on_framework_error, on_hourbell_error
 from hourbell.api.requests import AnyRequest, refuse_two_hosts
 from hourbell.api.routes import Route
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
+from hourbell.engine.views.overview import Peaks
 from hourbell.model.errors import HourbellError
 from hourbell.security.sealing import KeyRing
 
 ROUTES = (
     *HEALTH_ROUTES,
+    *METRICS_ROUTES,
     *jobs.ROUTES,
+    *schedules.ROUTES,
     *executions.ROUTES,
     *execution_groups.ROUTES,
     *dead_letters.ROUTES,
+    *operations.ROUTES,
     *monitors.ROUTES,
     *calendars.ROUTES,
     *cell.ROUTES,
+    *overview.ROUTES,
+    *EVENT_ROUTES,
     *keys.ROUTES,
+    *sign_ins.ROUTES,
     *secrets.ROUTES,
     *workers.ROUTES,
 )
@@ -53,11 +68,43 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
 def create_app(
-    engine: Engine, health: Health, key_ring: KeyRing, remote: RemoteWorkers, local: bool
+    engine: Engine,
+    health: Health,
+    key_ring: KeyRing,
+    remote: RemoteWorkers,
+    local: bool,
+    events: Events | None = None,
 ) -> Litestar:
-    """An application that serves this engine; `local` means only this machine can reach it."""
-    authenticator = Authenticator(engine, local)
+    """An application that serves this engine; `local` means only this machine can reach it.
 
+    `events`: the streams of events, for a caller that ends them.
+    """
+    authenticator = Authenticator(engine, local)
+    document = msgspec.json.encode(describe(ROUTES))
+    dashboard = Dashboard()
+    known = {
+        "key_ring": key_ring,
+        "remote": remote,
+        "openapi": document,
+        "authenticator": authenticator,
+        "dashboard": dashboard,
+        "peaks": Peaks(),
+        "events": Events(engine) if events is None else events,
+        "operations": sign_ins.operations_by_role(ROUTES),
+    }
+    asked = {"engine": _engine_of_caller(engine, authenticator)}
+    return _app(ROUTES, health, known, asked, dashboard)
+
+
+def create_health_app(engine: Engine, health: Health, local: bool) -> Litestar:
+    """The application of a process without the API role: liveness, readiness and metrics."""
+    routes = [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")]
+    authenticator = Authenticator(engine, local)
+    asked = {"engine": _engine_of_caller(engine, authenticator)}
+    return _app([*routes, *METRICS_ROUTES], health, {}, asked)
+
+
+def _engine_of_caller(engine: Engine, authenticator: Authenticator) -> Provide:
     async def engine_of(request: AnyRequest) -> Engine:
         """The engine scoped to the caller. Raises, so no handler runs, if access is denied."""
         route: Route = request.route_handler.opt["route"]
@@ -67,21 +114,7 @@ def create_app(
         request.scope["state"]["caller"] = caller
         return engine.scoped_to(caller.tenant)
 
-    document = msgspec.json.encode(describe(ROUTES))
-    known = {
-        "key_ring": key_ring,
-        "remote": remote,
-        "openapi": document,
-        "authenticator": authenticator,
-    }
-    return _app(ROUTES, health, known, {"engine": Provide(engine_of)})
-
-
-def create_health_app(health: Health) -> Litestar:
-    """The application of a process without the API role: liveness and readiness only."""
-    return _app(
-        [route for route in HEALTH_ROUTES if route.path in ("/livez", "/readyz")], health, {}, {}
-    )
+    return Provide(engine_of)
 
 
 def _app(
@@ -89,13 +122,22 @@ def _app(
     health: Health,
     known: Mapping[str, object],
     asked: Mapping[str, Provide],  # for each request
+    dashboard: Dashboard | None = None,
 ) -> Litestar:
     provided = {"health": health, **known}
+
+    def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
+        """An unknown address that a browser asks for is one of the dashboard."""
+        if error.status_code == 404 and dashboard is not None and dashboard.wants_page(request):
+            return dashboard.page(request)
+        return on_framework_error(request, error)
+
     return Litestar(
         # OPTIONS handlers first: the framework adds its own to every path that has none yet.
         route_handlers=[
             *(_options_handler(path, routes) for path in {route.path for route in routes}),
             *map(_handler, routes),
+            *(dashboard.handlers() if dashboard is not None else ()),
         ],
         dependencies={
             name: Provide(_constant(value), sync_to_thread=False)
@@ -104,7 +146,7 @@ def _app(
         | dict(asked),
         exception_handlers={
             HourbellError: on_hourbell_error,
-            HTTPException: on_framework_error,
+            HTTPException: on_http_error,
             Exception: on_exception,
         },
         before_request=refuse_two_hosts,

@@ -1,5 +1,8 @@
 """Authentication: an API key in `Authorization: Bearer hb_…`, looked up and cached briefly.
 
+A browser that has signed in sends a cookie instead (`sessions`). If a request has both, the key
+counts. A write by cookie must come from a page of this server: see `require_same_origin`.
+
 A server that only this machine can reach needs no key until the first one is created. Until then it
 serves only requests whose Host header names this machine, so that a web page cannot reach it
 through DNS rebinding.
@@ -10,25 +13,47 @@ checks the database again after KEYLESS_SECONDS.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import structlog
 
-from hourbell.api.errors import Misdirected
+from hourbell.api.errors import CrossSiteRequest, Misdirected
 from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 from hourbell.engine.core import Engine
 from hourbell.engine.groups import GroupExecutor, Submission
 from hourbell.engine.operations.api_keys import KEYLESS_SECONDS, caller_of, is_keyless
-from hourbell.model.errors import Forbidden, TooManyFailures, Unauthenticated
-from hourbell.security.access import ANONYMOUS, Caller, digest_of
+from hourbell.engine.operations.sign_ins import sign_in, sign_out, signed_in
+from hourbell.model.errors import (
+    Forbidden,
+    StoreUnavailable,
+    TooManyFailures,
+    Unauthenticated,
+)
+from hourbell.security.access import (
+    ANONYMOUS,
+    Caller,
+    KeyRole,
+    digest_of,
+    session_digest_of,
+)
 
 FRESH_SECONDS = 2.0  # how long a key is cached, so how long a revoked one may still be accepted
 MAX_FAILURES = 20  # burst of failures allowed from one address,
 SECONDS_PER_FAILURE = 3  # then one in this many seconds
+OUTAGE_SECONDS = 2.0  # after this the database is away, for routes that work during an outage
 _MAX_CACHED = 10_000
 _MAX_WAITING = 100_000  # more than a server has connections
+
+# Browsers take a cookie with this prefix only over HTTPS, and from no other host.
+SECURE_COOKIE = "__Host-hourbell"
+COOKIES = ("hourbell", SECURE_COOKIE)  # by whether the page was reached by HTTPS
+CLIENT_HEADER = "X-Hourbell-Client"
+DASHBOARD = "dashboard"
 
 _SCHEME = "Bearer "
 _HOW_TO_AUTHENTICATE = (
@@ -36,7 +61,7 @@ _HOW_TO_AUTHENTICATE = (
     "POST /api/v1/keys or `hourbell keys create`."
 )
 
-_log = structlog.get_logger(__name__)
+_log = structlog.get_logger(component="api")
 
 
 class Authenticator:
@@ -47,13 +72,19 @@ class Authenticator:
         self._local = local  # only this machine can reach the server, and no key exists
         self._known: dict[bytes, tuple[Caller, float]] = {}
         self._failures: dict[str, float] = {}  # address → when its failure count is back to 0
+        self._accepted: dict[
+            bytes, Caller
+        ] = {}  # by `_digest_in`, of routes that work in an outage
         self._keyless_until = 0.0
         # Every second many requests need this at once; without a group each would have its query.
         self._lookups: GroupExecutor[None, None] = GroupExecutor(max_waiting=_MAX_WAITING)
 
     async def authorize(self, request: AnyRequest, route: Route) -> Caller:
         """The caller of an operation; raises Unauthenticated or Forbidden."""
-        caller = await self._caller(request)
+        find_caller = self._caller_during_outage if route.during_outage else self.caller
+        caller = await find_caller(request)
+        if caller.session_ends_at is not None and route.writes:
+            require_same_origin(request)
         if route.access is not None and caller.role not in route.access:
             allowed = ", ".join(sorted(route.access))
             raise Forbidden(
@@ -61,32 +92,107 @@ class Authenticator:
             )
         return caller
 
+    @property
+    def requires_keys(self) -> bool:
+        """Whether requests need a key."""
+        return not self._local
+
     def require_keys(self) -> None:
         """Require a key from now on, because one exists."""
         self._local = False
 
-    async def _caller(self, request: AnyRequest) -> Caller:
+    async def sign_in(self, request: AnyRequest, key: str) -> tuple[Caller, str]:
+        """Begin a session of a browser: its caller, and the token that stands for the key."""
+        caller = await self._caller_with_key(request, key)
+        if caller.role is KeyRole.WORKER:
+            raise Forbidden(
+                "This is the key of a worker. It may claim executions and settle them, but see "
+                "nothing, so it cannot sign in. Use a key with another role."
+            )
+        assert caller.key_id is not None
+        await self.sign_out(request)
+        token = await sign_in(self._engine, caller.key_id)
+        session = await self._signed_in(token)
+        if session is None:  # revoked just now
+            raise _unknown_key()
+        _log.info("signed in", caller=caller.name)
+        return session, token
+
+    async def sign_out(self, request: AnyRequest) -> None:
+        """End the sessions whose cookies a request has; at once on this node, on others soon."""
+        for name in COOKIES:
+            digest = session_digest_of(request.cookies.get(name, ""))
+            if digest is not None:
+                await sign_out(self._engine, digest)
+                self._known.pop(digest, None)
+                self._accepted.pop(digest, None)
+
+    async def _caller_during_outage(self, request: AnyRequest) -> Caller:
+        """The caller; while the database is away, one whose key was accepted before it."""
+        digest = _digest_in(request)
+        try:
+            async with asyncio.timeout(OUTAGE_SECONDS):
+                caller = await self.caller(request)
+        except Unauthenticated:
+            self._accepted.pop(digest, None)
+            raise
+        except (StoreUnavailable, TimeoutError) as error:
+            known = self._accepted.get(digest)
+            if known is None or (known is ANONYMOUS and not self._local):
+                raise StoreUnavailable("the API key cannot be looked up") from error
+            if known is ANONYMOUS:
+                _refuse_strange_host(request)
+            return known
+        if len(self._accepted) >= _MAX_CACHED:
+            self._accepted.clear()
+        self._accepted[digest] = caller
+        return caller
+
+    async def caller(self, request: AnyRequest) -> Caller:
+        """The caller of a request; raises Unauthenticated."""
         headers = request.headers.getall("Authorization", [])
         if not headers:
+            token = session_token_of(request)
+            caller = None if token is None else await self._signed_in(token)
+            if caller is not None:
+                return caller
             if await self._is_keyless():
                 _refuse_strange_host(request)
                 return ANONYMOUS
+            if token is not None:
+                raise Unauthenticated("The session is over. Sign in again.")
             raise Unauthenticated(f"The request has no API key. {_HOW_TO_AUTHENTICATE}")
         if len(headers) > 1 or not headers[0].startswith(_SCHEME):
             raise Unauthenticated(
                 f"The Authorization header is not an API key. {_HOW_TO_AUTHENTICATE}"
             )
-        digest = digest_of(headers[0].removeprefix(_SCHEME))
-        known = None if digest is None else self._known.get(digest)
-        if known is not None and known[1] > time.monotonic():
-            return known[0]
-        address = request.client.host if request.client else ""
-        at = time.monotonic()
-        caller = None if digest is None else await caller_of(self._engine, digest)
-        if caller is None or digest is None:
+        return await self._caller_with_key(request, headers[0].removeprefix(_SCHEME))
+
+    async def _caller_with_key(self, request: AnyRequest, key: str) -> Caller:
+        caller = await self._look_up(digest_of(key), caller_of)
+        if caller is None:
+            address = request.client.host if request.client else ""
             self._refuse_if_too_many(address)
             self._note_failure(address)
-            raise Unauthenticated(f"The API key is unknown or revoked. {_HOW_TO_AUTHENTICATE}")
+            raise _unknown_key()
+        return caller
+
+    async def _signed_in(self, token: str) -> Caller | None:
+        return await self._look_up(session_digest_of(token), signed_in)
+
+    async def _look_up(
+        self, digest: bytes | None, find: Callable[[Engine, bytes], Awaitable[Caller | None]]
+    ) -> Caller | None:
+        """The caller with the key or token of this digest, as it was FRESH_SECONDS ago or later."""
+        if digest is None:
+            return None
+        known = self._known.get(digest)
+        at = time.monotonic()
+        if known is not None and known[1] > at:
+            return known[0]
+        caller = await find(self._engine, digest)
+        if caller is None:
+            return None
         if len(self._known) >= _MAX_CACHED:
             self._known.clear()
         self._known[digest] = (caller, at + FRESH_SECONDS)
@@ -134,9 +240,63 @@ def is_local(host: str) -> bool:
         return False
 
 
+def name_in(host: str) -> str:
+    """The name or address in a Host header, without the port."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    return name.removeprefix("[").removesuffix("]")
+
+
+def session_token_of(request: AnyRequest) -> str | None:
+    """The session token in the cookies of a request.
+
+    Another host of the same domain can set a cookie that has no prefix, with a session of its own
+    choice. So over HTTPS only the cookie with the prefix counts. Browsers send Sec-Fetch-Site over
+    HTTPS, and to this machine.
+    """
+    cookies, headers = request.cookies, request.headers
+    over_https = "Sec-Fetch-Site" in headers and not is_local(name_in(headers.get("Host", "")))
+    names = (SECURE_COOKIE,) if over_https else tuple(reversed(COOKIES))
+    return next((cookies[name] for name in names if name in cookies), None)
+
+
+def require_same_origin(request: AnyRequest) -> None:
+    """Raise CrossSiteRequest unless a page of this server has sent this request.
+
+    A browser adds the cookie to requests that other sites make it send. It tells the site in
+    Sec-Fetch-Site, or, by plain HTTP to another machine, in Origin; no page can set these. The
+    header of our own client cannot be sent to another site without asking that site first (CORS).
+    """
+    headers = request.headers
+    site = headers.get("Sec-Fetch-Site")
+    if site is None:
+        same = _host_of(headers.get("Origin", "")) == headers.get("Host", "").lower()
+    else:
+        same = site == "same-origin"
+    if not same or headers.get(CLIENT_HEADER) != DASHBOARD:
+        raise CrossSiteRequest(CLIENT_HEADER, DASHBOARD)
+
+
+def _digest_in(request: AnyRequest) -> bytes:
+    """The digest of the key or the session that a request is authenticated by; empty: neither."""
+    header = request.headers.get("Authorization")
+    if header is not None:
+        return digest_of(header.removeprefix(_SCHEME)) or b""
+    return session_digest_of(session_token_of(request) or "") or b""
+
+
+def _host_of(origin: str) -> str | None:
+    """Host and port of an origin; None if it has none, such as `null`."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def _unknown_key() -> Unauthenticated:
+    return Unauthenticated(f"The API key is unknown or revoked. {_HOW_TO_AUTHENTICATE}")
+
+
 def _refuse_strange_host(request: AnyRequest) -> None:
     """Block DNS rebinding: a foreign page in a local browser can point its own name at us."""
-    host = request.headers.get("Host", "")
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if not is_local(name.removeprefix("[").removesuffix("]")):
+    if not is_local(name_in(request.headers.get("Host", ""))):
         raise Misdirected

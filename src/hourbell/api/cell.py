@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from litestar import Response
 
 from hourbell.api.answers import (
@@ -12,12 +14,13 @@ from hourbell.api.answers import (
     render_page,
     render_resource,
 )
-from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery
+from hourbell.api.queries import ForecastQuery, PageQuery, TenantPageQuery, TenantsQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_hours,
     read_page_request,
     read_tenant_page_request,
+    read_tenants_query,
     read_write,
     refuse_query,
 )
@@ -25,61 +28,80 @@ from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.settings import parse_limits, parse_queue_settings, parse_tenant_settings
 from hourbell.engine.operations import audit, limits
 from hourbell.engine.views import forecast as forecasts
-from hourbell.engine.views import overview
+from hourbell.engine.views import resources
+from hourbell.engine.views.pages import Page
+from hourbell.engine.views.resources import NamedResource
 from hourbell.security.access import ADMINISTER, OPERATE, READ
 
-_tenant, _queue, _target = (render_resource(field) for field in ("tenant_id", "queue", "host"))
+_queue, _target = (render_resource(field) for field in ("queue", "host"))
+_resource_of_tenant = render_resource("tenant_id")
+
+
+def _tenant(named: NamedResource) -> dict[str, Any]:
+    share = named.share
+    return {
+        **_resource_of_tenant(named),
+        "starts": None if share is None else share.starts,
+        "share": None if share is None else share.share,
+        "fair_share": None if share is None else share.fair_share,
+    }
 
 
 async def list_tenants(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
-    part = read_page_request(request)
-    page = await overview.list_tenants(engine, part.page_size, part.page_token)
+    by_share, counts, part = read_tenants_query(request)
+    if by_share:
+        page = await resources.list_tenants_by_share(engine)
+    else:
+        size = min(part.page_size, resources.MAX_COUNTED_TENANTS) if counts else part.page_size
+        page = await resources.list_tenants(engine, size, part.page_token)
+    if counts:
+        page = Page(await resources.count_tenants(engine, page.items), page.next_token)
     return answer(render_page(page, _tenant))
 
 
 async def get_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_tenant(await overview.get_tenant(engine, name)))
+    return answer(_tenant(await resources.get_tenant(engine, name)))
 
 
 async def set_tenant(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_tenant(engine, name, parse_tenant_settings(document), write)
-    return answer(_tenant(await overview.get_tenant(engine, name)))
+    return answer(_tenant(await resources.get_tenant(engine, name)))
 
 
 async def list_queues(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
-    page = await overview.list_queues(engine, part.page_size, part.page_token)
+    page = await resources.list_queues(engine, part.page_size, part.page_token)
     return answer(render_page(page, _queue))
 
 
 async def get_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_queue(await overview.get_queue(engine, name)))
+    return answer(_queue(await resources.get_queue(engine, name)))
 
 
 async def set_queue(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_queue(engine, name, parse_queue_settings(document), write)
-    return answer(_queue(await overview.get_queue(engine, name)))
+    return answer(_queue(await resources.get_queue(engine, name)))
 
 
 async def list_targets(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     part = read_page_request(request)
-    page = await overview.list_targets(engine, part.page_size, part.page_token)
+    page = await resources.list_targets(engine, part.page_size, part.page_token)
     return answer(render_page(page, _target))
 
 
 async def get_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     refuse_query(request)
-    return answer(_target(await overview.get_target(engine, host)))
+    return answer(_target(await resources.get_target(engine, host)))
 
 
 async def set_target(engine: EngineDep, request: AnyRequest, host: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
     await limits.set_target(engine, host, parse_limits(document), write)
-    return answer(_target(await overview.get_target(engine, host)))
+    return answer(_target(await resources.get_target(engine, host)))
 
 
 async def list_audit(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -99,8 +121,8 @@ ROUTES = (
         path="/api/v1/tenants",
         handler=list_tenants,
         access=READ,
-        summary="List tenants by name",
-        query=PageQuery,
+        summary="List tenants by name, or by their share of starts",
+        query=TenantsQuery,
         answers={200: "TenantPage"},
     ),
     Route(
@@ -116,6 +138,7 @@ ROUTES = (
         path="/api/v1/tenants/{name}",
         handler=set_tenant,
         access=ADMINISTER,
+        whole_cell=True,
         summary="Set the weight, limits, quota and retention of a tenant",
         description=(
             "Replaces all settings; omitted fields return to their defaults. "
@@ -147,6 +170,7 @@ ROUTES = (
         path="/api/v1/queues/{name}",
         handler=set_queue,
         access=ADMINISTER,
+        whole_cell=True,
         summary="Set the limits and defaults of a queue",
         description=(
             "Replaces all settings; omitted fields return to their defaults. Limits take effect "
@@ -178,6 +202,7 @@ ROUTES = (
         path="/api/v1/targets/{host}",
         handler=set_target,
         access=ADMINISTER,
+        whole_cell=True,
         summary="Set the limits of a host",
         description="Replaces all limits; omitted limits are removed. Takes effect immediately.",
         body="TargetSettings",

@@ -8,14 +8,16 @@ from hourbell.api.answers import (
     JSON,
     answer,
     render_dead_letter,
+    render_groups,
     render_page,
     render_purged,
     render_replayed,
 )
-from hourbell.api.queries import DeadLettersQuery
+from hourbell.api.queries import DeadLetterGroupsQuery, DeadLettersQuery
 from hourbell.api.requests import (
     AnyRequest,
     read_bare_write,
+    read_dead_letter_group_query,
     read_dead_letter_query,
     read_write,
     refuse_query,
@@ -24,6 +26,7 @@ from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.dead_letters import parse_purge, parse_replay
 from hourbell.documents.render import render_execution
 from hourbell.engine.operations import dead_letters
+from hourbell.engine.views import dead_letter_groups
 from hourbell.model.ids import parse_execution_id
 from hourbell.security.access import OPERATE, READ
 
@@ -35,6 +38,11 @@ async def list_dead_letters(engine: EngineDep, request: AnyRequest) -> Response[
     wanted, part = read_dead_letter_query(request)
     page = await dead_letters.list_dead_letters(engine, wanted, part.page_size, part.page_token)
     return answer(render_page(page, render_dead_letter))
+
+
+async def list_dead_letter_groups(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
+    wanted = read_dead_letter_group_query(request)
+    return answer(render_groups(await dead_letter_groups.list_groups(engine, wanted)))
 
 
 async def get_dead_letter(
@@ -89,6 +97,20 @@ ROUTES = (
         ),
         query=DeadLettersQuery,
         answers={200: "DeadLetterPage"},
+    ),
+    Route(
+        method="GET",
+        path=LETTERS + "/groups",
+        handler=list_dead_letter_groups,
+        access=READ,
+        summary="List dead letters by error, the most frequent first",
+        description=(
+            "Dead letters of the same action, kind and error are one group; numbers, ids and "
+            "quoted text make no difference. Looks at a bounded number of the newest dead "
+            "letters: looked_at, looked_back_to and complete say how far."
+        ),
+        query=DeadLetterGroupsQuery,
+        answers={200: "DeadLetterGroups"},
     ),
     Route(
         method="POST",

@@ -6,6 +6,7 @@
     ├── BodyTooLarge           body_too_large           the body exceeds the limit
     ├── UnsupportedMediaType   unsupported_media_type   the body is not JSON
     ├── Misdirected            misdirected              a keyless server got a foreign Host header
+    ├── CrossSiteRequest       cross_site_request       a write by cookie, not from our own page
     ├── UnknownRoute           unknown_route            no route has this path
     ├── MethodNotAllowed       method_not_allowed       the path exists, but not for this method
     └── Unexpected             internal_error           a bug in Hourbell
@@ -65,6 +66,20 @@ class Misdirected(HourbellError):
         super().__init__(
             "This server requires no API key, so it serves only requests to localhost, 127.0.0.1 "
             "and [::1]. Use one of those names, or create an API key."
+        )
+
+
+class CrossSiteRequest(HourbellError):
+    """A write by cookie does not prove that a page of this server sent it."""
+
+    code = "cross_site_request"
+    title = "The request may come from another site"
+
+    def __init__(self, header: str, client: str) -> None:
+        super().__init__(
+            f"Requests of a signed-in browser that change something must come from a page of this "
+            f"server: with `Sec-Fetch-Site: same-origin`, or an Origin equal to the Host, and with "
+            f"`{header}: {client}`. A program sends its API key in the Authorization header."
         )
 
 

@@ -1,4 +1,4 @@
-"""Liveness, readiness, and an index of the API."""
+"""Liveness, readiness, and an index: of the API for programs, the dashboard for browsers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from litestar.params import SkipValidation
 
 from hourbell import __version__
 from hourbell.api.answers import JSON, answer
+from hourbell.api.dashboard import Dashboard
 from hourbell.api.problems import RETRY_AFTER_SECONDS
+from hourbell.api.requests import AnyRequest
 from hourbell.api.routes import Route
 
 OPENAPI = "/schema/openapi.json"
@@ -23,6 +25,9 @@ class Health(Protocol):
 
     async def ready(self) -> dict[str, bool]:
         """Each part by name, and whether it is working."""
+
+    async def metrics(self) -> bytes:
+        """The metrics of the process, in the text format of Prometheus."""
 
 
 async def livez() -> Response[bytes]:
@@ -42,7 +47,11 @@ async def readyz(health: NamedDependency[SkipValidation[Health]]) -> Response[by
     )
 
 
-async def index() -> Response[bytes]:
+async def index(
+    request: AnyRequest, dashboard: NamedDependency[SkipValidation[Dashboard]]
+) -> Response[bytes]:
+    if dashboard.wants_page(request):
+        return dashboard.page(request)
     return answer(
         {
             "name": "hourbell",
@@ -65,6 +74,7 @@ ROUTES = (
         handler=index,
         access=None,
         summary="Index of the API",
+        description="A browser, which asks for text/html, gets the dashboard.",
         answers={200: "Index"},
     ),
     Route(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
+import msgspec
 from litestar import Response
 
 from hourbell.api.answers import (
@@ -12,6 +14,7 @@ from hourbell.api.answers import (
     render_audit,
     render_bulk,
     render_explanation,
+    render_job_with,
     render_next_runs,
     render_page,
     render_requested,
@@ -21,6 +24,7 @@ from hourbell.api.queries import (
     DeletionQuery,
     JobExecutionsQuery,
     JobsQuery,
+    LastOutcomesQuery,
     NamedDeletionQuery,
     NextRunsQuery,
     PageQuery,
@@ -41,6 +45,7 @@ from hourbell.api.requests import (
     read_job_execution_filter,
     read_job_filter,
     read_keyed_deletion,
+    read_last_outcomes,
     read_named_deletion,
     read_new_job,
     read_optional_write,
@@ -52,12 +57,13 @@ from hourbell.api.requests import (
 )
 from hourbell.api.routes import EngineDep, PathParam, Route
 from hourbell.documents.pauses import parse_bulk_pause, parse_bulk_resume, parse_pause
-from hourbell.documents.render import render_execution, render_job
+from hourbell.documents.render import render_execution
 from hourbell.documents.runs import parse_backfill
 from hourbell.engine.core import Engine
 from hourbell.engine.life import create
 from hourbell.engine.operations import audit, bulk, change, runs, upsert
-from hourbell.engine.views import executions, explain, job_keys, jobs
+from hourbell.engine.operations.idempotency import Write
+from hourbell.engine.views import executions, explain, job_details, job_keys, jobs
 from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import Job, Pause
 from hourbell.security.access import OPERATE, PRODUCE, READ
@@ -70,26 +76,38 @@ BY_UNIQUE_KEY = JOBS + "/by-unique-key"
 
 async def create_job(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     document, write = await read_new_job(request)
-    return await _created(engine, await create.create_job(engine, document, write))
+    return await _created(
+        engine, await _sent(engine, write, partial(create.create_job, engine, document))
+    )
 
 
 async def create_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     with engine.batch_memory.reserving(engine.scope) as reserve:
         batch, write = await read_batch(request, reserve)
-        results = await create.create_batch(engine, batch.items, batch.read, write)
+        if engine.traces is None:
+            results = await create.create_batch(engine, batch.items, batch.read, write)
+        else:
+            with engine.traces.sending(write.traceparent) as span:
+                write = msgspec.structs.replace(write, traceparent=span.traceparent)
+                results = await create.create_batch(engine, batch.items, batch.read, write)
+                span.created_many(None, sum(isinstance(result, int) for result in results))
     return answer({"results": [render_result(result) for result in results]})
 
 
 async def put_job(engine: EngineDep, request: AnyRequest, name: PathParam) -> Response[bytes]:
     document, write = await read_write(request, JSON)
-    return await _created(engine, await upsert.put_job(engine, name, document, write))
+    return await _created(
+        engine, await _sent(engine, write, partial(upsert.put_job, engine, name, document))
+    )
 
 
 async def get_job_by_name(
     engine: EngineDep, request: AnyRequest, name: PathParam
 ) -> Response[bytes]:
     tenant = read_tenant(request)
-    return _job(await job_keys.get_job_by_key(engine, job_keys.name_key(engine, name, tenant)))
+    return await _job(
+        engine, await job_keys.get_job_by_key(engine, job_keys.name_key(engine, name, tenant))
+    )
 
 
 async def delete_job_by_name(
@@ -97,56 +115,75 @@ async def delete_job_by_name(
 ) -> Response[bytes]:
     write, cancel, tenant = await read_named_deletion(request)
     key = job_keys.name_key(engine, name, tenant)
-    return _job(await change.delete_job_by_key(engine, key, conditional(request, write), cancel))
+    return await _job(
+        engine, await change.delete_job_by_key(engine, key, conditional(request, write), cancel)
+    )
 
 
 async def get_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     text, tenant = read_unique_key(request)
-    return _job(await job_keys.get_job_by_key(engine, job_keys.unique_key(engine, text, tenant)))
+    return await _job(
+        engine, await job_keys.get_job_by_key(engine, job_keys.unique_key(engine, text, tenant))
+    )
 
 
 async def delete_job_by_unique_key(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
     write, cancel, text, tenant = await read_keyed_deletion(request)
     key = job_keys.unique_key(engine, text, tenant)
-    return _job(await change.delete_job_by_key(engine, key, conditional(request, write), cancel))
+    return await _job(
+        engine, await change.delete_job_by_key(engine, key, conditional(request, write), cancel)
+    )
+
+
+async def _sent(
+    engine: Engine, write: Write, put: Callable[[Write], Awaitable[create.Created]]
+) -> create.Created:
+    """What `put` has created: in a span, if this process has traces."""
+    if engine.traces is None:
+        return await put(write)
+    with engine.traces.sending(write.traceparent) as span:
+        created = await put(msgspec.structs.replace(write, traceparent=span.traceparent))
+        span.created(created.job.action, created.job.job_id)
+        return created
 
 
 async def _created(engine: Engine, created: create.Created) -> Response[bytes]:
     job = await _planned(engine, created.job)
     if created.existed:
-        return _job(job)
-    return _job(job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
+        return await _job(engine, job)
+    return await _job(engine, job, 201, {"Location": f"{JOBS}/{job_text(job.job_id)}"})
 
 
 async def list_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
-    wanted, part = read_job_filter(request)
+    wanted, outcomes, part = read_job_filter(request)
     page = await jobs.list_jobs(engine, wanted, part.page_size, part.page_token)
-    return answer(render_page(page, render_job))
+    details = await job_details.details_of(engine, page.items, outcomes)
+    return answer(render_page(page, render_job_with(details)))
 
 
 async def get_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
-    refuse_query(request)
-    return _job(await jobs.get_job(engine, parse_job_id(job_id)))
+    outcomes = read_last_outcomes(request)
+    return await _job(engine, await jobs.get_job(engine, parse_job_id(job_id)), outcomes=outcomes)
 
 
 async def update_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_write(request, MERGE_PATCH, JSON)
     write = conditional(request, write)
     job = await change.update_job(engine, parse_job_id(job_id), document, write)
-    return _job(await _planned(engine, job))
+    return await _job(engine, await _planned(engine, job))
 
 
 async def delete_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write, cancel = await read_deletion(request)
     write = conditional(request, write)
-    return _job(await change.delete_job(engine, parse_job_id(job_id), write, cancel))
+    return await _job(engine, await change.delete_job(engine, parse_job_id(job_id), write, cancel))
 
 
 async def pause_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     document, write = await read_optional_write(request)
     pause = Pause() if document is None else parse_pause(document)
     write = conditional(request, write)
-    return _job(await change.pause_job(engine, parse_job_id(job_id), write, pause))
+    return await _job(engine, await change.pause_job(engine, parse_job_id(job_id), write, pause))
 
 
 async def pause_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]:
@@ -165,9 +202,8 @@ async def resume_jobs(engine: EngineDep, request: AnyRequest) -> Response[bytes]
 
 async def resume_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
     write = conditional(request, await read_bare_write(request))
-    return _job(
-        await _planned(engine, await change.resume_job(engine, parse_job_id(job_id), write))
-    )
+    job = await change.resume_job(engine, parse_job_id(job_id), write)
+    return await _job(engine, await _planned(engine, job))
 
 
 async def run_job(engine: EngineDep, request: AnyRequest, job_id: PathParam) -> Response[bytes]:
@@ -221,9 +257,17 @@ async def _planned(engine: Engine, job: Job) -> Job:
     return planned
 
 
-def _job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+async def _job(
+    engine: Engine,
+    job: Job,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    outcomes: int = 0,
+) -> Response[bytes]:
     """A job response, with the version as ETag."""
-    return answer(render_job(job), status, {"ETag": f'"{job.version}"', **(headers or {})})
+    details = await job_details.details_of(engine, [job], outcomes)
+    content = render_job_with(details)(job)
+    return answer(content, status, {"ETag": f'"{job.version}"', **(headers or {})})
 
 
 ROUTES = (
@@ -371,6 +415,7 @@ ROUTES = (
         path=JOB,
         handler=get_job,
         access=READ,
+        query=LastOutcomesQuery,
         summary="Read a job",
         answers={200: "Job"},
     ),

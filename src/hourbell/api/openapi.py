@@ -8,7 +8,6 @@ from http import HTTPStatus
 from typing import Any
 
 from hourbell import __version__
-from hourbell.api.answers import JSON
 from hourbell.api.problems import PROBLEM_JSON, STATUSES
 from hourbell.api.requests import IF_MATCH, KEY_HEADER, MAX_KEY
 from hourbell.api.routes import Route
@@ -28,11 +27,12 @@ _KEY_SCHEME = {
     "scheme": "bearer",
     "description": (
         "An API key. A server that listens on loopback only requires none until the first key "
-        "exists."
+        "exists. A browser that has signed in (create_session) sends a cookie instead."
     ),
 }
 
 _CALLER_ERRORS = ("unauthenticated", "forbidden", "misdirected", "too_many_failures")
+_COOKIE_ERRORS = ("cross_site_request",)
 _COMMON_ERRORS = ("invalid_input", "internal_error", "store_unavailable")
 _SECRET_ERRORS = ("no_secret_keys",)
 _IDEMPOTENCY_ERRORS = (
@@ -111,7 +111,7 @@ def _answers(route: Route) -> dict[str, Any]:
     for status, name in route.answers.items():
         answers[str(status)] = {
             "description": HTTPStatus(status).phrase,
-            "content": {JSON: _schema(name)},
+            "content": {route.answer_type: _schema(name)},
         }
         if status == 201:
             answers["201"]["headers"] = {
@@ -136,6 +136,8 @@ def _codes(route: Route) -> Iterable[str]:
     yield "malformed_request"
     if route.access is not None:
         yield from _CALLER_ERRORS
+        if route.writes:
+            yield from _COOKIE_ERRORS
     elif not route.writes:
         return
     yield from _COMMON_ERRORS

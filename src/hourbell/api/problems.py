@@ -37,6 +37,7 @@ STATUSES = {
     "idempotency_key_missing": 400,
     "unauthenticated": 401,
     "forbidden": 403,
+    "cross_site_request": 403,
     "not_found": 404,
     "unknown_id": 404,
     "unknown_route": 404,
@@ -62,7 +63,7 @@ STATUSES = {
 
 _UNAVAILABLE = "The database is currently unavailable."
 
-_log = structlog.get_logger(__name__)
+_log = structlog.get_logger(component="api")
 
 
 def on_hourbell_error(request: Request[Any, Any, Any], error: HourbellError) -> Response[bytes]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from hourbell.documents.dead_letters import DeadLetterFilterDocument
 from hourbell.documents.fields import REQUIRED, Document, Field
 from hourbell.documents.kinds import (
+    ID,
     Choice,
     Instant,
     Integer,
@@ -19,7 +22,9 @@ from hourbell.documents.kinds import (
     choice_of,
 )
 from hourbell.documents.problems import Problems
+from hourbell.engine.views.activity import DEFAULT_WINDOW, WINDOWS
 from hourbell.engine.views.forecast import DEFAULT_HOURS, MAX_HOURS
+from hourbell.engine.views.job_details import MAX_LAST_OUTCOMES
 from hourbell.engine.views.pages import MAX_PAGE_SIZE
 from hourbell.model.executions import ExecutionStatus, Reason
 from hourbell.model.jobs import MAX_NAME, MAX_UNIQUE_KEY, JobStatus, JobType
@@ -27,6 +32,7 @@ from hourbell.model.jobs import MAX_NAME, MAX_UNIQUE_KEY, JobStatus, JobType
 DEFAULT_PAGE_SIZE = 50
 MAX_NEXT_RUNS = 100
 DEFAULT_NEXT_RUNS = 10
+MAX_TOPICS = 20  # of one stream
 
 
 class Statuses(Kind[frozenset[ExecutionStatus]]):
@@ -73,7 +79,15 @@ class TenantPageQuery(PageQuery, TenantQuery):
     """A page of a list that can be filtered by tenant."""
 
 
-class JobsQuery(TenantPageQuery):
+class LastOutcomesQuery(Document):
+    last_outcomes = Field(
+        Integer(0, MAX_LAST_OUTCOMES),
+        default=0,
+        description="How many of the latest executions of each job to show.",
+    )
+
+
+class JobsQuery(TenantPageQuery, LastOutcomesQuery):
     status = Field(choice_of(JobStatus), description="If omitted: every status except CANCELLED.")
     queue = Field(Label())
     type = Field(choice_of(JobType))
@@ -113,12 +127,65 @@ class DeadLettersQuery(DeadLetterFilterDocument, PageQuery):
     """A page of the dead letters that a filter selects."""
 
 
+class DeadLetterGroupsQuery(DeadLetterFilterDocument):
+    """The dead letters that a filter selects."""
+
+
 class NextRunsQuery(Document):
     count = Field(Integer(1, MAX_NEXT_RUNS), default=DEFAULT_NEXT_RUNS)
 
 
 class ForecastQuery(TenantQuery):
     hours = Field(Integer(1, MAX_HOURS), default=DEFAULT_HOURS)
+
+
+class OverviewQuery(Document):
+    window = Field(Choice({name: name for name in WINDOWS}), default=DEFAULT_WINDOW)
+
+
+class Topics(Kind[frozenset[str]]):
+    """Topics of events, separated by commas."""
+
+    pattern = re.compile(rf"overview|executions|job:job_{ID}|operation:ops_{ID}")
+
+    def read(self, value: object, path: str, problems: Problems) -> frozenset[str] | None:
+        assert isinstance(value, str)
+        found = frozenset(value.split(","))
+        if len(found) > MAX_TOPICS:
+            problems.add(path, "too_long", f"may have at most {MAX_TOPICS} topics")
+        elif not all(self.pattern.fullmatch(topic) for topic in found):
+            message = (
+                "must be `overview`, `executions`, `job:` with the id of a job, or `operation:` "
+                "with that of a bulk operation, separated by commas"
+            )
+            problems.add(path, "bad_format", message)
+        return found
+
+    @property
+    def schema(self) -> Schema:
+        one = f"({self.pattern.pattern})"
+        return {"type": "string", "pattern": f"^{one}(,{one}){{0,{MAX_TOPICS - 1}}}$"}
+
+
+class EventsQuery(Document):
+    topics = Field(Topics(), required=REQUIRED)
+
+
+class WorkersQuery(PageQuery):
+    state = Field(Choice({name: name for name in ("alive", "lost", "all")}), default="alive")
+
+
+class TenantsQuery(PageQuery):
+    order = Field(
+        Choice({"name": False, "share": True}),
+        default=False,
+        description="share: the 100 tenants with the most starts in the last hour, most first.",
+    )
+    counts = Field(
+        Choice({"false": False, "true": True}),
+        default=False,
+        description="Whether to count; a page then has at most 100 tenants.",
+    )
 
 
 class DeletionQuery(Document):

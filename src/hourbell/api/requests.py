@@ -25,20 +25,26 @@ from hourbell.api.errors import (
     UnsupportedMediaType,
 )
 from hourbell.api.queries import (
+    DeadLetterGroupsQuery,
     DeadLettersQuery,
     DeletionQuery,
+    EventsQuery,
     ExecutionsQuery,
     ForecastQuery,
     JobExecutionsQuery,
     JobsQuery,
+    LastOutcomesQuery,
     NamedDeletionQuery,
     NextRunsQuery,
+    OverviewQuery,
     PageQuery,
     Statuses,
     TenantPageQuery,
     TenantQuery,
+    TenantsQuery,
     UniqueKeyDeletionQuery,
     UniqueKeyQuery,
+    WorkersQuery,
 )
 from hourbell.documents.common_case import read_simple_job
 from hourbell.documents.dead_letters import DeadLetterFilter, read_dead_letter_filter
@@ -50,6 +56,7 @@ from hourbell.engine.operations.idempotency import Write, fingerprint
 from hourbell.engine.views.executions import ExecutionFilter
 from hourbell.engine.views.jobs import JobFilter
 from hourbell.model.errors import FieldError, IdempotencyKeyMissing, InvalidInput
+from hourbell.model.traces import read_traceparent
 
 MERGE_PATCH = "application/merge-patch+json"
 NDJSON = "application/x-ndjson"
@@ -274,8 +281,16 @@ def conditional(request: AnyRequest, write: Write) -> Write:
     return msgspec.structs.replace(write, if_versions=versions)
 
 
-def read_job_filter(request: AnyRequest) -> tuple[JobFilter, PageRequest]:
-    """The query parameters of the list of jobs."""
+def read_last_outcomes(request: AnyRequest) -> int:
+    """How many of the latest executions of a job to show."""
+    query = _query(request, LastOutcomesQuery)
+    outcomes = query.last_outcomes
+    _finish(query)
+    return outcomes
+
+
+def read_job_filter(request: AnyRequest) -> tuple[JobFilter, int, PageRequest]:
+    """The query parameters of the list of jobs; the number is that of the latest executions."""
     query = _query(request, JobsQuery)
     wanted = JobFilter(
         tenant_id=query.tenant_id,
@@ -285,7 +300,7 @@ def read_job_filter(request: AnyRequest) -> tuple[JobFilter, PageRequest]:
         name_prefix=query.name_prefix,
         label=query.label,
     )
-    return wanted, _page_request(query)
+    return wanted, query.last_outcomes, _page_request(query)
 
 
 def read_execution_filter(request: AnyRequest) -> tuple[ExecutionFilter, PageRequest]:
@@ -324,6 +339,14 @@ def read_dead_letter_query(request: AnyRequest) -> tuple[DeadLetterFilter, PageR
     return read_dead_letter_filter(query), _page_request(query)
 
 
+def read_dead_letter_group_query(request: AnyRequest) -> DeadLetterFilter:
+    """The query parameters of the groups of dead letters."""
+    query = _query(request, DeadLetterGroupsQuery)
+    wanted = read_dead_letter_filter(query)
+    _finish(query)
+    return wanted
+
+
 def read_count(request: AnyRequest) -> int:
     """How many of the next runs to list."""
     query = _query(request, NextRunsQuery)
@@ -338,6 +361,37 @@ def read_hours(request: AnyRequest) -> tuple[int, str | None]:
     hours, tenant = query.hours, query.tenant_id
     _finish(query)
     return hours, tenant
+
+
+def read_window(request: AnyRequest) -> str:
+    """The window of an overview."""
+    query = _query(request, OverviewQuery)
+    window = query.window
+    _finish(query)
+    return window
+
+
+def read_topics(request: AnyRequest) -> frozenset[str]:
+    """The topics of a stream of events."""
+    query = _query(request, EventsQuery)
+    topics = query.topics
+    _finish(query)
+    assert topics is not None  # they are required
+    return topics
+
+
+def read_workers_query(request: AnyRequest) -> tuple[str, PageRequest]:
+    """Which workers to list."""
+    query = _query(request, WorkersQuery)
+    state = query.state
+    return state, _page_request(query)
+
+
+def read_tenants_query(request: AnyRequest) -> tuple[bool, bool, PageRequest]:
+    """Whether to list tenants by share, and whether to count."""
+    query = _query(request, TenantsQuery)
+    by_share, counts = query.order, query.counts
+    return by_share, counts, _page_request(query)
 
 
 def read_page_request(request: AnyRequest) -> PageRequest:
@@ -384,7 +438,8 @@ def _write(request: AnyRequest, key: str, value: bytes) -> Write:
     condition = "".join(f"\n{text}" for text in request.headers.getall(IF_MATCH, []))
     actor = request.scope["state"]["caller"].name
     where = target.decode("latin-1") + condition
-    return Write(key, fingerprint(operation, where, value), actor)
+    traceparent = read_traceparent(request.headers.get("traceparent"))
+    return Write(key, fingerprint(operation, where, value), actor, traceparent=traceparent)
 
 
 async def _body(request: AnyRequest, reserve: Callable[[int], None] | None = None) -> bytes:

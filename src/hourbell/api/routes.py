@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from litestar import Response
@@ -28,11 +28,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str  # with {parameters}
-    handler: Callable[..., Awaitable[Response[bytes]]]
+    handler: Callable[..., Awaitable[Response[Any]]]
     access: Access | None  # allowed roles; None: no API key needed
     summary: str
     answers: Mapping[int, str]  # status → name of the schema, the most common first
     description: str = ""
+    answer_type: str = "application/json"  # media type of the answers
     body: str | None = None  # name of the schema
     media_types: tuple[str, ...] = ()  # of the body
     max_body_bytes: int = 1024 * 1024
@@ -43,9 +44,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: bool = False  # may conflict with the current state
     needs_secret_keys: bool = False  # needs the keys that encrypt secrets
     creates_jobs: bool = False  # creates jobs, which may have unique keys
+    whole_cell: bool = False  # refused to a key of one tenant
     # A write needs an Idempotency-Key; False if its own content makes it safe to repeat.
     keyed: bool = True
     error_codes: tuple[str, ...] = ()  # error codes that only a few routes have
+    during_outage: bool = False  # known keys are accepted while the database is away
 
     @property
     def writes(self) -> bool:

@@ -38,11 +38,13 @@ from hourbell.documents.fields import (
     response_object_of,
 )
 from hourbell.documents.jobs import RECURRING_FIELDS, JobDocument, RecurringJobDocument
-from hourbell.documents.keys import KeyDocument
-from hourbell.documents.kinds import ID, ExecutionId, JobId, Schema
+from hourbell.documents.keys import KeyDocument, SignInDocument
+from hourbell.documents.kinds import ID, ExecutionId, JobId, OperationId, Schema
 from hourbell.documents.monitors import MonitorDocument
+from hourbell.documents.operations import OperationDocument, OperationPreviewDocument
 from hourbell.documents.pauses import BulkPauseDocument, BulkResumeDocument, PauseDocument
 from hourbell.documents.policies import FORMULA_FIELDS, LIST_FIELDS, RetryPolicyDocument
+from hourbell.documents.previews import PreviewDocument
 from hourbell.documents.runs import BackfillDocument, RunDocument
 from hourbell.documents.schedules import (
     CronSchedule,
@@ -60,14 +62,18 @@ from hourbell.documents.settings import (
 )
 from hourbell.engine.codes import FATES
 from hourbell.engine.life.create import MAX_BATCH_ITEMS
-from hourbell.engine.views.overview import MAX_COUNTED
+from hourbell.engine.views.activity import WINDOWS
+from hourbell.engine.views.attention import MAX_ITEMS, Severity
+from hourbell.engine.views.resources import MAX_COUNTED, TENANT_COUNTS
 from hourbell.model.errors import FieldCode
 from hourbell.model.executions import ExecutionStatus, Origin, Reason
 from hourbell.model.ids import MAX_ID
 from hourbell.model.jobs import JobStatus, JobType
+from hourbell.model.policies import Priority
 from hourbell.security.access import KeyRole
 from hourbell.security.secrets import MASKED
 
+_SCHEDULES = ("CronSchedule", "IntervalSchedule", "InstantSchedule", "DelaySchedule")
 _UNIQUE_KEY_FIELDS = ("unique_key", "on_duplicate")
 
 
@@ -90,6 +96,9 @@ def _requests() -> dict[str, Schema]:
         "IntervalSchedule": request_object(IntervalSchedule),
         "InstantSchedule": request_object(InstantSchedule),
         "DelaySchedule": request_object(DelaySchedule),
+        "SchedulePreviewRequest": request_object(
+            PreviewDocument, schedule={"anyOf": [ref(name) for name in _SCHEDULES]}
+        ),
         "Webhook": request_object(WebhookDocument, type={"const": "WEBHOOK"}),
         "Task": request_object(TaskDocument, type={"const": "TASK"}),
         "Notification": request_object(NotificationDocument),
@@ -101,12 +110,15 @@ def _requests() -> dict[str, Schema]:
         "BulkResume": request_object(BulkResumeDocument),
         "Replay": request_object(ReplayDocument),
         "Purge": request_object(PurgeDocument),
+        "OperationPreviewRequest": request_object(OperationPreviewDocument),
+        "NewOperation": request_object(OperationDocument),
         "TenantSettings": request_object(TenantSettingsDocument),
         "QueueSettings": request_object(QueueSettingsDocument),
         "TargetSettings": request_object(LimitsDocument),
         "NewMonitor": request_object(MonitorDocument),
         "Completion": request_object(CompletionDocument),
         "NewKey": request_object(KeyDocument),
+        "SignIn": request_object(SignInDocument),
         "NewCalendar": request_object(CalendarDocument),
         "NewGroup": request_object(GroupDocument),
         "GroupMembers": request_object(MembersDocument),
@@ -140,12 +152,14 @@ def _responses() -> dict[str, Schema]:
                 "warnings": _warnings(),
             }
         ),
+        "SchedulePreview": _schedule_preview(),
         "AuditEntry": _audit_entry(),
         "AuditPage": _page("AuditEntry"),
         "Execution": _execution(),
         "ExecutionPage": _page("Execution"),
         "DeadLetter": _dead_letter(),
         "DeadLetterPage": _page("DeadLetter"),
+        "DeadLetterGroups": _dead_letter_groups(),
         "Replayed": response_object_of(
             {
                 "replayed": _whole(0),
@@ -159,18 +173,35 @@ def _responses() -> dict[str, Schema]:
                 "next_page_token": _next_token(),
             }
         ),
+        "Operation": _operation(),
+        "OperationPage": _page("Operation"),
+        "OperationPreview": response_object_of(
+            {
+                "act": OperationDocument.act.response_schema,
+                "filter": _given_filter(),
+                "total": _whole(0),
+                "at_least": {"type": "boolean", "description": "There may be more."},
+                "words": _text("The act and what it concerns, in plain English."),
+            }
+        ),
         "BulkPaused": _bulk_changed("paused"),
         "BulkResumed": _bulk_changed("resumed"),
         "Purged": response_object_of({"purged": _whole(0), "next_page_token": _next_token()}),
-        "Tenant": _named(
-            "tenant_id", TenantSettingsDocument, "jobs", "running", "parked", "not_planned"
-        ),
+        "Tenant": _tenant(),
         "TenantPage": _page("Tenant"),
         "Queue": _named("queue", QueueSettingsDocument, "ready", "running", "parked", "workers"),
         "QueuePage": _page("Queue"),
         "Target": _named("host", LimitsDocument, "parked"),
         "TargetPage": _page("Target"),
         "Forecast": _forecast(),
+        "Overview": _overview(),
+        "Worker": response_object_of(_worker()),
+        "WorkerPage": _page("Worker"),
+        "WorkerWithExecutions": response_object_of(
+            {**_worker(), "executions": _array(_held_execution())}
+        ),
+        "Nodes": response_object_of({"items": _array(_node())}),
+        "Circuits": response_object_of({"items": _array(_circuit())}),
         "Monitor": _monitor(),
         "MonitorPage": _page("Monitor"),
         "Requested": response_object_of({"execution_ids": _array(_execution_id())}),
@@ -181,6 +212,28 @@ def _responses() -> dict[str, Schema]:
         "Key": response_object_of(_key()),
         "MadeKey": response_object_of({**_key(), "key": or_null(_text("Returned only once."))}),
         "KeyPage": _page("Key"),
+        "Me": response_object_of(
+            {
+                "key_id": or_null(_key()["key_id"]),
+                "name": _text("Of the key."),
+                "role": _choice(KeyRole),
+                "tenant_id": or_null(_text("Null: all tenants.")),
+                "version": _text("Of the server."),
+                "requires_keys": {
+                    "type": "boolean",
+                    "description": "False: no key exists, and this machine may do everything.",
+                },
+                "authenticated_by": _words("nothing", "key", "session"),
+                "session_expires_at": or_null(
+                    _instant("Also ends when it was not used for 12 hours.")
+                ),
+                "operations": {
+                    **_array(_text()),
+                    "description": "The operation ids that the caller may call.",
+                },
+            }
+        ),
+        "SignedOut": response_object_of({"status": {"const": "signed_out"}}),
         "Secret": response_object_of(_secret()),
         "SetSecret": response_object_of(
             {
@@ -232,6 +285,8 @@ def _responses() -> dict[str, Schema]:
             {name: _text() for name in ("name", "version", "jobs", "openapi", "docs")}
         ),
         "OpenApi": {"type": "object"},
+        "EventStream": _text("Server-sent events: overview, changed, reset."),
+        "Metrics": _text(),
     }
 
 
@@ -302,10 +357,84 @@ def _job() -> Schema:
         "version": _whole(1),
         "next_run_at": or_null(_instant("In the time zone of the job; null when paused or ended.")),
     }
-    after = {"created_at": _instant(), "updated_at": _instant(), "warnings": _warnings()}
+    after = {
+        "created_at": _instant(),
+        "updated_at": _instant(),
+        "schedule_words": _text("When it runs, in plain English."),
+        "warnings": _warnings(),
+    }
+    after["paused"] = or_null(_pause_details())
+    after["last_outcomes"] = {
+        **_array(
+            response_object_of(
+                {
+                    "execution_id": _execution_id(),
+                    "scheduled_for": _instant(),
+                    "status": _choice(ExecutionStatus),
+                    "reason": or_null(_choice(Reason)),
+                }
+            )
+        ),
+        "description": "Its latest executions, newest first; only if the request asks for them.",
+    }
     return response_object_of(
-        {**before, **definition["properties"], **after}, optional=RECURRING_FIELDS
+        {**before, **definition["properties"], **after},
+        optional=(*RECURRING_FIELDS, "last_outcomes"),
     )
+
+
+def _pause_details() -> Schema:
+    return {
+        **response_object_of(
+            {
+                "by": _text("Who paused it."),
+                "at": _instant(),
+                "reason": or_null(_text()),
+                "until": or_null(_instant("It is resumed then.")),
+            }
+        ),
+        "description": "The pause of a paused job.",
+    }
+
+
+def _operation() -> Schema:
+    why = _words(
+        "changed_meanwhile",
+        "ended",
+        "gone",
+        "in_use",
+        "invalid_schedule",
+        "job_deleted",
+        "occurrence_live",
+        "underway",
+        "until_passed",
+    )
+    return response_object_of(
+        {
+            "operation_id": OperationId().schema,
+            "act": OperationDocument.act.response_schema,
+            "filter": _given_filter(),
+            "reason": OperationDocument.reason.response_schema,
+            "until": OperationDocument.until.response_schema,
+            "rate_per_second": OperationDocument.rate_per_second.response_schema,
+            "tenant_id": or_null(_text("The only tenant that it concerns; null: all tenants.")),
+            "created_by": _text(),
+            "created_at": _instant(),
+            "state": _words("RUNNING", "STOPPED", "DONE", "FAILED"),
+            "total": _whole(0, description="What was selected when it was created."),
+            "total_at_least": {"type": "boolean", "description": "Counting stopped at `total`."},
+            "done": _whole(0),
+            "left": _whole(0, description="Selected, but left as they are."),
+            "left_reasons": _array(response_object_of({"code": why, "count": _whole(1)})),
+            "error": or_null(_text("Why it has failed.")),
+            "updated_at": _instant(),
+            "ended_at": or_null(_instant()),
+        }
+    )
+
+
+def _given_filter() -> Schema:
+    return {"type": "object", "description": "The filter of the request."}
 
 
 def _bulk_changed(done: str) -> Schema:
@@ -320,6 +449,47 @@ def _bulk_changed(done: str) -> Schema:
                 ),
             ),
             "next_page_token": _next_token(),
+        }
+    )
+
+
+def _schedule_preview() -> Schema:
+    run = response_object_of(
+        {
+            "scheduled_for": _instant("In the time zone of the schedule."),
+            "utc": _instant(),
+            "note": or_null(_text("The effect of a clock change or of a calendar on this run.")),
+        }
+    )
+    change = {
+        "at": _instant("The first instant with the new offset."),
+        "kind": _words("forward", "back"),
+        "shift_seconds": _whole(description="How far the clocks go forward; negative: back."),
+        "affected": {
+            "type": "boolean",
+            "description": "Whether the change makes a difference to this schedule.",
+        },
+        "note": _text("What happens to the schedule."),
+        "runs": {
+            **_array(run),
+            "description": "The last runs of that day before the change, and the next ones.",
+        },
+    }
+    hint = {
+        "path": _text("The field concerned."),
+        "code": _words("full_hour", "hash_example", "seconds_first"),
+        "message": _text(),
+    }
+    return response_object_of(
+        {
+            "words": _text("The schedule in plain English."),
+            "timezone": _text(),
+            "items": {**_array(run), "description": "The next runs."},
+            "clock_changes": {
+                **_array(response_object_of(change)),
+                "description": "The clock changes of the time zone within 13 months.",
+            },
+            "hints": _array(response_object_of(hint)),
         }
     )
 
@@ -436,13 +606,42 @@ def _dead_letter() -> Schema:
             "tenant_id": _text(),
             "died_at": _instant(),
             "reason": DeadLetterFilterDocument.reason.schema,
+            "kind": or_null(_text("The failure kind of the last attempt.")),
             "error": or_null(_text()),
+            "fingerprint": _text("The same for errors that differ only in numbers and ids."),
             "scheduled_for": _instant("The nominal time."),
             "attempt": _whole(0, description="The number of attempts."),
             "attempts": _attempts(),
             "job": {
                 "anyOf": [{"type": "object"}, {"type": "null"}],
                 "description": "The job definition at that time; omitted in lists.",
+            },
+        }
+    )
+
+
+def _dead_letter_groups() -> Schema:
+    group = {
+        "fingerprint": DeadLetterFilterDocument.fingerprint.kind.schema,
+        "count": _whole(1),
+        "reason": DeadLetterFilterDocument.reason.schema,
+        "kind": or_null(_text("The failure kind of the last attempt.")),
+        "action": or_null(_text("The host of a webhook, or the name of a task.")),
+        "error": or_null(_text("Of the newest one.")),
+        "execution_id": {**_execution_id(), "description": "The newest one."},
+        "first_died_at": _instant(),
+        "last_died_at": _instant(),
+        "jobs": _whole(1, description="How many jobs are concerned."),
+        "tenants": {**_array(_text()), "description": "Some of the tenants."},
+    }
+    return response_object_of(
+        {
+            "items": _array(response_object_of(group)),
+            "looked_at": _whole(0, description="The number of dead letters that were examined."),
+            "looked_back_to": or_null(_instant("died_at of the oldest of these.")),
+            "complete": {
+                "type": "boolean",
+                "description": "Whether all dead letters that match were examined.",
             },
         }
     )
@@ -470,7 +669,7 @@ def _monitor() -> Schema:
 
 def _audit_entry() -> Schema:
     document = (
-        "The document of the job, with its status where that may change, or the request. "
+        "The document of the job, with its status where that may change, or the request, or the settings. "
         "Null: none exists."
     )
     return response_object_of(
@@ -506,14 +705,36 @@ def _named(name: str, settings: type[LimitsDocument], *counts: str) -> Schema:
             **shown["properties"],
             "counts": {
                 **or_null(response_object_of(counted | {"at_least": more})),
-                "description": "Current counts. Null in lists.",
+                "description": "Current counts. Null in lists, unless asked for.",
             },
         }
     )
 
 
+def _tenant() -> Schema:
+    named = _named("tenant_id", TenantSettingsDocument, *TENANT_COUNTS)
+    shares = {
+        "starts": or_null(_whole(0, description="In the last hour. Null unless by share.")),
+        "share": or_null(_number("Of all starts in the last hour, from 0 to 1.")),
+        "fair_share": or_null(
+            _number("Its weight, divided by those of all tenants that started something.")
+        ),
+    }
+    return response_object_of(named["properties"] | shares)
+
+
 def _forecast() -> Schema:
     minute = {"at": _instant("The start of the minute."), "executions": _whole(1)}
+    herd = {
+        "at": _instant("The moment with the most executions."),
+        "executions": _whole(2, description="At that moment."),
+        "occurrences": _whole(1, description="How often the rule is due within the hours."),
+        "rule": _text(),
+        "timezone": _text(),
+        "words": _text("The rule in plain English."),
+        "jobs": _whole(1),
+        "tenants": {**_array(_text()), "description": "Some of the tenants."},
+    }
     return response_object_of(
         {
             "begins_at": _instant(),
@@ -529,6 +750,217 @@ def _forecast() -> Schema:
                 **_array(response_object_of(minute)),
                 "description": "Only minutes in which executions are due.",
             },
+            "herds": {
+                **_array(response_object_of(herd)),
+                "description": (
+                    "Jobs with the same rule, which are due at the same moments: those with the "
+                    "most executions at a moment."
+                ),
+            },
+            "herd_moments": {
+                **_array(response_object_of(minute)),
+                "description": (
+                    "How many executions of herds are due at exactly that moment: the 3,000 "
+                    "largest moments, in the order of time."
+                ),
+            },
+            "capacity_per_minute": {
+                **response_object_of(
+                    {
+                        "executions": or_null(_whole(1)),
+                        "reason": or_null(_text("Why it is not known.")),
+                        "measured_from": or_null(_instant()),
+                        "measured_to": or_null(_instant()),
+                    }
+                ),
+                "description": (
+                    "The number of executions in the busiest of the recent minutes: a lower bound "
+                    "of what can be done."
+                ),
+            },
+        }
+    )
+
+
+def _overview() -> Schema:
+    figures = {
+        "started": _whole(0, description="Attempts, by their start."),
+        **{name: or_null(_whole(0)) for name in ("succeeded", "failed", "dead", "skipped")},
+        **{name: or_null(_whole(0)) for name in ("cancelled", "superseded")},
+    }
+    figures["failed"] = or_null(_whole(0, description="Attempts."))
+    figures["skipped"] = or_null(_whole(0, description="Occurrences."))
+    percentiles = response_object_of(
+        {name: _number("Milliseconds.") for name in ("p50", "p95", "p99")}
+    )
+    lateness = {
+        **or_null(percentiles),
+        "description": "Of the executions that ended in this time. Null: none.",
+    }
+    depth = {
+        "priority": _choice_of_names(Priority),
+        **{name: _whole(0, MAX_COUNTED) for name in ("ready", "parked", "running")},
+        "oldest_seconds": or_null(_number("How long the first of them has waited.")),
+        "at_least": _array(_words("ready", "parked", "running")),
+    }
+    item = {
+        "code": _text("Stable, for programs."),
+        "severity": _choice(Severity),
+        "since": or_null(_instant()),
+        "count": _whole(0),
+        "at_least": {"type": "boolean", "description": "The count is a lower bound."},
+        "message": _text(),
+        "refers_to": response_object_of(
+            {
+                "kind": _text("Such as job, queue, target, monitor, dead_letters or cell."),
+                **{name: or_null(_text()) for name in ("id", "name", "tenant_id")},
+            }
+        ),
+    }
+    peak = {
+        "at": _instant("The busiest minute of the next 24 hours."),
+        "executions": _whole(1),
+        "hours": {
+            **_array(_whole(0)),
+            "description": "Executions that fall due in each of the next 24 hours.",
+        },
+        "complete_until": _instant("The forecast is complete up to this instant."),
+        "estimated": {"type": "boolean"},
+    }
+    return response_object_of(
+        {
+            "at": _instant(),
+            "window": _words(*WINDOWS),
+            "tenant_id": or_null(_text("Null: the whole cell.")),
+            "bucket_seconds": _whole(60),
+            "complete_until": or_null(
+                _instant("Figures before this do not change, except `started` of what still runs.")
+            ),
+            "series": {
+                **_array(
+                    response_object_of({"at": _instant(), **figures, "lateness_ms": lateness})
+                ),
+                "description": "Oldest first, without gaps; the last one is not over.",
+            },
+            "totals": response_object_of(figures),
+            "started_per_minute": _number("On average over the window."),
+            "lateness_ms": lateness,
+            "sampled": {
+                "type": "boolean",
+                "description": "Lateness was taken from a random part of the executions.",
+            },
+            "depth": _array(response_object_of(depth)),
+            "dead_today": response_object_of(
+                {"count": _whole(0, MAX_COUNTED), "at_least": {"type": "boolean"}}
+            ),
+            "leader": or_null(_leader()),
+            "workers": or_null(
+                response_object_of(
+                    {name: _whole(0) for name in ("alive", "lost_in_1h", "slots", "running")}
+                )
+            ),
+            "failures": _array(response_object_of({"reason": _choice(Reason), "count": _whole(1)})),
+            "attention": {
+                **_array(response_object_of(item)),
+                "maxItems": MAX_ITEMS,
+                "description": "The worst first.",
+            },
+            "peak": or_null(response_object_of(peak)),
+        }
+    )
+
+
+def _leader() -> Schema:
+    return response_object_of(
+        {
+            "node_id": _text(),
+            "name": or_null(_text()),
+            "epoch": _whole(1),
+            "since": or_null(_instant()),
+            "renewed_at": _instant(),
+            "expires_at": _instant(),
+            "present": {"type": "boolean", "description": "Its lease has not expired."},
+            "clock_drift_ms": or_null(_number("How far its clock is ahead of the database's.")),
+            "planned_until": _instant("Every occurrence before this is planned."),
+            "planner_lag_seconds": _number("How far that is behind the horizon."),
+            "changes_in_1h": _whole(0),
+            "changes_in_24h": _whole(0),
+        }
+    )
+
+
+def _worker() -> dict[str, Schema]:
+    return {
+        "session_id": {"type": "string", "pattern": f"^ses_{ID}$"},
+        "worker_id": or_null(_text("Its name.")),
+        "state": {
+            **_words("alive", "expired", "lost", "stopped"),
+            "description": (
+                "expired: its lease is over. lost: the leader has returned what it ran. stopped: "
+                "it has closed its session."
+            ),
+        },
+        "queues": or_null(_array(_text("Null: all, or it has ended."))),
+        "tasks": or_null(_array(_text("Null: all, or it has ended."))),
+        "slots": or_null(_whole(0)),
+        "running": or_null(_whole(0, MAX_COUNTED)),
+        "at_least": _array(_words("running")),
+        "quarantine": {"type": "boolean", "description": "It runs suspects, one by one."},
+        **{
+            name: or_null(_instant())
+            for name in ("started_at", "renewed_at", "expires_at", "ended_at")
+        },
+        "returned": or_null(_whole(0, description="Executions that it ran when it was lost.")),
+    }
+
+
+def _held_execution() -> Schema:
+    return response_object_of(
+        {
+            "execution_id": _execution_id(),
+            "job_id": _job_id(),
+            "job_name": or_null(_text()),
+            "tenant_id": _text(),
+            "claimed_at": _instant(),
+            "attempt": _whole(1),
+            "timeout_seconds": or_null(_whole(1)),
+            "progress": {"description": "The latest progress report."},
+        }
+    )
+
+
+def _node() -> Schema:
+    return response_object_of(
+        {
+            "node_id": _text(),
+            "name": _text(),
+            "roles": _array(_text()),
+            "leads": {"type": "boolean"},
+            "alive": {"type": "boolean", "description": "It was seen within a minute."},
+            "version": _text(),
+            "tzdata": _text(),
+            "started_at": _instant(),
+            "seen_at": _instant(),
+            "clock_drift_ms": or_null(_number("How far its clock is ahead of the database's.")),
+            "connections": {
+                **response_object_of({"in_use": _whole(0), "size": _whole(0)}),
+                "description": "To the database.",
+            },
+        }
+    )
+
+
+def _circuit() -> Schema:
+    return response_object_of(
+        {
+            "host": _text(),
+            "endpoint": or_null(_text("Method and URL; null: the whole host.")),
+            "tenant_id": or_null(_text()),
+            "node_id": or_null(_text()),
+            "node": or_null(_text()),
+            "failures": _whole(1, description="In a row."),
+            "since": _instant("Of the first of these failures."),
+            "open_until": _instant("Then one request probes."),
         }
     )
 
@@ -551,6 +983,9 @@ def _worker_answers() -> dict[str, Schema]:
         "checkpoint": {
             "description": "Stored by an earlier run of the execution; null: there is none."
         },
+        "traceparent": or_null(
+            _text("The span that created the job, as a W3C trace context; null: there is none.")
+        ),
         "action": _shown_action(WebhookDocument.headers.schema),
     }
     return {
@@ -586,7 +1021,13 @@ def _explanation() -> Schema:
         {
             "code": _text("Stable, for programs."),
             "message": _text(),
+            "since": or_null(
+                _instant("Since when it waits: if it is due, since it was due. Null: not known.")
+            ),
             "until": or_null(_instant("When the condition ends by itself.")),
+            "expected_at": or_null(
+                _instant("When the running execution that it waits for usually ends: an estimate.")
+            ),
             "execution_id": or_null(
                 {**_execution_id(), "description": "The execution being explained."}
             ),
@@ -594,6 +1035,54 @@ def _explanation() -> Schema:
                 {
                     **response_object_of({"execution_id": _execution_id(), "job_id": _job_id()}),
                     "description": "The execution that this one is waiting for.",
+                }
+            ),
+            "holder": or_null(
+                {
+                    **response_object_of(
+                        {
+                            "execution_id": or_null(_execution_id()),
+                            "job_id": or_null(_job_id()),
+                            "worker": or_null(_text("That runs this execution.")),
+                            "limit": or_null(_whole(0, description="Of executions at once.")),
+                            "in_use": or_null(_whole(0)),
+                        }
+                    ),
+                    "description": (
+                        "What holds the thing that it waits for, as far as the caller may see it."
+                    ),
+                }
+            ),
+            "attempt": or_null(
+                _whole(0, description="That runs, or the last one that was made; 0: none yet.")
+            ),
+            "max_attempts": or_null(_whole(1)),
+            "last_error": or_null(
+                response_object_of(
+                    {
+                        "kind": or_null(_text()),
+                        "error": or_null(_text()),
+                        "at": or_null(_instant()),
+                    }
+                )
+            ),
+            "paused": or_null(_pause_details()),
+            "last_due": or_null(
+                {
+                    **response_object_of(
+                        {
+                            "execution_id": _execution_id(),
+                            "scheduled_for": _instant(),
+                            "status": _choice(ExecutionStatus),
+                            "reason": or_null(_choice(Reason)),
+                            "code": _text("As that of an explanation."),
+                            "message": _text(),
+                        }
+                    ),
+                    "description": (
+                        "The last due occurrence of a recurring job, if it has ended and did not "
+                        "succeed."
+                    ),
                 }
             ),
         }
@@ -710,6 +1199,10 @@ def _instant(description: str = "") -> Schema:
 
 def _choice(kinds: type[Enum]) -> Schema:
     return {"enum": [kind.value for kind in kinds]}
+
+
+def _choice_of_names(kinds: type[Enum]) -> Schema:
+    return {"enum": [kind.name for kind in kinds]}
 
 
 def _words(*words: str) -> Schema:

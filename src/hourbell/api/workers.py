@@ -196,6 +196,7 @@ def _render(claimed: Claimed, spec: SentSpec) -> dict[str, Any]:
         "timeout_seconds": spec.timeout_seconds,
         "deadline_in_seconds": None if left is None else round(left, 3),
         "checkpoint": None if checkpoint == NO_CHECKPOINT else checkpoint,
+        "traceparent": spec.traceparent or spec.trace_link,
         "action": render_action(spec.action),
     }
 
@@ -203,6 +204,7 @@ def _render(claimed: Claimed, spec: SentSpec) -> dict[str, Any]:
 _COMMON: dict[str, Any] = {
     "method": "POST",
     "access": WORK,
+    "whole_cell": True,
     "media_types": (JSON,),
     "keyed": False,
 }

@@ -1,4 +1,4 @@
-"""`hourbell dlq`: list, replay and purge dead letters, over the API."""
+"""`hourbell dlq`: list, group, replay and purge dead letters, over the API."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from hourbell.cli.executions import ATTEMPT_COLUMNS, attempt_cells
+from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
     instant_text,
@@ -20,7 +21,7 @@ from hourbell.cli.output import (
 )
 from hourbell.cli.params import Instant
 from hourbell.cli.remote import Session, confirm, job_id_of, limit_options, limited, remote
-from hourbell.client import DeadLetter
+from hourbell.client import DeadLetter, DeadLetterGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,18 +34,29 @@ _COLUMNS = (
     Column("TRIES", right=True, optional=True),
     Column("TENANT", shrinks_to=8, optional=True),
 )
+_GROUP_COLUMNS = (
+    Column("FINGERPRINT"),
+    Column("COUNT", right=True),
+    Column("ACTION", shrinks_to=12),
+    Column("KIND"),
+    Column("ERROR", shrinks_to=20),
+    Column("LAST DIED", optional=True),
+    Column("JOBS", right=True, optional=True),
+    Column("TENANTS", shrinks_to=8, optional=True),
+)
 _NOTHING_CHOSEN = "Give ids of executions, a filter, or --all."
 
 
 @click.group("dlq")
 def dlq_command() -> None:
-    """List, replay and purge dead letters: executions that will not be retried."""
+    """List, group, replay and purge dead letters: executions that will not be retried."""
 
 
 def _filters(command: F) -> F:
     for option in (
         click.option("--to", "died_to", type=Instant(), help="Died before (RFC 3339)."),
         click.option("--from", "died_from", type=Instant(), help="Died at or after (RFC 3339)."),
+        click.option("--fingerprint", help="Of an error, as `hourbell dlq groups` shows it."),
         click.option("--reason", help="Such as retries_exhausted."),
         click.option("--tenant"),
         click.option("--job", help="The id or the name of a job."),
@@ -61,7 +73,22 @@ def _selected(session: Session, options: dict[str, Any]) -> dict[str, Any]:
         "reason": options["reason"],
         "died_from": options["died_from"],
         "died_to": options["died_to"],
+        "fingerprint": options["fingerprint"],
     }
+
+
+def _in_background(command: F) -> F:
+    return click.option(
+        "--background",
+        is_flag=True,
+        help="By a filter: leave it to the server, and print the id of the operation.",
+    )(command)
+
+
+def _start(session: Session, act: str, options: dict[str, Any], rate: int | None = None) -> None:
+    selected = _selected(session, options)
+    times = {"from": selected.pop("died_from"), "to": selected.pop("died_to")}
+    start_operation(session, act, selected | times, rate=rate)
 
 
 @dlq_command.command("list")
@@ -89,6 +116,38 @@ def _cells(letter: DeadLetter) -> Sequence[str]:
         letter.job_id,
         str(letter.attempt),
         letter.tenant_id,
+    )
+
+
+@dlq_command.command("groups")
+@_filters
+@remote
+def groups_command(session: Session, **options: Any) -> None:
+    """Count the newest dead letters by error, the most frequent first."""
+    found = session.client.dead_letters.groups(**_selected(session, options))
+    if session.as_json:
+        print_json(found)
+        return
+    if not found.complete:
+        say(
+            f"Looked at the newest {found.looked_at:,}, since {instant_text(found.looked_back_to)}."
+        )
+    if found.items:
+        print_table(_GROUP_COLUMNS, map(_group_cells, found.items))
+    else:
+        say("There are no such dead letters.")
+
+
+def _group_cells(group: DeadLetterGroup) -> Sequence[str]:
+    return (
+        group.fingerprint,
+        f"{group.count:,}",
+        group.action or "",
+        group.kind or group.reason,
+        group.error or "",
+        instant_text(group.last_died_at),
+        f"{group.jobs:,}",
+        ", ".join(group.tenants),
     )
 
 
@@ -123,6 +182,7 @@ def get_command(session: Session, execution_id: str) -> None:
 @_filters
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
 @click.option("--rate", type=click.IntRange(1), help="Executions due per second. [all at once]")
+@_in_background
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote
 def replay_command(
@@ -130,16 +190,20 @@ def replay_command(
     execution_ids: tuple[str, ...],
     everything: bool,
     rate: int | None,
+    background: bool,
     yes: bool,
     **options: Any,
 ) -> None:
     """Make dead executions due again: those given, or those that a filter selects."""
-    if _is_by_id(execution_ids, everything, options):
+    if _is_by_id(execution_ids, everything, options, background):
         for execution_id in execution_ids:
             session.client.dead_letters.replay(execution_id)
         _report(session, {"replayed": len(execution_ids), "left": 0})
         return
     confirm(f"Replay {_what(options)}?", yes)
+    if background:
+        _start(session, "replay", options, rate)
+        return
     selected = _selected(session, options)
     replayed, left, token = 0, 0, None
     while True:
@@ -161,18 +225,27 @@ def replay_command(
 @click.argument("execution_ids", nargs=-1)
 @_filters
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
+@_in_background
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote
 def purge_command(
-    session: Session, execution_ids: tuple[str, ...], everything: bool, yes: bool, **options: Any
+    session: Session,
+    execution_ids: tuple[str, ...],
+    everything: bool,
+    background: bool,
+    yes: bool,
+    **options: Any,
 ) -> None:
     """Remove dead letters: those given, or those that a filter selects. Their history stays."""
-    if _is_by_id(execution_ids, everything, options):
+    if _is_by_id(execution_ids, everything, options, background):
         confirm(f"Remove {len(execution_ids)} dead letters?", yes)
         purged = sum(session.client.dead_letters.purge(one).purged for one in execution_ids)
         _report(session, {"purged": purged})
         return
     confirm(f"Remove {_what(options)}?", yes)
+    if background:
+        _start(session, "purge", options)
+        return
     selected = _selected(session, options)
     purged, token = 0, None
     while True:
@@ -184,10 +257,14 @@ def purge_command(
     _report(session, {"purged": purged})
 
 
-def _is_by_id(ids: Sequence[str], everything: bool, options: dict[str, Any]) -> bool:
+def _is_by_id(
+    ids: Sequence[str], everything: bool, options: dict[str, Any], background: bool
+) -> bool:
     filtered = any(value is not None for value in options.values())
     if bool(ids) + filtered + everything != 1:
         raise click.UsageError(_NOTHING_CHOSEN)
+    if ids and background:
+        raise click.UsageError("--background needs a filter, or --all.")
     return bool(ids)
 
 

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from hourbell.cli.files import read_documents, shown, with_type
+from hourbell.cli.operations import start_operation
 from hourbell.cli.output import (
     Column,
     instant_text,
@@ -36,6 +37,7 @@ from hourbell.client import (
     Explanation,
     Job,
     NewJob,
+    PauseDetails,
     RefusedJob,
     RetryPolicy,
     Schedule,
@@ -333,6 +335,14 @@ def get_command(session: Session, job: str) -> None:
     print_job(session, session.client.jobs.get(job_id_of(session.client, job)))
 
 
+def _pause_text(pause: PauseDetails | None) -> str | None:
+    if pause is None:
+        return None
+    because = f": {pause.reason}" if pause.reason else ""
+    until = f", until {instant_text(pause.until)}" if pause.until else ""
+    return f"by {pause.by} at {instant_text(pause.at)}{until}{because}"
+
+
 def print_job(session: Session, job: Job) -> None:
     """One job, with all that there is to know."""
     if session.as_json:
@@ -345,7 +355,9 @@ def print_job(session: Session, job: Job) -> None:
             ("Name", job.name),
             ("Status", job.status),
             ("Version", str(job.version)),
+            ("Paused", _pause_text(job.paused)),
             ("Schedule", schedule_text(schedule)),
+            ("Meaning", job.schedule_words),
             ("At", instant_text(schedule.at)),
             ("Next run", instant_text(job.next_run_at)),
             ("Starts", instant_text(schedule.starts_at)),
@@ -435,6 +447,11 @@ def _set(patch: dict[str, Any], path: str, value: str) -> None:
 
 def _selection_options(command: F) -> F:
     for option in (
+        click.option(
+            "--background",
+            is_flag=True,
+            help="Of selected jobs: leave it to the server, and print the id of the operation.",
+        ),
         click.option("--all", "everything", is_flag=True, help="All jobs, of any tenant."),
         click.option("--label", help="All jobs with this label: name:value."),
         click.option("--queue", help="All jobs of a queue."),
@@ -466,6 +483,9 @@ def pause_command(
         pause = partial(session.client.jobs.pause, reason=reason, until=until)
         _on_each(session, jobs, pause, "Paused")
         return
+    if options["background"]:
+        start_operation(session, "pause", selected, reason=reason, until=until)
+        return
 
     def step(token: str | None) -> _Step:
         paused = session.client.jobs.pause_many(
@@ -492,6 +512,9 @@ def resume_command(
     if selected is None:
         _on_each(session, jobs, session.client.jobs.resume, "Resumed")
         return
+    if options["background"]:
+        start_operation(session, "resume", selected | {"paused_reason": reason})
+        return
 
     def step(token: str | None) -> _Step:
         resumed = session.client.jobs.resume_many(**selected, reason=reason, page_token=token)
@@ -509,6 +532,8 @@ def _selection(jobs: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, A
         raise click.UsageError(
             "Name jobs, or select them with --tenant, --queue, --label or --all."
         )
+    if jobs and options["background"]:
+        raise click.UsageError("--background applies to selected jobs, not to named ones.")
     if jobs:
         return None
     if "tenant" in chosen:
@@ -603,16 +628,28 @@ def print_explanation(session: Session, explanation: Explanation) -> None:
     if session.as_json:
         print_json(explanation)
         return
-    blocker = explanation.blocked_by
+    blocker, holder, last = explanation.blocked_by, explanation.holder, explanation.last_due
     print_fields(
         (
             ("Waits for", explanation.code),
             ("Why", explanation.message),
+            ("Since", instant_text(explanation.since)),
             ("Until", instant_text(explanation.until)),
+            ("Expected", instant_text(explanation.expected_at)),
             ("Execution", explanation.execution_id),
             (
                 "Blocked by",
                 None if blocker is None else f"{blocker.execution_id} of {blocker.job_id}",
+            ),
+            (
+                "In use",
+                f"{holder.in_use} of {holder.limit}"
+                if holder is not None and holder.limit is not None
+                else None,
+            ),
+            (
+                "Last due",
+                None if last is None else f"{instant_text(last.scheduled_for)}: {last.message}",
             ),
         )
     )

@@ -4,7 +4,9 @@ Each command has its own module, which is imported when the command is called, s
 next` does not have to load a web server.
 """
 
+import gc
 import importlib
+import sys
 
 import click
 from click.shell_completion import CompletionItem
@@ -30,16 +32,33 @@ COMMANDS = {
     "keys": ("hourbell.cli.keys:keys_command", "Create, list and revoke API keys."),
     "migrate": ("hourbell.cli.migrate:migrate_command", "Upgrade the database to this version."),
     "next": ("hourbell.cli.next:next_command", "Show when a rule would run."),
+    "operations": (
+        "hourbell.cli.operations:operations_command",
+        "Follow and stop bulk operations.",
+    ),
     "queues": ("hourbell.cli.settings_of:queues_command", "List queues, and set their limits."),
     "scheduler": ("hourbell.cli.roles:scheduler_command", "Run the scheduler."),
     "secrets": ("hourbell.cli.secrets:secrets_command", "Set, list and delete secrets."),
     "tenants": ("hourbell.cli.settings_of:tenants_command", "List tenants, and set their limits."),
+    "top": ("hourbell.cli.top:top_command", "Show what runs, waits and needs attention."),
     "up": ("hourbell.cli.up:up_command", "Run everything in one process."),
     "worker": ("hourbell.cli.roles:worker_command", "Run executions."),
 }
 
 
+_MAY_LOAD_AN_APP = ("up", "worker")
+
+
 class _CommandsOnDemand(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # structlog imports rich if it is installed, for a way of printing tracebacks that Hourbell does not use: a third of
+        # what a role imports. A program of a user that is loaded into this process may use it.
+        if args[0] not in _MAY_LOAD_AN_APP or args[1:] == []:
+            sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
@@ -47,7 +66,11 @@ class _CommandsOnDemand(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        gc.disable()  # nothing of what is imported now is garbage
+        try:
+            command: click.Command = getattr(importlib.import_module(module), name)
+        finally:
+            gc.enable()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -16,8 +17,9 @@ import uvloop
 
 from hourbell.compose import Running, command_engine, tune_garbage_collector
 from hourbell.engine.core import Engine
-from hourbell.model.errors import ConfigurationError, HourbellError, StoreUnavailable
-from hourbell.observe.logs import configure_logs
+from hourbell.model.errors import ConfigurationError, HourbellError, NotFound, StoreUnavailable
+from hourbell.observe.exporting import configure_traces, flush_traces
+from hourbell.observe.logs import Logs, configure_logs
 from hourbell.settings import Settings, from_environment
 from hourbell.store.embedded import stop_at_once
 
@@ -36,12 +38,15 @@ def run_process(
 ) -> None:
     """Run the composed parts until a signal, then drain; a second signal exits immediately.
 
+    A signal while they start stops the start.
     `control` is a pipe of a supervisor that takes the place of signals.
     """
+    gc.disable()  # while it starts, almost nothing is garbage; see tune_garbage_collector
     try:
         settings = from_environment(os.environ)
-        configure_logs(settings.log_level)
-        uvloop.run(_run(settings, compose, greet, control))
+        logs = configure_logs(settings.log_level)
+        configure_traces(os.environ)
+        uvloop.run(_run(settings, logs, compose, greet, control))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
         sys.exit(2)
@@ -49,32 +54,66 @@ def run_process(
 
 async def _run(
     settings: Settings,
+    logs: Logs,
     compose: Callable[[Settings], AbstractAsyncContextManager[Running]],
     greet: Callable[[Settings, Running], str],
     control: int | None,
 ) -> None:
     stop = asyncio.Event()
-    _on_stops(control, stop.set, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, logs.reread)
     async with AsyncExitStack() as stack:
         try:
-            parts = await stack.enter_async_context(compose(settings))
+            parts = await _started(stack, compose(settings), settings, control)
         except NO_DATABASE as error:
             if settings.database_url is None:
                 raise
             raise ConfigurationError(database_problem(error)) from error
-        if parts.worker is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, parts.report)
-        tune_garbage_collector()
-        click.echo(greet(settings, parts))
-        await stop.wait()
-        click.echo("Draining; press Ctrl-C again to stop now (running executions will run again).")
-        _on_stops(control, partial(_stop_now, settings), lambda: None)
+        if parts is not None:
+            _on_stops(control, stop.set, stop.set)
+            if parts.worker is not None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, parts.report)
+            tune_garbage_collector()
+            click.echo(greet(settings, parts))
+            await stop.wait()
+            click.echo(
+                "Draining; press Ctrl-C again to stop now (running executions will run again)."
+            )
+            _on_stops(control, partial(_stop_now, settings), lambda: None)
+    flush_traces()
     click.echo("Stopped.")
     # Python would wait for threads and tasks of handlers that cannot be stopped. Their executions
     # are recorded as interrupted, and run again elsewhere.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+async def _started(
+    stack: AsyncExitStack,
+    parts: AbstractAsyncContextManager[Running],
+    settings: Settings,
+    control: int | None,
+) -> Running | None:
+    """Enter the parts; None: a stop was requested meanwhile. The next one exits immediately."""
+    starting = asyncio.current_task()
+    assert starting is not None
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+        starting.cancel()
+        _on_stops(control, partial(_stop_now, settings), lambda: None)
+
+    _on_stops(control, stop, stop)
+    try:
+        running = await stack.enter_async_context(parts)
+        await asyncio.sleep(0)  # takes a cancellation that was too late for the start
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        return None
+    return running
 
 
 def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
@@ -93,7 +132,7 @@ def run_with_engine(act: Callable[[Engine], Awaitable[None]]) -> None:
         asyncio.run(run(from_environment(os.environ)))
     except HourbellError as error:
         click.echo(f"hourbell: {error.message}", err=True)
-        sys.exit(2)
+        sys.exit(3 if isinstance(error, NotFound) else 2)  # as over the API
 
 
 def _on_stops(

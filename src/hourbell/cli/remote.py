@@ -6,7 +6,7 @@
 3    not found
 4    no API key, an unknown one, or one that does not allow this
 5    contradicts the current state
-6    the server cannot be reached or is unavailable; try again later
+6    the server cannot be reached or is unavailable, or another program answers in its place
 130  interrupted
 """
 
@@ -35,6 +35,7 @@ from hourbell.client import (
     ProblemError,
     SyncClient,
     Unavailable,
+    UnexpectedAnswer,
     Unreachable,
 )
 from hourbell.model.errors import ConfigurationError, HourbellError, UnknownId
@@ -53,6 +54,8 @@ _EXIT_CODES: tuple[tuple[type[ClientError], int], ...] = (
     (Conflict, CONFLICT),
     (Unavailable, UNAVAILABLE),
     (Unreachable, UNAVAILABLE),
+    (UnexpectedAnswer, UNAVAILABLE),
+    (ProblemError, REFUSED),
 )
 
 
@@ -77,9 +80,7 @@ def errors_as_exits(server: Server | None = None) -> Iterator[None]:
     except HourbellError as error:
         fail(error.message, USAGE)
     except ClientError as error:
-        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), REFUSED)
-        if not isinstance(error, ProblemError) and code == REFUSED:
-            code = USAGE
+        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), USAGE)
         fail(error.message + _what_to_do(error, server), code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -61,7 +61,7 @@ def scheduler_command() -> None:
     type=click.IntRange(1, 256),
     help="Processes for tasks with process=True. [default: one for each core]",
 )
-@click.option("--health", metavar="HOST:PORT", help="Serve /livez and /readyz.")
+@click.option("--health", metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file in this folder changes.")
 @click.option("--control", type=int, hidden=True)
 def worker_command(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import structlog
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="process")
 
 MAX_DEATHS = 5  # within a minute; then the supervisor gives up
 DEATHS_SECONDS = 60.0
@@ -92,9 +92,9 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self._stop()
-        elif number == signal.SIGUSR1:
+        elif number in (signal.SIGUSR1, signal.SIGUSR2):
             for worker in self._workers.values():
-                worker.process.send_signal(signal.SIGUSR1)
+                worker.process.send_signal(number)
 
     def _stop(self) -> None:
         self._start_at.clear()
@@ -216,7 +216,7 @@ def changes(before: dict[str, int], now: dict[str, int]) -> list[str]:
 def _signals() -> Iterator[int]:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     woken = signal.set_wakeup_fd(write)
     try:

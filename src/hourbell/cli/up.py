@@ -15,6 +15,7 @@ from hourbell.store.embedded import embedded_dsn
 _GREETING = """
   Hourbell is up.
 
+    Dashboard http://{host}:{port}
     API       http://{host}:{port}/api/v1/jobs
     OpenAPI   http://{host}:{port}/schema/openapi.json
 {database}
@@ -39,6 +40,7 @@ _APP_GREETING = """
 
 {tasks}
 
+    Dashboard http://{host}:{port}
     API       http://{host}:{port}/api/v1/jobs
 {database}
 

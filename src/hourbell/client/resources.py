@@ -33,6 +33,9 @@ _GROUP = f"{_API}/groups/{{group_id}}"
 _LETTERS = f"{_API}/dead-letters"
 _LETTER = f"{_API}/dead-letters/{{execution_id}}"
 
+_OPERATIONS = f"{_API}/operations"
+_OPERATION = f"{_API}/operations/{{operation_id}}"
+
 _encode = msgspec.json.Encoder().encode
 _BatchResult = v.CreatedJob | v.RefusedJob
 
@@ -110,9 +113,15 @@ class Jobs(Part[R]):
         )
 
     @Method
-    def get(self, job_id: str) -> Call[v.Job]:
-        """Read a job."""
-        return Call(method="GET", path=_JOB, answer=v.Job, parameters={"job_id": job_id})
+    def get(self, job_id: str, *, last_outcomes: int | None = None) -> Call[v.Job]:
+        """Read a job, with as many of its latest executions."""
+        return Call(
+            method="GET",
+            path=_JOB,
+            answer=v.Job,
+            parameters={"job_id": job_id},
+            query={"last_outcomes": last_outcomes},
+        )
 
     @Method
     def list(
@@ -124,6 +133,7 @@ class Jobs(Part[R]):
         type: str | None = None,
         name_prefix: str | None = None,
         label: str | None = None,
+        last_outcomes: int | None = None,
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.Job]]:
@@ -135,6 +145,7 @@ class Jobs(Part[R]):
             "type": type,
             "name_prefix": name_prefix,
             "label": label,
+            "last_outcomes": last_outcomes,
             "page_size": page_size,
             "page_token": page_token,
         }
@@ -483,15 +494,32 @@ class DeadLetters(Part[R]):
         reason: str | None = None,
         died_from: datetime | None = None,
         died_to: datetime | None = None,
+        fingerprint: str | None = None,
         page_size: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Page[v.DeadLetter]]:
         """One page of the dead letters, latest first."""
-        query = _selection(tenant_id, job_id, reason, died_from, died_to)
+        query = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         query |= {"page_size": page_size, "page_token": page_token}
         return Call(method="GET", path=_LETTERS, answer=v.Page[v.DeadLetter], query=query)
 
     each = Items(list)
+
+    @Method
+    def groups(
+        self,
+        *,
+        tenant_id: str | None = None,
+        job_id: str | None = None,
+        reason: str | None = None,
+        died_from: datetime | None = None,
+        died_to: datetime | None = None,
+        fingerprint: str | None = None,
+    ) -> Call[v.DeadLetterGroups]:
+        """The newest dead letters by error, the most frequent first."""
+        query = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
+        path = f"{_LETTERS}/groups"
+        return Call(method="GET", path=path, answer=v.DeadLetterGroups, query=query)
 
     @Method
     def get(self, execution_id: str) -> Call[v.DeadLetter]:
@@ -517,12 +545,13 @@ class DeadLetters(Part[R]):
         reason: str | None = None,
         died_from: datetime | None = None,
         died_to: datetime | None = None,
+        fingerprint: str | None = None,
         limit: int | None = None,
         rate_per_second: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Replayed]:
         """Replay up to `limit` dead letters that match; continue with `next_page_token`."""
-        wanted = _selection(tenant_id, job_id, reason, died_from, died_to)
+        wanted = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         wanted |= {"limit": limit, "rate_per_second": rate_per_second, "page_token": page_token}
         return Call(
             method="POST", path=f"{_LETTERS}/replay", answer=v.Replayed, body=_given(wanted)
@@ -537,11 +566,12 @@ class DeadLetters(Part[R]):
         reason: str | None = None,
         died_from: datetime | None = None,
         died_to: datetime | None = None,
+        fingerprint: str | None = None,
         limit: int | None = None,
         page_token: str | None = None,
     ) -> Call[v.Purged]:
         """Remove up to `limit` dead letters that match; continue with `next_page_token`."""
-        wanted = _selection(tenant_id, job_id, reason, died_from, died_to)
+        wanted = _selection(tenant_id, job_id, reason, died_from, died_to, fingerprint)
         wanted |= {"limit": limit, "page_token": page_token}
         return Call(method="POST", path=f"{_LETTERS}/purge", answer=v.Purged, body=_given(wanted))
 
@@ -552,6 +582,7 @@ def _selection(
     reason: str | None,
     died_from: datetime | None,
     died_to: datetime | None,
+    fingerprint: str | None,
 ) -> dict[str, object]:
     return {
         "tenant_id": tenant_id,
@@ -559,6 +590,7 @@ def _selection(
         "reason": reason,
         "from": died_from,
         "to": died_to,
+        "fingerprint": fingerprint,
     }
 
 
@@ -566,15 +598,81 @@ def _given(document: Mapping[str, object]) -> bytes:
     return _encode({name: value for name, value in document.items() if value is not None})
 
 
+class Operations(Part[R]):
+    """Bulk operations: preview, start, read, stop."""
+
+    @Method
+    def preview(self, act: str, filter: Mapping[str, Any]) -> Call[v.OperationPreview]:
+        """Count what an operation would concern."""
+        body = _encode({"act": act, "filter": filter})
+        path = f"{_OPERATIONS}/preview"
+        return Call(method="POST", path=path, answer=v.OperationPreview, body=body)
+
+    @Method
+    def create(
+        self,
+        act: str,
+        filter: Mapping[str, Any],
+        *,
+        reason: str | None = None,
+        until: datetime | None = None,
+        rate_per_second: int | None = None,
+    ) -> Call[v.Operation]:
+        """Pause, resume, replay or purge everything that the filter selects."""
+        document = {
+            "act": act,
+            "filter": filter,
+            "reason": reason,
+            "until": until,
+            "rate_per_second": rate_per_second,
+        }
+        return Call(method="POST", path=_OPERATIONS, answer=v.Operation, body=_given(document))
+
+    @Method
+    def list(
+        self,
+        *,
+        tenant_id: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Operation]]:
+        """One page of the operations, newest first."""
+        query = {"tenant_id": tenant_id, "page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=_OPERATIONS, answer=v.Page[v.Operation], query=query)
+
+    each = Items(list)
+
+    @Method
+    def get(self, operation_id: str) -> Call[v.Operation]:
+        """Read an operation and its progress."""
+        return _named("GET", _OPERATION, {"operation_id": operation_id}, v.Operation)
+
+    @Method
+    def stop(self, operation_id: str) -> Call[v.Operation]:
+        """Stop an operation; what was done stays."""
+        return _named("POST", f"{_OPERATION}/stop", {"operation_id": operation_id}, v.Operation)
+
+
 class Tenants(Part[R]):
     """Tenants: settings and counts."""
 
     @Method
     def list(
-        self, *, page_size: int | None = None, page_token: str | None = None
+        self,
+        *,
+        order: str | None = None,
+        counts: bool | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
     ) -> Call[v.Page[v.Tenant]]:
-        """One page of the tenants, by name."""
-        return _listed(f"{_API}/tenants", v.Page[v.Tenant], page_size, page_token)
+        """One page of the tenants by name, or (`order="share"`) those with the most starts."""
+        query = {
+            "order": order,
+            "counts": None if counts is None else str(counts).lower(),
+            "page_size": page_size,
+            "page_token": page_token,
+        }
+        return Call(method="GET", path=f"{_API}/tenants", answer=v.Page[v.Tenant], query=query)
 
     each = Items(list)
 
@@ -903,9 +1001,70 @@ class Cell(Part[R]):
     each_audit = Items(audit)
 
     @Method
+    def preview_schedule(
+        self,
+        schedule: v.Schedule | Mapping[str, Any],
+        *,
+        count: int | None = None,
+        clock_changes: bool = True,
+        job_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> Call[v.SchedulePreview]:
+        """A schedule in words, its next runs, and what clock changes do to it."""
+        document = {
+            "schedule": schedule,
+            "count": count,
+            "clock_changes": None if clock_changes else False,
+            "job_id": job_id,
+            "tenant_id": tenant_id,
+        }
+        path = f"{_API}/schedules/preview"
+        return Call(method="POST", path=path, answer=v.SchedulePreview, body=_given(document))
+
+    @Method
     def forecast(
         self, *, hours: int | None = None, tenant_id: str | None = None
     ) -> Call[v.Forecast]:
         """The number of executions due, by minute."""
         query = {"hours": hours, "tenant_id": tenant_id}
         return Call(method="GET", path=f"{_API}/forecast", answer=v.Forecast, query=query)
+
+    @Method
+    def overview(self, *, window: str | None = None) -> Call[v.Overview]:
+        """The state of the cell: what happened in a window (15m, 1h, 6h, 24h), what waits."""
+        path = f"{_API}/overview"
+        return Call(method="GET", path=path, answer=v.Overview, query={"window": window})
+
+    @Method
+    def workers(
+        self,
+        *,
+        state: str | None = None,
+        page_size: int | None = None,
+        page_token: str | None = None,
+    ) -> Call[v.Page[v.Worker]]:
+        """One page of the workers, newest first: alive, lost or all."""
+        query = {"state": state, "page_size": page_size, "page_token": page_token}
+        return Call(method="GET", path=f"{_API}/workers", answer=v.Page[v.Worker], query=query)
+
+    each_worker = Items(workers)
+
+    @Method
+    def worker(self, session_id: str) -> Call[v.WorkerWithExecutions]:
+        """Read a worker and what it runs."""
+        return Call(
+            method="GET",
+            path=f"{_API}/workers/{{session_id}}",
+            answer=v.WorkerWithExecutions,
+            parameters={"session_id": session_id},
+        )
+
+    @Method
+    def nodes(self) -> Call[v.Nodes]:
+        """The processes of the cell."""
+        return Call(method="GET", path=f"{_API}/nodes", answer=v.Nodes)
+
+    @Method
+    def circuits(self) -> Call[v.Circuits]:
+        """The open circuits of webhook targets."""
+        return Call(method="GET", path=f"{_API}/circuits", answer=v.Circuits)

@@ -137,6 +137,24 @@ class JobWarning(msgspec.Struct, frozen=True):
     message: str
 
 
+class PauseDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Who paused a job, why, and until when."""
+
+    by: str
+    at: datetime
+    reason: str | None
+    until: datetime | None
+
+
+class LastOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the latest executions of a job."""
+
+    execution_id: str
+    scheduled_for: datetime
+    status: str
+    reason: str | None
+
+
 class Job(NewJob, frozen=True, kw_only=True):
     """A job: its definition, with all defaults filled in, and its state."""
 
@@ -155,6 +173,9 @@ class Job(NewJob, frozen=True, kw_only=True):
     delivery: str
     labels: Mapping[str, str]
     notifications: Sequence[Notification]
+    schedule_words: str = ""  # when it runs, in plain English
+    paused: PauseDetails | None = None
+    last_outcomes: Sequence[LastOutcome] = ()  # newest first; only if they were asked for
     warnings: Sequence[JobWarning] = ()
 
 
@@ -190,6 +211,35 @@ class NextRuns(msgspec.Struct, frozen=True):
 
     items: Sequence[NextRun]
     warnings: Sequence[JobWarning] = ()
+
+
+class PreviewedRun(msgspec.Struct, frozen=True):
+    """One upcoming run of a schedule."""
+
+    scheduled_for: datetime  # in the time zone of the schedule
+    utc: datetime
+    note: str | None  # the effect of a clock change or of a calendar
+
+
+class ClockChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to a schedule when the clocks of its time zone change."""
+
+    at: datetime
+    kind: str  # forward, back
+    shift_seconds: int
+    affected: bool
+    note: str
+    runs: Sequence[PreviewedRun]  # of that day, around the change
+
+
+class SchedulePreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a schedule means."""
+
+    words: str
+    timezone: str
+    items: Sequence[PreviewedRun]
+    clock_changes: Sequence[ClockChange]
+    hints: Sequence[JobWarning]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,14 +290,51 @@ class BlockedBy(msgspec.Struct, frozen=True):
     job_id: str
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds the thing that an execution waits for."""
+
+    execution_id: str | None
+    job_id: str | None
+    worker: str | None
+    limit: int | None  # of executions at once
+    in_use: int | None
+
+
+class LastError(msgspec.Struct, frozen=True, kw_only=True):
+    """How the latest attempt that has ended failed."""
+
+    kind: str | None
+    error: str | None
+    at: datetime | None
+
+
+class LastDue(msgspec.Struct, frozen=True, kw_only=True):
+    """The last due occurrence of a job, if it has ended and did not succeed."""
+
+    execution_id: str
+    scheduled_for: datetime
+    status: str
+    reason: str | None
+    code: str
+    message: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The one thing that a job or an execution waits for."""
 
     code: str
     message: str
+    since: datetime | None = None
     until: datetime | None  # when that changes without intervention
+    expected_at: datetime | None = None  # when its holder ends, if it runs as long as usual
     execution_id: str | None
     blocked_by: BlockedBy | None
+    holder: Holder | None = None
+    attempt: int | None = None
+    max_attempts: int | None = None
+    last_error: LastError | None = None
+    paused: PauseDetails | None = None
+    last_due: LastDue | None = None  # of a recurring job
 
 
 class AuditEntry(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
@@ -270,11 +357,38 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     died_at: datetime
     reason: str
+    kind: str | None = None  # of the last failure: timeout, http_503, the name of an exception
     error: str | None
+    fingerprint: str = ""  # the same for errors that differ only in numbers and ids
     scheduled_for: datetime
     attempt: int
     attempts: Sequence[Attempt]  # empty in lists
     job: Mapping[str, Any] | None  # None in lists
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead letters of the same error."""
+
+    fingerprint: str
+    count: int
+    reason: str
+    kind: str | None
+    action: str | None  # the host of a webhook, or the name of a task
+    error: str | None  # of the newest one
+    execution_id: str  # of the newest one
+    first_died_at: datetime
+    last_died_at: datetime
+    jobs: int
+    tenants: Sequence[str]
+
+
+class DeadLetterGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups with the most dead letters, among those that were looked at."""
+
+    items: Sequence[DeadLetterGroup]
+    looked_at: int
+    looked_back_to: datetime | None
+    complete: bool
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -300,6 +414,46 @@ class BulkResumed(msgspec.Struct, frozen=True, kw_only=True):
     resumed: int
     left: int  # as for BulkPaused
     next_page_token: str | None = None
+
+
+class OperationPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bulk operation would concern."""
+
+    act: str
+    filter: Mapping[str, Any]
+    total: int
+    at_least: bool  # there may be more
+    words: str
+
+
+class LeftReason(msgspec.Struct, frozen=True):
+    """Why some of what was selected was left as it is."""
+
+    code: str
+    count: int
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """A bulk operation and its progress."""
+
+    operation_id: str
+    act: str  # pause, resume, replay, purge
+    filter: Mapping[str, Any]
+    reason: str | None
+    until: datetime | None
+    rate_per_second: int | None
+    tenant_id: str | None  # None: all tenants
+    created_by: str
+    created_at: datetime
+    state: str  # RUNNING, STOPPED, DONE, FAILED
+    total: int
+    total_at_least: bool
+    done: int
+    left: int
+    left_reasons: Sequence[LeftReason]
+    error: str | None
+    updated_at: datetime
+    ended_at: datetime | None
 
 
 class Calendar(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,7 +515,10 @@ class Tenant(TenantSettings, frozen=True, kw_only=True):
     """A tenant, with its current counts."""
 
     tenant_id: str
-    counts: Counts | None = None  # None in lists
+    counts: Counts | None = None  # None in lists, unless asked for
+    starts: int | None = None  # in the last hour; None unless listed by share
+    share: float | None = None  # of all starts,
+    fair_share: float | None = None  # and what its weight would give it
 
 
 class Queue(QueueSettings, frozen=True, kw_only=True):
@@ -452,6 +609,28 @@ class Minute(msgspec.Struct, frozen=True):
     executions: int
 
 
+class Herd(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs with one rule, which are due at the same moments."""
+
+    at: datetime  # the moment with the most executions
+    executions: int
+    occurrences: int  # of the rule, in all hours
+    rule: str
+    timezone: str
+    words: str
+    jobs: int
+    tenants: Sequence[str]
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of executions in the busiest of the recent minutes."""
+
+    executions: int | None
+    reason: str | None  # why it is not known
+    measured_from: datetime | None
+    measured_to: datetime | None
+
+
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The executions that are due, by minute."""
 
@@ -460,6 +639,226 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     complete_until: datetime
     estimated: bool
     minutes: Sequence[Minute]  # only those in which executions are due
+    herds: Sequence[Herd] = ()  # the largest first
+    herd_moments: Sequence[Minute] = ()  # executions of herds, at exactly that moment
+    capacity_per_minute: Capacity | None = None
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """How late executions started, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in some time; None: not shown to this key."""
+
+    started: int  # attempts
+    succeeded: int | None
+    failed: int | None  # attempts
+    dead: int | None
+    skipped: int | None  # occurrences
+    cancelled: int | None
+    superseded: int | None
+
+
+class Bucket(Figures, frozen=True, kw_only=True):
+    """What happened in one part of a window."""
+
+    at: datetime
+    lateness_ms: Percentiles | None
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much waits and runs, of one priority."""
+
+    priority: str
+    ready: int
+    parked: int
+    running: int
+    oldest_seconds: float | None
+    at_least: Sequence[str]  # counts that are lower bounds
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """The node that leads, or led last."""
+
+    node_id: str
+    name: str | None
+    epoch: int
+    since: datetime | None
+    renewed_at: datetime
+    expires_at: datetime
+    present: bool
+    clock_drift_ms: float | None
+    planned_until: datetime
+    planner_lag_seconds: float
+    changes_in_1h: int
+    changes_in_24h: int
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers, in numbers."""
+
+    alive: int
+    lost_in_1h: int
+    slots: int
+    running: int
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """What an item of attention is about."""
+
+    kind: str
+    id: str | None
+    name: str | None
+    tenant_id: str | None
+
+
+class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to look at."""
+
+    code: str
+    severity: str  # error, warning, info
+    since: datetime | None
+    count: int
+    at_least: bool
+    message: str
+    refers_to: Reference
+
+
+class Peak(msgspec.Struct, frozen=True, kw_only=True):
+    """The busiest minute of the next 24 hours."""
+
+    at: datetime
+    executions: int
+    hours: Sequence[int]
+    complete_until: datetime
+    estimated: bool
+
+
+class DeadToday(msgspec.Struct, frozen=True):
+    """Executions that died today, in UTC."""
+
+    count: int
+    at_least: bool
+
+
+class FailureCount(msgspec.Struct, frozen=True):
+    """Executions that are dead or were skipped for one reason."""
+
+    reason: str
+    count: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the cell at a glance."""
+
+    at: datetime
+    window: str
+    tenant_id: str | None
+    bucket_seconds: int
+    complete_until: datetime | None
+    series: Sequence[Bucket]
+    totals: Figures
+    started_per_minute: float
+    lateness_ms: Percentiles | None
+    sampled: bool
+    depth: Sequence[Depth]
+    dead_today: DeadToday
+    leader: Leader | None
+    workers: Fleet | None
+    failures: Sequence[FailureCount]
+    attention: Sequence[AttentionItem]
+    peak: Peak | None
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process."""
+
+    session_id: str
+    worker_id: str | None
+    state: str  # alive, expired, lost, stopped
+    queues: Sequence[str] | None
+    tasks: Sequence[str] | None
+    slots: int | None
+    running: int | None
+    at_least: Sequence[str]
+    quarantine: bool
+    started_at: datetime | None
+    renewed_at: datetime | None
+    expires_at: datetime | None
+    ended_at: datetime | None
+    returned: int | None
+
+
+class HeldExecution(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution that a worker runs."""
+
+    execution_id: str
+    job_id: str
+    job_name: str | None
+    tenant_id: str
+    claimed_at: datetime
+    attempt: int
+    timeout_seconds: int | None
+    progress: Any
+
+
+class WorkerWithExecutions(Worker, frozen=True, kw_only=True):
+    """A worker process, and what it runs."""
+
+    executions: Sequence[HeldExecution]
+
+
+class Connections(msgspec.Struct, frozen=True):
+    """Connections of a process to the database."""
+
+    in_use: int
+    size: int
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of the cell."""
+
+    node_id: str
+    name: str
+    roles: Sequence[str]
+    leads: bool
+    alive: bool
+    version: str
+    tzdata: str
+    started_at: datetime
+    seen_at: datetime
+    clock_drift_ms: float | None
+    connections: Connections
+
+
+class Circuit(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook target that gets no requests from a process for a while."""
+
+    host: str
+    endpoint: str | None
+    tenant_id: str | None
+    node_id: str | None
+    node: str | None
+    failures: int
+    since: datetime
+    open_until: datetime
+
+
+class Nodes(msgspec.Struct, frozen=True):
+    """The processes of the cell."""
+
+    items: Sequence[Node]
+
+
+class Circuits(msgspec.Struct, frozen=True):
+    """The open circuits of the cell."""
+
+    items: Sequence[Circuit]
 
 
 class Readiness(msgspec.Struct, frozen=True):

@@ -1,7 +1,6 @@
 """Dispatch: how ready executions reach workers, and how their outcomes come back.
 
-PostgreSQL is the default engine (`postgres.py`); whatever the engine, the rows in PostgreSQL are
-the source of truth.
+`postgres.py` is the implementation: the rows in PostgreSQL are the source of truth.
 
 A worker process holds its claims through one *session* with one expiry. Claims are numbered by the
 worker: repeating a number returns the same executions again, because the first answer may have been
@@ -10,8 +9,8 @@ executions of those claims that it does not list are released. An outcome counts
 is live and the fence is still that of the claim. The conformance suite in `hourbell.testing`
 expresses all this as tests.
 
-    postgres.py   the default engine
-    settling.py   settles a batch whatever it contains; `engine/life/outcomes.py` decides what each
+    postgres.py   the implementation
+    bisect.py     settles a batch whatever it contains; `engine/life/settlement.py` decides what each
                   outcome leads to
     remote.py     workers in other processes, connected through the API
 """
@@ -24,14 +23,14 @@ from uuid import UUID
 
 import msgspec
 
-from hourbell.engine.life.outcomes import CANCELLED as CANCELLED
-from hourbell.engine.life.outcomes import DEAD as DEAD
-from hourbell.engine.life.outcomes import INTERRUPTED as INTERRUPTED
-from hourbell.engine.life.outcomes import RELEASED as RELEASED
-from hourbell.engine.life.outcomes import RETRY as RETRY
-from hourbell.engine.life.outcomes import SNOOZED as SNOOZED
-from hourbell.engine.life.outcomes import SUCCEEDED as SUCCEEDED
-from hourbell.engine.life.outcomes import Settlement as Settlement
+from hourbell.engine.life.settlement import CANCELLED as CANCELLED
+from hourbell.engine.life.settlement import DEAD as DEAD
+from hourbell.engine.life.settlement import INTERRUPTED as INTERRUPTED
+from hourbell.engine.life.settlement import RELEASED as RELEASED
+from hourbell.engine.life.settlement import RETRY as RETRY
+from hourbell.engine.life.settlement import SNOOZED as SNOOZED
+from hourbell.engine.life.settlement import SUCCEEDED as SUCCEEDED
+from hourbell.engine.life.settlement import Settlement as Settlement
 from hourbell.model.executions import Claimed
 from hourbell.model.manifests import Manifest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
@@ -24,7 +25,7 @@ _OPEN = "select * from hourbell.open_session($1, $2, $3, $4, $5, $6)"
 _OPEN_DECLARING = queries("manifests")["open_session"]
 _CLAIM = (
     "call hourbell.claim($1, $2, $3, $4, $5, $6, $7, $8, hourbell.clock(), $9,"
-    " null, null, null, null, null, null, null, null, null, null)"
+    " null, null, null, null, null, null, null, null, null, null, null)"
 )
 _HEARTBEAT = "select * from hourbell.heartbeat($1, $2, $3, $4, $5, $6)"
 _RENEW = "select * from hourbell.renew_session($1, $2, $3, $4)"
@@ -40,7 +41,7 @@ _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _MAX_CACHED_NAMES = 100_000
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="worker")
 
 
 class PostgresDispatch:
@@ -80,9 +81,9 @@ class PostgresDispatch:
         return Session(row["id"], row["token"])
 
     async def admit(self) -> bool:
-        passed = await admit(self._engine, await self._engine.clock.now())
+        passed = await admit(self._engine)
         if passed.examined:
-            self._engine.announce()  # workers of other processes may wait for it
+            self._engine.announce_ready()  # workers of other processes may wait for it
         return not passed.busy
 
     async def claim(
@@ -95,6 +96,8 @@ class PostgresDispatch:
         lowest_first: bool = False,
         same_start: bool = False,
     ) -> list[Claimed]:
+        clock, counts = self._engine.clock, self._engine.counts
+        began = clock.monotonic()
         async with committing("claim.before_commit", "claim.after_commit"):
             row = await self._engine.database.row(
                 _CLAIM,
@@ -108,9 +111,15 @@ class PostgresDispatch:
                 same_start,
                 self._engine.times.lease,
             )
+        counts.count_ended(row["ended"])
         if not row["alive"]:
             raise SessionLost
         claimed = await self._claimed(row)
+        if not claimed:
+            return claimed
+        counts.claimed.add(len(claimed), clock.monotonic() - began)
+        names = self._tenants
+        counts.deliveries.add({names[n]: count for n, count in Counter(row["tenants"]).items()})
         if row["waits"] is None:
             return claimed
         return [
@@ -187,6 +196,8 @@ class PostgresDispatch:
 
     async def is_completed(self, execution_id: int, fence: int) -> bool:
         done: bool = await self._engine.database.value(_IS_COMPLETED, execution_id, fence)
+        if done:  # settled by the handler, in a transaction of its own
+            self._engine.counts.count_settled(1, (), ())
         return done
 
     async def crashes_left(

@@ -46,8 +46,8 @@ from hourbell.dispatch import (
     Settlement,
     Subscription,
 )
-from hourbell.dispatch.settling import MAX_SETTLE_BATCH, settle_all
-from hourbell.engine.life.outcomes import settlement, settlement_without_policy
+from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, settle_bisecting
+from hourbell.engine.life.settlement import settlement, settlement_without_policy
 from hourbell.model.errors import FieldError, InvalidInput, StoreUnavailable
 from hourbell.model.executions import (
     Claimed,
@@ -70,7 +70,7 @@ LOWEST_FIRST_EVERY = 20
 _UNJUDGED = (Succeeded, Released)
 _KINDS = {Failed: RETRY, Interrupted: INTERRUPTED, Snoozed: SNOOZED}
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="api")
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +104,14 @@ class ReportedOutcome(msgspec.Struct, frozen=True):
 class RemoteWorkers:
     """All remote workers that are connected to this process."""
 
-    def __init__(self, dispatch: Dispatch, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        lease_seconds: float,
+        count_starts: Callable[[Sequence[tuple[Claimed, SentSpec]]], None] | None = None,
+    ) -> None:
         self._dispatch = dispatch
+        self._count_starts = count_starts  # called with what is sent to a worker
         self.lease_seconds = lease_seconds
         self._gate = _Gate(dispatch.admit)
         self._lines: dict[Subscription, _ClaimLine] = {}
@@ -115,8 +121,8 @@ class RemoteWorkers:
         self._claims = itertools.count(1)
         self._settle_batchers: dict[Session, _SettleBatcher] = {}
 
-    def wake(self) -> None:
-        """Poll now: an execution may have fallen due."""
+    def wake(self, _payload: str = "") -> None:
+        """Poll now: an execution may have fallen due, or has become ready."""
         self._woken.set()
 
     async def stop(self) -> None:
@@ -216,6 +222,8 @@ class RemoteWorkers:
                 others.append(Settlement(one.execution_id, one.fence, RELEASED))
             else:
                 executions.append((one, spec))
+        if self._count_starts is not None and executions:
+            self._count_starts(executions)
         if others:
             # If this fails, they are released because the next heartbeat does not list them.
             with contextlib.suppress(StoreUnavailable):
@@ -316,7 +324,9 @@ class RemoteWorkers:
                 spec = _spec(claimed)
                 decided.append(settlement(claimed, spec, outcome, None, one.took_ms, left))
         if decided:
-            refused_ids = set(await settle_all(partial(self._dispatch.settle, session), decided))
+            refused_ids = set(
+                await settle_bisecting(partial(self._dispatch.settle, session), decided)
+            )
             refused += [one for one in decided if one.execution_id in refused_ids]
         if not refused:
             return frozenset()

@@ -45,7 +45,7 @@ def parse_changes(document: object, job: Job, now: datetime) -> JobChanges:
             problems.add(key, "immutable", "cannot be changed; create a new job instead")
     timing = None if patch.get("schedule", {}) != {} else (old.schedule, old.window)
     patched = RecurringJobDocument.open(_patched(old, patch) | fixed, problems)
-    new = _with_old_anchor(old, read_job(patched, now, job.job_id, timing))
+    new = _with_kept_parts(old, read_job(patched, now, job.job_id, timing))
     return JobChanges(new, _changed(old, new))
 
 
@@ -55,7 +55,7 @@ def replacing(job: Job, new: NewJob) -> JobChanges:
         message = "cannot be changed; delete the job first"
         raise InvalidInput([FieldError("type", "immutable", message)])
     old = NewJob(**{field: getattr(job, field) for field in NewJob.__struct_fields__})
-    new = _with_old_anchor(old, new)
+    new = _with_kept_parts(old, new)
     return JobChanges(new, _changed(old, new))
 
 
@@ -157,8 +157,9 @@ def _explicit_retry_policy(spec: JobSpec) -> _Object:
     return {key: value for key, value in explicit.items() if value != getattr(default, key)}
 
 
-def _with_old_anchor(old: NewJob, new: NewJob) -> NewJob:
-    """Keep the anchor of an interval that was not changed."""
+def _with_kept_parts(old: NewJob, new: NewJob) -> NewJob:
+    """Keep what a change does not concern: the trace, and the anchor of an unchanged interval."""
+    new = replace(new, traceparent=old.traceparent, trace_link=old.trace_link)
     before, after = old.schedule, new.schedule
     if not isinstance(before, Every) or not isinstance(after, Every):
         return new

@@ -1,5 +1,6 @@
 """The documents that select dead letters: to list, replay or purge them."""
 
+import re
 from datetime import datetime
 
 import msgspec
@@ -11,6 +12,7 @@ from hourbell.documents.kinds import (
     JobId,
     Label,
     String,
+    Text,
     choice_of,
 )
 from hourbell.documents.problems import Problems
@@ -29,6 +31,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason | None = None
     died_from: datetime | None = None
     died_to: datetime | None = None  # exclusive
+    fingerprint: str | None = None  # of the error
 
 
 class BulkSelection(msgspec.Struct, frozen=True):
@@ -40,12 +43,20 @@ class BulkSelection(msgspec.Struct, frozen=True):
     token: str | None
 
 
+class _Fingerprint(Text):
+    """The fingerprint of an error."""
+
+    def __init__(self) -> None:
+        super().__init__(re.compile("[0-9a-f]{16}"), "16 hexadecimal digits, as a list shows them")
+
+
 class DeadLetterFilterDocument(Document):
     tenant_id = Field(Label())
     job_id = Field(JobId())
     reason = Field(choice_of(sorted(REASONS[ExecutionStatus.DEAD])))
     died_from = Field(Instant(), name="from", description="Lower bound of died_at, inclusive.")
     died_to = Field(Instant(), name="to", description="Upper bound of died_at, exclusive.")
+    fingerprint = Field(_Fingerprint(), description="Of the error, as a group of errors has it.")
 
 
 class PurgeDocument(DeadLetterFilterDocument):
@@ -65,6 +76,7 @@ def read_dead_letter_filter(document: DeadLetterFilterDocument) -> DeadLetterFil
         reason=document.reason,
         died_from=document.died_from,
         died_to=document.died_to,
+        fingerprint=document.fingerprint,
     )
 
 

@@ -3,9 +3,11 @@
 import msgspec
 
 from hourbell.documents.fields import REQUIRED, Document, Field
-from hourbell.documents.kinds import Label, Line, choice_of
+from hourbell.documents.kinds import Label, Line, Short, choice_of
 from hourbell.documents.problems import Problems
 from hourbell.security.access import MAX_KEY_NAME, KeyRole
+
+MAX_SENT_KEY = 200  # characters; longer texts are not keys
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -22,6 +24,21 @@ class KeyDocument(Document):
         choice_of(KeyRole), required=f"is required: {', '.join(role.value for role in KeyRole)}"
     )
     tenant_id = Field(Label())
+
+
+class SignInDocument(Document):
+    api_key = Field(Short(MAX_SENT_KEY), required=REQUIRED)
+
+
+def parse_sign_in(document: object) -> str:
+    """The API key of a browser that signs in; raises InvalidInput with every invalid field."""
+    problems = Problems()
+    sent = SignInDocument.open(document, problems)
+    key = sent.api_key
+    sent.finish()
+    problems.raise_if_any()
+    assert key is not None
+    return key
 
 
 def parse_new_key(document: object) -> NewKey:

@@ -16,7 +16,14 @@ import msgspec
 
 from hourbell.documents.problems import Problems, shown_key, suggestion, text_problem
 from hourbell.model.errors import FieldCode, UnknownId
-from hourbell.model.ids import execution_text, job_text, parse_execution_id, parse_job_id
+from hourbell.model.ids import (
+    execution_text,
+    job_text,
+    operation_text,
+    parse_execution_id,
+    parse_job_id,
+    parse_operation_id,
+)
 from hourbell.model.instants import (
     InvalidInstant,
     format_instant,
@@ -409,6 +416,27 @@ class ExecutionId(Kind[int]):
 
     def render(self, value: int) -> object:
         return execution_text(value)
+
+
+class OperationId(Kind[int]):
+    """The id of a bulk operation."""
+
+    def read(self, value: object, path: str, problems: Problems) -> int | None:
+        if not isinstance(value, str):
+            problems.add_wrong_type(path, "a string", value)
+            return None
+        try:
+            return parse_operation_id(value)
+        except UnknownId:
+            problems.add(path, "bad_format", "is not the id of any operation")
+            return None
+
+    @property
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^ops_{ID}$"}
+
+    def render(self, value: int) -> object:
+        return operation_text(value)
 
 
 def _json_problem(value: object, path: str, depth: int) -> tuple[str, FieldCode, str] | None:

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from hourbell.documents.jobs import definition
+from hourbell.documents.words import schedule_words
 from hourbell.model.executions import Attempt, Execution
 from hourbell.model.ids import created_at, execution_text, job_text
 from hourbell.model.instants import format_instant
@@ -26,6 +27,7 @@ def render_job(job: Job) -> dict[str, Any]:
         **shown_definition(job),
         "created_at": format_instant(job.created_at),
         "updated_at": format_instant(job.updated_at),
+        "schedule_words": schedule_words(job.schedule, job.window, job.job_id),
         "warnings": render_warnings(job),
     }
 

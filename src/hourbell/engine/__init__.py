@@ -2,7 +2,7 @@
 
     create ─▶ join ─▶ plan ─▶ admit ─▶ claim ─▶ run ─▶ settle ─▶ record
 
-Claim, run and settle are in hourbell.dispatch and hourbell.worker.
+Claim and run are in hourbell.dispatch and hourbell.worker, which call `settle`.
 
 Jobs are stored in `jobs` (a one-time job is its execution). A recurring job is attached to a
 timetable by a *membership*: an interval in which the timetable's occurrences belong to the job.
@@ -20,7 +20,7 @@ process does all that.
                  notifications, monitors
 
 What they share is beside them: `core` (the Engine), `codes` (stored numbers), `groups` (group
-commit), `bounds`, `due_counts`, `loop` (background loops and backoff).
+commit), `counts` (metrics), `bounds`, `due_counts`, `loop` (background loops and backoff).
 
 Each verb is one statement in one transaction, mostly a function in `store/functions`. The functions
 here decide what to ask for, and are thin. User-facing operations (create, update, pause, …) take a

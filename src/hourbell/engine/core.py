@@ -6,20 +6,25 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 import asyncpg
 import msgspec
 
 from hourbell.engine.bounds import BoundedSlots, MemoryBudget
+from hourbell.engine.counts import EngineCounts
 from hourbell.engine.due_counts import DueCounts
 from hourbell.engine.groups import GroupExecutor
 from hourbell.model.errors import FieldError, Forbidden, InvalidInput, StoreUnavailable
 from hourbell.model.jobs import TASK_PREFIX, WEBHOOK_TASK
+from hourbell.observe.metrics import Metrics
 from hourbell.store.clock import Clock
 from hourbell.store.database import Database, committing
 from hourbell.store.queries import queries
+
+if TYPE_CHECKING:
+    from hourbell.observe.spans import Traces
 
 _Q = queries("jobs")
 MAX_QUEUES_PER_TENANT = 1_000  # created by the jobs of one tenant; a cell has room for 32,767
@@ -28,6 +33,8 @@ _WEBHOOKS = TASK_PREFIX + WEBHOOK_TASK
 _MAX_CACHED_NAMES = 100_000
 MIB = 1024 * 1024
 CHANNEL = "hourbell"  # of notifications
+DUE = ""  # the payload of a notification: a pass of the gate may have something to do
+READY = "ready"  # nothing but a claim has
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +69,20 @@ class Engine:
     Within a `scope` only one tenant is visible.
     """
 
-    def __init__(self, database: Database, clock: Clock, times: Times | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        times: Times | None = None,
+        counts: EngineCounts | None = None,
+    ) -> None:
         self.database = database
         self.clock = clock
         self.times = times or Times()
+        self.counts = counts or EngineCounts(Metrics())  # engines of one process share them
+        self.metrics = self.counts.metrics  # of the process
         self.scope: str | None = None  # the only visible tenant; None: all are
+        self.traces: Traces | None = None  # of this process; None: it has none
         self._tenants: dict[str, int] = {}
         self._queues: dict[str, int] = {}
         self._targets: dict[str, int] = {}
@@ -221,12 +237,16 @@ class Engine:
         return number
 
     def announce(self) -> None:
-        """Notify every process that an execution is due or ready; call it after the commit.
+        """Notify every process that an execution may be due; call it after the commit.
 
         At most one notification is sent at a time. It only wakes pollers early: a lost notification
         costs one poll interval.
         """
-        self._announcer.announce()
+        self._announcer.announce(DUE)
+
+    def announce_ready(self) -> None:
+        """Notify workers that executions are ready: the gate has been passed, they need only claim."""
+        self._announcer.announce(READY)
 
     async def _ensure(
         self, known: dict[str, int], statement: str, names: Collection[str], now: datetime
@@ -267,10 +287,10 @@ class _Announcer:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._task: asyncio.Task[None] | None = None
-        self._requested = False  # since the last notification was sent
+        self._requested: set[str] = set()  # since the last notification was sent
 
-    def announce(self) -> None:
-        self._requested = True
+    def announce(self, payload: str) -> None:
+        self._requested.add(payload)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._announce())
 
@@ -278,7 +298,8 @@ class _Announcer:
         while self._requested:
             await asyncio.sleep(0)  # commits in the same loop iteration share one notification
             # Cleared before sending: a later commit needs a notification of its own.
-            self._requested = False
+            payload = DUE if DUE in self._requested else READY
+            self._requested.clear()
             with contextlib.suppress(StoreUnavailable):
                 async with committing("announce.before_commit", "announce.after_commit"):
-                    await self._database.value("select pg_notify($1, '')", CHANNEL)
+                    await self._database.value("select pg_notify($1, $2)", CHANNEL, payload)

@@ -15,7 +15,7 @@ import structlog
 
 from hourbell.model.errors import NotLeader, StoreUnavailable
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 
 class BackoffTimer:

@@ -299,11 +299,14 @@ class Overloaded(HourbellError):
     code = "overloaded"
     title = "The server is overloaded"
 
-    def __init__(self) -> None:
-        super().__init__(
+    def __init__(
+        self,
+        message: str = (
             "Too many requests are already waiting on this node, so this one was not started. "
             "Retry a little later."
-        )
+        ),
+    ) -> None:
+        super().__init__(message)
 
 
 class StoreUnavailable(HourbellError):

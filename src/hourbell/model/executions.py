@@ -189,7 +189,9 @@ class Failed(msgspec.Struct, frozen=True, tag_field="outcome", tag="failed"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag_field="outcome", tag="cancelled"):
-    """The attempt was stopped because cancellation was requested."""
+    """The attempt was stopped because cancellation was requested, or ended itself so."""
+
+    why: str | None = None  # by itself: what the handler said
 
 
 class Released(msgspec.Struct, frozen=True, tag_field="outcome", tag="released"):

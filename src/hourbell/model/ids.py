@@ -1,6 +1,6 @@
-"""Ids of jobs, executions, keys, monitors and groups: 63-bit numbers inside, text outside.
+"""Ids of jobs, executions, keys, monitors, groups, sessions and operations: 63-bit numbers inside, text outside.
 
-The text is `job_`, `exe_`, `key_`, `mon_` or `grp_`, then 13 characters of Crockford's base 32 in lower
+The text is `job_`, `exe_`, `key_`, `mon_`, `grp_`, `ses_` or `ops_`, then 13 characters of Crockford's base 32 in lower
 case (no i, l, o, u, so that ids survive being read aloud). Because of the fixed width, text order
 is number order. A one-time job *is* its execution: both ids then have the same number.
 
@@ -24,6 +24,8 @@ _EXECUTION = "exe_"
 _KEY = "key_"
 _MONITOR = "mon_"
 _GROUP = "grp_"
+_SESSION = "ses_"
+_OPERATION = "ops_"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _WIDTH = 13
@@ -56,6 +58,16 @@ def group_text(group_id: int) -> str:
     return _GROUP + _encode(group_id)
 
 
+def session_text(session_id: int) -> str:
+    """The text of the id of a worker's session, such as `ses_0000000000016`."""
+    return _SESSION + _encode(session_id)
+
+
+def operation_text(operation_id: int) -> str:
+    """The text of the id of a bulk operation, such as `ops_0000000000016`."""
+    return _OPERATION + _encode(operation_id)
+
+
 def parse_job_id(text: str) -> int:
     """The number of a job from its text; raises UnknownId for anything else."""
     return _parse(text, _JOB, "job")
@@ -79,6 +91,16 @@ def parse_monitor_id(text: str) -> int:
 def parse_group_id(text: str) -> int:
     """The number of a group from its text; raises UnknownId for anything else."""
     return _parse(text, _GROUP, "group")
+
+
+def parse_session_id(text: str) -> int:
+    """The number of a worker's session from its text; raises UnknownId for anything else."""
+    return _parse(text, _SESSION, "session")
+
+
+def parse_operation_id(text: str) -> int:
+    """The number of a bulk operation from its text; raises UnknownId for anything else."""
+    return _parse(text, _OPERATION, "operation")
 
 
 def created_at(number: int) -> datetime:

@@ -181,6 +181,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     retry_policy: RetryPolicy = RetryPolicy()
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS  # of one attempt
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    # The span that created the job, as a W3C `traceparent`; both None: the caller had no trace.
+    traceparent: str | None = None  # of a one-time job that was created alone: its runs continue it
+    trace_link: str | None = None  # of any other job: its runs have traces of their own
 
 
 NO_CHECKPOINT = msgspec.Raw()
@@ -258,6 +261,13 @@ class JobChanges(msgspec.Struct, frozen=True):
     def reschedules(self) -> bool:
         """Whether the job must leave its timetable and join one again."""
         return not self.changed.isdisjoint({"schedule", "window"})
+
+
+def traced(job: NewJob, traceparent: str, is_one_of_many: bool = False) -> NewJob:
+    """A new job that remembers the span that creates it."""
+    if is_one_of_many or job.type is JobType.RECURRING:
+        return msgspec.structs.replace(job, trace_link=traceparent)
+    return msgspec.structs.replace(job, traceparent=traceparent)
 
 
 def encode_job(job: NewJob) -> bytes:

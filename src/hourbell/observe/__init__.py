@@ -1,1 +1,1 @@
-"""Observability: logs and clock drift."""
+"""Observability: logs, traces, metrics and clock drift."""

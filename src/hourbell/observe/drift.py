@@ -9,7 +9,7 @@ from hourbell.store.clock import DatabaseClock
 MAX_DRIFT_SECONDS = 1.0
 CHECK_SECONDS = 30.0
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="process")
 
 
 async def check_drift(clock: DatabaseClock) -> bool:

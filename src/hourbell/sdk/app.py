@@ -23,6 +23,7 @@ from hourbell.errors import (
     UnknownTask,
 )
 from hourbell.model.ids import parse_group_id, parse_job_id
+from hourbell.observe.traces import current_traces
 from hourbell.sdk.connections import user_connection
 from hourbell.sdk.groups import Group, GroupView
 from hourbell.sdk.jobs import Cancelled, Job, JobView
@@ -38,6 +39,7 @@ from hourbell.sdk.plans import (
     created_group,
     say_created,
     say_without_group,
+    traced,
     unknown_name,
 )
 from hourbell.sdk.portal import blocking, is_blocking, run_in
@@ -267,8 +269,18 @@ class App:
 
         All are created in one transaction, or none: in that of `connection`, if there is one.
         """
-        bound = _bound(calls)
-        last = _bound([then])[0]
+        if (traces := current_traces()) is None:
+            return await self._group(_bound(calls), _bound([then])[0], name, connection)
+        with traces.sending() as span:
+            bound, last = _bound(calls), _bound([then])[0]
+            *members, last = traced([*bound, last], span.traceparent)
+            group = await self._group(members, last, name, connection)
+            span.created_many(_one_task(bound), len(bound))
+            return group
+
+    async def _group(
+        self, bound: Sequence[PlannedCall], last: PlannedCall, name: str | None, connection: Any
+    ) -> Group[Any]:
         if last.unique_key is not None or last.at is not None:
             raise ConfigurationError(
                 "then= can have neither unique_key= nor at=: it is created once, when the others "
@@ -282,7 +294,7 @@ class App:
             made = []
             try:
                 for chunk in chunks:
-                    made += await self._create(chunk, connection)
+                    made += await self._create_untraced(chunk, connection)
                 number = await self._close_group(made, last, shown, connection)
             except HourbellError as error:
                 if made:
@@ -380,6 +392,19 @@ class App:
         """Create jobs, all or none, on a connection of the user or of the app."""
         if not calls:
             return []
+        if (traces := current_traces()) is None:
+            return await self._create_untraced(calls, connection)
+        with traces.sending() as span:
+            made = await self._create_untraced(traced(calls, span.traceparent), connection)
+            if len(calls) == 1:
+                span.created(calls[0].task, made[0].job_id)
+            else:
+                span.created_many(_one_task(calls), len(calls))
+            return made
+
+    async def _create_untraced(
+        self, calls: Sequence[PlannedCall], connection: Any
+    ) -> list[Created]:
         if connection is None:
             made = await self._own(lambda own: own.create(calls))
             if (ran := self._on_created) is not None:
@@ -513,6 +538,12 @@ def _bound(calls: Iterable[Call[Any]]) -> list[PlannedCall]:
                 "enqueues it."
             )
     return [call._planned for call in found]
+
+
+def _one_task(calls: Sequence[PlannedCall]) -> str | None:
+    """The task of all these calls; None: they have several."""
+    tasks = {call.task for call in calls}
+    return tasks.pop() if len(tasks) == 1 else None
 
 
 def _is_same_function(one: Task[..., Any], other: Task[..., Any]) -> bool:

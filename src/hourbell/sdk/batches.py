@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union, overloa
 
 import msgspec
 
-from hourbell.actions import StillRunning
+from hourbell.actions import Run, StillRunning
 from hourbell.errors import InvalidTask, Snooze
 from hourbell.model.executions import Claimed
-from hourbell.model.ids import execution_text
+from hourbell.sdk.context import OfExecution
 from hourbell.sdk.signature import Signature
 from hourbell.sdk.tasks import Task, TaskKeywords, TaskOptions, task_options
 from hourbell.sdk.values import Seconds, seconds_of
 
 if TYPE_CHECKING:
+    from hourbell.observe.spans import RunSpan
     from hourbell.sdk.app import App
     from hourbell.sdk.tasksets import TaskSet
     from hourbell.worker.runtime import Worker
@@ -49,39 +50,21 @@ class BatchOptions(msgspec.Struct, frozen=True):
     by_tenant: bool  # whether all items of a batch are of one tenant
 
 
-class Item(Generic[T]):
+class Item(OfExecution, Generic[T]):
     """One execution of a batch."""
 
-    __slots__ = ("_cancelled", "_claimed", "_ended", "_mark", "value")
+    __slots__ = ("_cancelled", "_ended", "_mark", "_span", "value")
 
-    def __init__(self, value: T, claimed: Claimed = _NO_RUN) -> None:
+    def __init__(self, value: T, claimed: Claimed = _NO_RUN, span: RunSpan | None = None) -> None:
         self.value = value  # what was enqueued
         self._claimed = claimed
+        self._span = span
         self._mark: BaseException | None = None
         self._cancelled = False
         self._ended: asyncio.Future[Any] | None = None
 
     def __repr__(self) -> str:
         return f"<Item {self.execution_id} {self.value!r}>"
-
-    @property
-    def execution_id(self) -> str:
-        """The same for all attempts: usable as an idempotency key."""
-        return execution_text(self._claimed.execution_id)
-
-    @property
-    def tenant(self) -> str:
-        return self._claimed.tenant_id
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first."""
-        return self._claimed.attempt
-
-    @property
-    def fence(self) -> int:
-        """Higher than that of every earlier attempt."""
-        return self._claimed.fence
 
     @property
     def cancelled(self) -> bool:
@@ -240,15 +223,19 @@ class Batches:
     """Collects the items of a worker, and runs the batches."""
 
     def __init__(
-        self, worker: Worker, call: Callable[[Task[..., Any], list[Item[Any]]], Awaitable[Any]]
+        self,
+        worker: Worker,
+        call: Callable[[Task[..., Any], list[Item[Any]]], Awaitable[Any]],
+        variables: contextvars.Context,
     ) -> None:
         self._worker = worker
         self._call = call
         self._collecting: dict[tuple[str, str], tuple[_Batch, asyncio.TimerHandle]] = {}
-        self._variables = contextvars.copy_context()  # not those of an execution
+        self._variables = variables  # each batch gets a copy
 
-    async def run(self, task: Task[..., Any], claimed: Claimed, value: Any) -> Any:
+    async def run(self, task: Task[..., Any], run: Run, value: Any) -> Any:
         """The result of one item; raises what its batch, or its own mark, says."""
+        claimed = run.claimed
         options = task.options.batch
         assert options is not None
         loop = asyncio.get_running_loop()
@@ -258,7 +245,7 @@ class Batches:
             timer = loop.call_later(options.max_wait_seconds, self._begin, key)
             self._collecting[key] = _Batch(task), timer
         batch = self._collecting[key][0]
-        item = Item(value, claimed)
+        item = Item(value, claimed, run.span)
         item._ended = loop.create_future()
         batch.items.append(item)
         if len(batch.items) >= min(options.size, self._worker.slots):

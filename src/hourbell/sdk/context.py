@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -88,12 +88,37 @@ class _Settings(msgspec.Struct):
     labels: dict[str, str] = {}
 
 
-class _Base:
+class OfExecution:
+    """What a handler can learn about an execution that it runs."""
+
+    __slots__ = ("_claimed",)
+    _claimed: Claimed
+
+    @property
+    def execution_id(self) -> str:
+        """The same for all attempts: usable as an idempotency key."""
+        return execution_text(self._claimed.execution_id)
+
+    @property
+    def tenant(self) -> str:
+        return self._claimed.tenant_id
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self._claimed.attempt
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of every earlier attempt."""
+        return self._claimed.fence
+
+
+class _Base(OfExecution):
     __slots__ = (
         "_began_at",
         "_cancelled",
         "_checkpoint",
-        "_claimed",
         "_log",
         "_loop",
         "_progress_at",
@@ -128,27 +153,8 @@ class _Base:
         self.task = task
 
     @property
-    def execution_id(self) -> str:
-        """The same for all attempts: usable as an idempotency key."""
-        return execution_text(self._claimed.execution_id)
-
-    @property
     def job_id(self) -> str:
         return job_text(self._claimed.job_id)
-
-    @property
-    def tenant(self) -> str:
-        return self._claimed.tenant_id
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first."""
-        return self._claimed.attempt
-
-    @property
-    def fence(self) -> int:
-        """Higher than that of every earlier attempt."""
-        return self._claimed.fence
 
     @property
     def scheduled_for(self) -> datetime:
@@ -187,12 +193,16 @@ class _Base:
 
     @property
     def log(self) -> BoundLogger:
-        """A logger that names the task, the execution and the attempt."""
+        """A logger that names the task, the job, the execution, the attempt and the tenant."""
         if self._log is None:
             import structlog
 
-            self._log = structlog.get_logger().bind(
-                task=self.task, execution_id=self.execution_id, attempt=self.attempt
+            self._log = structlog.get_logger(component="tasks").bind(
+                task=self.task,
+                execution_id=self.execution_id,
+                job_id=self.job_id,
+                attempt=self.attempt,
+                tenant=self.tenant,
             )
         return self._log
 
@@ -410,8 +420,15 @@ _current: ContextVar[Context | SyncContext | Callable[[], Context | SyncContext]
 )
 
 
+def no_context_of_batch() -> NoReturn:
+    raise LookupError("A batch runs for many executions, so it has no context. Use its items.")
+
+
 def current() -> Context | SyncContext:
-    """The context of the handler that runs, for code deep below it; LookupError outside of one."""
+    """The context of the handler that runs, for code deep below it.
+
+    LookupError: none runs here, or a batch, which has no context of its own.
+    """
     try:
         found = _current.get()
     except LookupError:

@@ -44,7 +44,7 @@ def outcome_of(error: Exception, task: Task[..., Any], log: BoundLogger) -> Outc
             return Failed(str(decision), "RetryAfter", retry_in_seconds=decision.seconds)
         case Cancel():
             log.info("task cancelled itself", why=str(decision))
-            return Cancelled()
+            return Cancelled(str(decision) or None)
         case Dead():
             return Failed(str(decision) or "The task raised Dead.", "Dead", final=True)
         case ProcessTaskFailed():

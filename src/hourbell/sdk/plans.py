@@ -71,6 +71,15 @@ class MissingName(Exception):
         self.kind, self.name = kind, name
 
 
+def traced(calls: Sequence[PlannedCall], traceparent: str | None) -> list[PlannedCall]:
+    """Calls whose jobs remember the span that creates them; see `JobSpec`."""
+    if traceparent is None:
+        return list(calls)
+    field = "traceparent" if len(calls) == 1 else "trace_link"
+    more = f',"{field}":"{traceparent}"}}'
+    return [msgspec.structs.replace(call, term=call.term[:-1] + more) for call in calls]
+
+
 def arguments(calls: Sequence[PlannedCall]) -> list[object]:
     """The arguments of ENQUEUE."""
     if len(calls) == 1:  # the common case

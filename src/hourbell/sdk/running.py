@@ -37,18 +37,18 @@ from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import TaskAction
 from hourbell.model.policies import retry_delay_seconds
 from hourbell.sdk.app import App
-from hourbell.sdk.context import Context, RunInfo, SyncContext, _current
+from hourbell.sdk.context import Context, RunInfo, SyncContext, _current, no_context_of_batch
 from hourbell.sdk.outcomes import ProcessDied, decision_of, outcome_of
 from hourbell.sdk.signature import Arguments, Mismatch
 from hourbell.sdk.tasks import Middleware, Task, term_of
 from hourbell.worker.runtime import Worker
 
 if TYPE_CHECKING:
-    from hourbell.sdk.batches import Batches
+    from hourbell.sdk.batches import Batches, Item
     from hourbell.sdk.processes.messages import Question
     from hourbell.sdk.processes.pool import ProcessPool
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="tasks")
 
 _MISMATCH_SECONDS = 60.0  # another version of the code may be on its way
 _ASK_AGAIN_SECONDS = 0.5
@@ -65,7 +65,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None  # None: host and process
     scheduler: bool = True  # also plan and reap, as leader or standby
     pool_size: int | None = None  # processes for tasks with process=True; None: one for each core
-    health: tuple[str, int] | None = None  # host and port of /livez and /readyz; None: not served
+    health: tuple[str, int] | None = None  # host and port of /readyz, /metrics; None: not served
 
     def queues_of(self, app: App) -> tuple[str, ...]:
         return tuple(self.queues) if self.queues else queues_of(app)
@@ -90,6 +90,7 @@ class AppRunner:
         self._completing: set[int] = set()  # executions whose handlers have called complete
         self._state = (*app.state, *state)
         self._threads = Threads()
+        self._variables = contextvars.copy_context()  # not those of an execution
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._dispatch: Dispatch | None = None
@@ -157,7 +158,8 @@ class AppRunner:
 
     async def session_to_complete(self, claimed: Claimed) -> tuple[int, str] | None:
         session = None if self._worker is None else self._worker.session
-        if session is None or self._worker is None:
+        # A thread may ask after its run has timed out, even while the next run has begun.
+        if session is None or self._worker is None or self.is_stopped(claimed):
             return None
         self._completing.add(claimed.execution_id)
         self._worker.expect_completion(claimed.execution_id)
@@ -204,6 +206,8 @@ class AppRunner:
             return await self._crashed(task, run, death)
         except Exception as error:
             outcome = outcome_of(error, task, (context or self._context(task, run)).log)
+            if run.span is not None and isinstance(outcome, Failed):
+                run.span.record_exception(error)
             if run.claimed.execution_id in self._completing:
                 return await self._completed(run, outcome)
             return outcome
@@ -230,7 +234,7 @@ class AppRunner:
         """Run a task in a thread or a process if it blocks, inside its middleware."""
         call: Callable[[], Awaitable[Any]] = partial(task.fn, *args, **kwargs)
         if task.options.batch is not None:
-            call = partial(self._in_batch, task, run.claimed, kwargs["value"])
+            call = partial(self._in_batch, task, run, kwargs["value"])
         elif task.options.process:
             call = partial(self._in_process, task, run, payload)
         elif not task.is_async:
@@ -279,17 +283,20 @@ class AppRunner:
 
     # Batches.
 
-    async def _in_batch(self, task: Task[..., Any], claimed: Claimed, value: Any) -> Any:
+    async def _in_batch(self, task: Task[..., Any], run: Run, value: Any) -> Any:
         if self._batches is None:
             from hourbell.sdk.batches import Batches
 
             assert self._worker is not None
-            self._batches = Batches(self._worker, self._call_batch)
-        return await self._batches.run(task, claimed, value)
+            self._batches = Batches(self._worker, self._call_batch, self._variables)
+        return await self._batches.run(task, run, value)
 
-    async def _call_batch(self, task: Task[..., Any], items: Sequence[object]) -> Any:
+    async def _call_batch(self, task: Task[..., Any], items: Sequence[Item[Any]]) -> Any:
         call = partial(task.fn, items)
-        return await (call() if task.is_async else self._in_thread(call))
+        _current.set(no_context_of_batch)
+        spans = [item._span for item in items if item._span is not None]
+        with spans[0].batch(spans) if spans else contextlib.nullcontext():
+            return await (call() if task.is_async else self._in_thread(call))
 
     # Processes.
 
@@ -299,7 +306,8 @@ class AppRunner:
         worker, number = self._worker, run.claimed.execution_id
         assert worker is not None
         if self._pool is None:
-            self._pool = ProcessPool(self._app, self._pool_size or os.cpu_count() or 1)
+            size = self._pool_size or os.cpu_count() or 1
+            self._pool = ProcessPool(self._app, size, worker.name)
         worker.hold(number)
         return await self._pool.run(
             lambda: call_of(task.name, payload, run, worker.begin(number, run.timeout_seconds)),

@@ -26,6 +26,7 @@ KEY_PREFIX = "hb_"
 MAX_KEY_NAME = 100
 
 _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class KeyRole(StrEnum):
@@ -45,6 +46,7 @@ OPERATE = ADMINISTER | {KeyRole.OPERATOR}
 PRODUCE = OPERATE | {KeyRole.PRODUCER}
 READ = PRODUCE | {KeyRole.VIEWER}
 WORK = Access({KeyRole.ADMIN, KeyRole.WORKER})
+ANY_ROLE = READ | WORK
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -53,9 +55,13 @@ class Caller(msgspec.Struct, frozen=True):
     name: str  # as recorded in the audit trail
     role: KeyRole
     tenant: str | None  # None: sees all tenants
+    key_id: int | None = None  # None: no key is required
+    key_name: str = ""
+    session_ends_at: datetime | None = None  # None: it has sent the key itself
 
 
-ANONYMOUS = Caller("anonymous", KeyRole.ADMIN, None)  # where no key is required
+# Where no key is required.
+ANONYMOUS = Caller("anonymous", KeyRole.ADMIN, None, key_name="anonymous")
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,3 +83,13 @@ def new_key() -> str:
 def digest_of(key: str) -> bytes | None:
     """The stored digest of a key; None if the text is not a key."""
     return hashlib.sha256(key.encode()).digest() if _KEY.fullmatch(key) else None
+
+
+def new_sign_in_token() -> str:
+    """A new random token of a browser that has signed in."""
+    return secrets.token_urlsafe(32)
+
+
+def session_digest_of(token: str) -> bytes | None:
+    """The stored digest of a session token; None if the text is not such a token."""
+    return hashlib.sha256(token.encode()).digest() if _TOKEN.fullmatch(token) else None

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 import asyncpg
+import msgspec
 
 from hourbell.failpoints import failpoint
 from hourbell.model.errors import StoreUnavailable, UnsafeDatabase
@@ -95,6 +96,14 @@ class Timeline:
         self._highest = timeline
 
 
+class PoolState(msgspec.Struct, frozen=True):
+    """The connections of a pool."""
+
+    in_use: int
+    idle: int
+    max_size: int
+
+
 class Database:
     """A pool of connections to one database."""
 
@@ -142,6 +151,13 @@ class Database:
         except (*_TEMPORARY, asyncpg.PostgresError):
             self._pool.terminate()
 
+    @property
+    def pool_state(self) -> PoolState:
+        """How many connections there are."""
+        pool = self._pool
+        size, idle = pool.get_size(), pool.get_idle_size()
+        return PoolState(in_use=size - idle, idle=idle, max_size=pool.get_max_size())
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         with translate_errors():
@@ -173,8 +189,11 @@ class Database:
         async with self.connection() as connection:
             return await connection.fetchval(statement, *args)
 
-    async def listen(self, channel: str, callback: Callable[[], None]) -> Listener:
-        """Call `callback` on notifications. Behind a pooler there are none, which costs latency."""
+    async def listen(self, channel: str, callback: Callable[[str], None]) -> Listener:
+        """Call `callback` with the payload of each notification.
+
+        Behind a pooler there are none, which costs latency.
+        """
         listener = Listener(self.dsn, channel, callback)
         if not self.pooled:
             await listener.renew()
@@ -184,7 +203,7 @@ class Database:
 class Listener:
     """A connection that receives notifications; the caller must renew it after an outage."""
 
-    def __init__(self, dsn: str, channel: str, callback: Callable[[], None]) -> None:
+    def __init__(self, dsn: str, channel: str, callback: Callable[[str], None]) -> None:
         self._dsn = dsn
         self._channel = channel
         self._callback = callback
@@ -195,7 +214,9 @@ class Listener:
             return
         with translate_errors():
             self._connection = await asyncpg.connect(self._dsn, timeout=5)
-            await self._connection.add_listener(self._channel, lambda *_: self._callback())
+            await self._connection.add_listener(
+                self._channel, lambda _connection, _pid, _channel, payload: self._callback(payload)
+            )
 
     async def close(self) -> None:
         if self._connection is not None:

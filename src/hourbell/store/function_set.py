@@ -52,6 +52,11 @@ PLANS = {
     "lookups_by_hash": (
         f"{_LOOKUPS} set enable_mergejoin = off set enable_nestloop = off set enable_hashjoin = on"
     ),
+    # Rows of a range of time are read by a BRIN index, which only a bitmap can use.
+    "ranges": (
+        "set jit = off set enable_seqscan = off set enable_indexscan = off "
+        "set enable_indexonlyscan = off set enable_bitmapscan = on"
+    ),
 }
 _PLAN = re.compile(r"\bset plan = (\w+)")
 

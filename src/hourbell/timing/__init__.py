@@ -11,6 +11,8 @@ not matter which process asks, how late, or after how many crashes.
     cron.py        a whole rule: H, its canonical text, the next wall time that matches
     intervals.py   every N seconds
     rules.py       a rule in a zone: the next instant, across clock changes
+    words.py       a cron rule in plain English
+    changes.py     the clock changes of a zone
     forecast.py    the next runs with notes on clock changes, for people
 
 The path of a rule: a user writes `H 2 * * MON-FRI`. At creation `cron.resolve_hash` replaces H by

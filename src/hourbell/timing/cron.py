@@ -23,6 +23,7 @@ from hourbell.timing.fields import (
     FIELDS,
     SECOND,
     Field,
+    FieldRule,
     canonical_field,
     parse_field,
 )
@@ -102,12 +103,17 @@ class ParsedCron(msgspec.Struct, frozen=True):
         return datetime(year, month, day, self.hours[0], self.minutes[0], self.seconds[0])  # noqa: DTZ001
 
 
+def parse_fields(expression: str) -> list[FieldRule]:
+    """The six fields of a rule without H, parsed one by one; raises InvalidRule."""
+    return [
+        parse_field(field, text) for field, text in zip(FIELDS, _split(expression), strict=True)
+    ]
+
+
 @lru_cache(maxsize=4096)
 def parse_cron(expression: str) -> ParsedCron:
     """Parse a rule without H; raises InvalidRule, also if no day of any year can match."""
-    rules = [
-        parse_field(field, text) for field, text in zip(FIELDS, _split(expression), strict=True)
-    ]
+    rules = parse_fields(expression)
     second, minute, hour, day_of_month, month, day_of_week = rules
     days = day_table(day_of_month, day_of_week)
     if not ever_matches(days, month.values()):

@@ -83,9 +83,9 @@ def compile_rule(
 
     `+17s 0 2 * * *` is the rule `0 2 * * *`, 17 seconds later; only timetables have such rules.
     """
-    delayed = _DELAYED.fullmatch(rule)
-    if delayed is not None:
-        return DelayedRule(compile_rule(delayed[2], zone, dst_gap, dst_overlap), int(delayed[1]))
+    rule, delay_seconds = without_delay(rule)
+    if delay_seconds:
+        return DelayedRule(compile_rule(rule, zone, dst_gap, dst_overlap), delay_seconds)
     if dst_gap not in get_args(DstGap) or dst_overlap not in get_args(DstOverlap):
         raise ValueError(f"no such DST policy: {dst_gap!r}, {dst_overlap!r}")
     zone_info = load_zone(zone)
@@ -97,6 +97,12 @@ def compile_rule(
 def delayed(rule: str, seconds: int) -> str:
     """A rule, a number of seconds later."""
     return f"+{seconds}s {rule}" if seconds else rule
+
+
+def without_delay(rule: str) -> tuple[str, int]:
+    """The rule that another one delays, and by how many seconds; 0: it delays none."""
+    found = _DELAYED.fullmatch(rule)
+    return (rule, 0) if found is None else (found[2], int(found[1]))
 
 
 def between(

@@ -14,5 +14,5 @@ Each part is a loop of its own, so claims, handlers and settles run concurrently
     settler.py      records outcomes in batches
     runtime.py      wires all that, and drains it at the end
 
-`engine/life/outcomes.py` decides, purely, what an outcome leads to.
+`engine/life/settlement.py` decides, purely, what an outcome leads to.
 """

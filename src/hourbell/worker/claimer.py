@@ -15,6 +15,8 @@ from hourbell.dispatch import Dispatch, Session
 from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import SessionLost
 from hourbell.model.executions import Claimed
+from hourbell.observe.clock import epoch_ns
+from hourbell.worker.counts import RunCounts
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.runners import Runners
 from hourbell.worker.session import SessionKeeper
@@ -40,7 +42,10 @@ class Claimer:
         session: SessionKeeper,
         runners: Runners,
         stopping: asyncio.Event,
+        counts: RunCounts,
+        is_traced: bool = False,
     ) -> None:
+        self._counts = counts
         self._dispatch = dispatch
         self._settings = settings
         self._executions = executions
@@ -48,6 +53,7 @@ class Claimer:
         self._session = session
         self._runners = runners
         self._stopping = stopping
+        self._is_traced = is_traced
         self._low_share_due = 0.0  # rises with every claim; from 1 on, the claim begins with LOW
         self._gate_at = 0.0  # when to pass the gate next; monotonic
         self._is_notified = False  # pass it before the next claim
@@ -56,9 +62,9 @@ class Claimer:
         self._is_repeated = False
         self._claim_session: Session | None = None  # the session of that claim
 
-    def notify(self) -> None:
-        """Pass the gate and claim now: an execution may have fallen due."""
-        self._is_notified = True
+    def notify(self, is_due: bool) -> None:
+        """Claim now. `is_due`: pass the gate before it, an execution may have fallen due."""
+        self._is_notified = self._is_notified or is_due
         self._executions.changed.set()
 
     async def run(self) -> None:
@@ -66,6 +72,7 @@ class Claimer:
         backoff = BackoffTimer()
         more_waits = False  # the last claim was full: more is ready
         while not self._stopping.is_set():
+            self._counts.flush()
             session = self._session.current
             free = self._executions.free_slots
             if session is None or free <= 0 or not self._session.may_start(time.monotonic()):
@@ -76,6 +83,7 @@ class Claimer:
                 await asyncio.sleep(GATHER_SECONDS)
                 continue
             limit = min(free, _MAX_PER_CLAIM)
+            began_ns = epoch_ns() if self._is_traced else 0
             try:
                 claimed = await self._claim(session, free, limit)
             except SessionLost:
@@ -92,6 +100,8 @@ class Claimer:
             for lost in self._executions.add(claimed, time.monotonic()):
                 self._watchdog.stop(lost, StopReason.LOST)
             if claimed:
+                if self._is_traced:
+                    self._executions.note_claim(claimed, began_ns, epoch_ns())
                 self._runners.wake()
             self._session.answered_claim, self._number = self._number, 0
             more_waits = len(claimed) == limit

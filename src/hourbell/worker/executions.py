@@ -1,6 +1,6 @@
 """The executions of this process, from their claim to their settled outcome.
 
-    claimed ─▶ queued ─▶ running ─▶ recorded ─▶ settled
+    claimed ─▶ queued ─▶ running ─▶ decided ─▶ settled
                   └── stopped before it ran ─▲
 
 One `LocalExecution` passes through all steps. The claimer creates it, a runner runs it, the
@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from hourbell.dispatch import Settlement
-from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.life.settlement import settlement
 from hourbell.model.executions import (
     TIMEOUT,
     Cancelled,
@@ -30,10 +31,28 @@ from hourbell.model.executions import (
     Outcome,
     Released,
 )
+from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import SentSpec
+from hourbell.worker.counts import RunCounts
 from hourbell.worker.settler import Settler
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from hourbell.observe.spans import RunSpan, Traces
+
+log = structlog.get_logger(component="worker")
+
+# Where a settlement leaves an execution, by its kind.
+_STATUS_AFTER = (
+    "SUCCEEDED",
+    "RETRYING",
+    "DEAD",
+    "CANCELLED",
+    "QUEUED",
+    "AWAITING",
+    "DEAD",
+    "QUEUED",
+    "SCHEDULED",
+)
 
 
 class StopReason(Enum):
@@ -56,8 +75,10 @@ class LocalExecution(msgspec.Struct, eq=False, gc=False):
     started_at: float | None = None
     stop_at: float = math.inf  # it is cancelled after this; if it was cancelled before, again
     stop_reason: StopReason | None = None
-    is_recorded: bool = False  # its outcome is final, whether it has ended or not
+    is_decided: bool = False  # its outcome is final, whether it has ended or not
     completes: bool = False  # its handler ends it in a transaction of its own
+    claim_ns: tuple[int, int] | None = None  # when its claim began and ended, for its trace
+    span: RunSpan | None = None  # None: it has not started, or this process has no traces
 
     def stopped(self) -> Outcome:
         """The outcome of an execution that ended because it was stopped."""
@@ -72,12 +93,16 @@ class LocalExecution(msgspec.Struct, eq=False, gc=False):
 class Executions:
     """All executions of this process, and the slots that they occupy."""
 
-    def __init__(self, slots: int, settler: Settler) -> None:
+    def __init__(
+        self, slots: int, settler: Settler, counts: RunCounts, traces: Traces | None = None
+    ) -> None:
         self._slots = slots
         self._settler = settler
+        self._counts = counts
+        self._traces = traces
         self._by_id: dict[int, LocalExecution] = {}  # claimed and not yet settled
         self._busy = 0  # queued or running: slots in use
-        self._lingering = 0  # of those: recorded, but not ended
+        self._lingering = 0  # of those: decided, but not ended
         self.queue: deque[LocalExecution] = deque()  # not yet started
         self.stopping: set[LocalExecution] = set()  # cancelled, and not ended
         self.earliest_stop = math.inf  # no running execution exceeds its timeout before this
@@ -94,9 +119,14 @@ class Executions:
         return self._slots - self._busy
 
     @property
-    def are_recorded(self) -> bool:
-        """Whether nothing is queued or running, except what is already recorded."""
+    def are_decided(self) -> bool:
+        """Whether nothing is queued or running, except what is already decided."""
         return self._busy == self._lingering
+
+    @property
+    def lingering(self) -> int:
+        """How many were stopped and decided, and still run."""
+        return self._lingering
 
     def get(self, execution_id: int) -> LocalExecution | None:
         return self._by_id.get(execution_id)
@@ -136,6 +166,13 @@ class Executions:
             self._busy += 1
         return lost
 
+    def note_claim(self, claimed: Sequence[Claimed], began_ns: int, ended_ns: int) -> None:
+        """When executions that were just added were claimed, for their traces."""
+        claim_ns = began_ns, ended_ns
+        for one in claimed:
+            if (execution := self._by_id.get(one.execution_id)) is not None:
+                execution.claim_ns = claim_ns
+
     def withdraw(self, execution: LocalExecution) -> bool:
         """Take an execution from the queue; False if it is not there."""
         try:
@@ -149,25 +186,34 @@ class Executions:
         execution.runner = None
         if execution.stop_reason is not None:
             self.stopping.discard(execution)
-        if execution.is_recorded:
+        if execution.is_decided:
             self._lingering -= 1
         else:
-            self._record(execution, outcome, now)
+            self._decide(execution, outcome, now)
         self._busy -= 1
         if not self.changed.is_set():
             self.changed.set()
 
     def linger(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
         """Record the outcome of an execution that still runs: its slot stays taken."""
-        if execution.is_recorded:
+        if execution.is_decided:
             return
-        log.warning("handler ignored cancellation", execution=execution.claimed.execution_id)
-        self._record(execution, outcome, now)
+        claimed = execution.claimed
+        log.warning(
+            "handler ignored cancellation",
+            execution_id=execution_text(claimed.execution_id),
+            job_id=job_text(claimed.job_id),
+            attempt=claimed.attempt,
+            tenant=claimed.tenant_id,
+        )
+        self._decide(execution, outcome, now)
         self._lingering += 1
         self.changed.set()  # a drain does not wait for it
 
-    def forget(self, settled: Sequence[Settlement]) -> None:
+    def forget(self, settled: Sequence[Settlement], refused: Collection[int]) -> None:
         """Drop settled executions: heartbeats no longer list them."""
+        if self._traces is not None:
+            self._end_settles(settled, refused)
         for one in settled:
             execution = self._by_id.get(one.execution_id)
             # Compare the fence: after a lost claim the execution may have been claimed again.
@@ -180,15 +226,23 @@ class Executions:
         """Drop everything, because the session is lost; no outcome is settled any more."""
         dropped, self._by_id = self._by_id, {}
         self._settler.forget()
+        if self._traces is not None:
+            for execution in dropped.values():
+                if execution.span is not None:
+                    execution.span.not_settled("session_lost")
         return list(dropped.values())
 
-    def _record(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
+    def _decide(self, execution: LocalExecution, outcome: Outcome, now: float) -> None:
         claimed, deadline = execution.claimed, execution.deadline
+        started = now if execution.started_at is None else execution.started_at
+        took = now - started
+        if execution.span is not None:
+            is_held = self._by_id.get(claimed.execution_id) is execution
+            execution.span.end(outcome, is_held and execution.stop_reason is not StopReason.LOST)
         if self._by_id.get(claimed.execution_id) is execution:
             if execution.stop_reason is StopReason.LOST:
                 del self._by_id[claimed.execution_id]
             else:
-                started = now if execution.started_at is None else execution.started_at
                 waited_ms = int((started - execution.start_at) * 1000)
                 self._settler.put(
                     settlement(
@@ -196,8 +250,20 @@ class Executions:
                         execution.spec,
                         outcome,
                         waited_ms if waited_ms > 0 else 0,
-                        int((now - started) * 1000),
+                        int(took * 1000),
                         None if deadline is None else deadline - now,
                     )
                 )
-        execution.is_recorded = True
+        if execution.spec is not None and type(outcome) is not Released:
+            self._counts.ended(execution.spec, took)
+        execution.is_decided = True
+
+    def _end_settles(self, settled: Sequence[Settlement], refused: Collection[int]) -> None:
+        for one in settled:
+            execution = self._by_id.get(one.execution_id)
+            if execution is None or execution.span is None or execution.claimed.fence != one.fence:
+                continue
+            if one.execution_id in refused:
+                execution.span.not_settled("refused")
+            else:
+                execution.span.settled(_STATUS_AFTER[one.kind])

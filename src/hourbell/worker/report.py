@@ -17,12 +17,12 @@ from hourbell.model.ids import execution_text
 from hourbell.model.jobs import TaskAction
 from hourbell.worker.executions import Executions, LocalExecution
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="worker")
 
 
 def log_running(executions: Executions, now: float) -> None:
     """Log what runs, with the stacks of coroutines and of the threads of plain functions."""
-    running = [one for one in executions if one.started_at is not None and not one.is_recorded]
+    running = [one for one in executions if one.started_at is not None and not one.is_decided]
     log.info("worker report", running=len(running), queued=len(executions.queue))
     for one in running:
         assert one.started_at is not None

@@ -24,11 +24,18 @@ import contextvars
 import time
 from collections.abc import Callable
 from itertools import count
+from typing import TYPE_CHECKING
+
+import structlog
 
 from hourbell.actions import ActionRunners, Run, StillRunning, WorkerCalls, failed
 from hourbell.model.executions import Failed, Outcome, Snoozed, Succeeded
 from hourbell.model.jobs import decode_spec
+from hourbell.worker.counts import RunCounts
 from hourbell.worker.executions import Executions, LocalExecution, StopReason
+
+if TYPE_CHECKING:
+    from hourbell.observe.spans import Traces
 
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
@@ -45,13 +52,20 @@ class Runners:
         slots: int,
         may_start: Callable[[float], bool],
         calls: WorkerCalls,
+        worker: str,
+        counts: RunCounts,
+        traces: Traces | None = None,
     ) -> None:
         self._actions = actions
+        self._counts = counts
         self._executions = executions
         self._slots = slots
         self._calls = calls
+        self._worker = worker  # its name
+        self._traces = traces
         self._may_start = may_start  # whether executions may be started at this time
         self._context = contextvars.copy_context()  # of every runner when it starts
+        self._context.run(structlog.contextvars.bind_contextvars, worker=worker)
         self._tasks: set[Runner] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._numbers = count(1)
@@ -157,7 +171,11 @@ class Runners:
                 now = await _wait_for_start(execution, now)
             run = self._start(execution, now)
             action = run.spec.action
-            outcome = await self._actions[type(action)].run(action, run)
+            if run.span is None:
+                outcome = await self._actions[type(action)].run(action, run)
+            else:
+                with run.span.current():
+                    outcome = await self._actions[type(action)].run(action, run)
         except asyncio.CancelledError as error:
             if execution.stop_reason is not None:
                 outcome = execution.stopped()
@@ -171,6 +189,8 @@ class Runners:
             if isinstance(error, KeyboardInterrupt):
                 raise
             # A failure at a shutdown follows from it: drivers turn a cancellation into an error.
+            if execution.span is not None:
+                execution.span.record_exception(error)
             is_shutdown = execution.stop_reason is StopReason.SHUTDOWN
             outcome = execution.stopped() if is_shutdown else failed(error)
         else:
@@ -184,13 +204,19 @@ class Runners:
         """Decode the document and determine the time limit."""
         execution.started_at = now
         execution.spec = spec = decode_spec(execution.claimed.spec)
+        self._counts.started(execution.claimed, spec, now)
         timeout = float(spec.timeout_seconds)
         if execution.deadline is not None:
             timeout = max(min(timeout, execution.deadline - now), 0.0)
         execution.stop_at = stop_at = now + timeout
         if stop_at < self._executions.earliest_stop:
             self._executions.earliest_stop = stop_at
-        return Run(execution.claimed, spec, timeout, self._calls)
+        if self._traces is None:
+            return Run(execution.claimed, spec, timeout, self._calls)
+        execution.span = self._traces.start_run(
+            execution.claimed, spec, self._worker, execution.claim_ns
+        )
+        return Run(execution.claimed, spec, timeout, self._calls, execution.span)
 
     def _record_running_thread(
         self, execution: LocalExecution, outcome: Outcome, still: StillRunning

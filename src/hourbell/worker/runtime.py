@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import math
 import time
+from typing import TYPE_CHECKING
 
 import structlog
 
 from hourbell.actions import ActionRunners
 from hourbell.dispatch import Dispatch, Session
+from hourbell.engine.core import READY
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import Released
+from hourbell.observe.metrics import Metrics
 from hourbell.worker.claimer import Claimer
+from hourbell.worker.counts import RunCounts
 from hourbell.worker.executions import Executions, StopReason
 from hourbell.worker.report import log_running
 from hourbell.worker.runners import Runners
@@ -22,23 +26,32 @@ from hourbell.worker.settings import WorkerSettings as WorkerSettings
 from hourbell.worker.settler import Settler
 from hourbell.worker.watchdog import Watchdog
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from hourbell.observe.spans import Traces
+
+log = structlog.get_logger(component="worker")
 
 _DRAIN_POLL_SECONDS = 0.1
 _STOP_SECONDS = 4.0  # for handlers to clean up after the drain has stopped them
 
 
 class Worker:
-    """Runs executions until it is stopped."""
+    """Runs executions until it is stopped; without `counts` nothing reads what it counts."""
 
     def __init__(
-        self, dispatch: Dispatch, actions: ActionRunners, settings: WorkerSettings
+        self,
+        dispatch: Dispatch,
+        actions: ActionRunners,
+        settings: WorkerSettings,
+        counts: RunCounts | None = None,
+        traces: Traces | None = None,
     ) -> None:
+        counts = counts or RunCounts(Metrics(), time.monotonic, time.monotonic)
         self._dispatch = dispatch
         self._settings = settings
         self._stopping = asyncio.Event()
         self._settler = Settler(dispatch, settings.gather_seconds)
-        self._executions = Executions(settings.slots, self._settler)
+        self._executions = Executions(settings.slots, self._settler, counts, traces)
         self._watchdog = Watchdog(self._executions)
         self._session = SessionKeeper(
             dispatch, settings, self._executions, self._watchdog, self._settler, self._stopping
@@ -49,6 +62,9 @@ class Worker:
             settings.slots,
             self._session.may_start,
             self._session,
+            settings.name,
+            counts,
+            traces,
         )
         self._claimer = Claimer(
             dispatch,
@@ -58,7 +74,14 @@ class Worker:
             self._session,
             self._runners,
             self._stopping,
+            counts,
+            traces is not None,
         )
+        counts.watch(settings.slots, self._executions)
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
 
     @property
     def session(self) -> Session | None:
@@ -130,9 +153,9 @@ class Worker:
         """Log what runs."""
         log_running(self._executions, time.monotonic())
 
-    def wake(self) -> None:
-        """Claim now: an execution may have fallen due."""
-        self._claimer.notify()
+    def wake(self, payload: str = "") -> None:
+        """Claim now: an execution may have fallen due, or (READY) has become ready."""
+        self._claimer.notify(is_due=payload != READY)
 
     def stop(self) -> None:
         """Drain: start nothing more, let running executions finish, release the rest."""
@@ -146,6 +169,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`, then drain."""
+        structlog.contextvars.bind_contextvars(worker=self._settings.name)
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(self._settler.run(self._executions.forget)),
@@ -186,9 +210,9 @@ class Worker:
             async with asyncio.timeout(self._settings.lease_seconds):
                 await self._settler.drained()
         except TimeoutError:
-            log.warning("stopped with unrecorded outcomes, executions will run again")
+            log.warning("stopped with unsettled outcomes, executions will run again")
 
     async def _recorded(self, give_up_at: float) -> None:
         """Wait until every execution has ended or its outcome is recorded."""
-        while not self._executions.are_recorded and time.monotonic() < give_up_at:
+        while not self._executions.are_decided and time.monotonic() < give_up_at:
             await self._executions.wait(_DRAIN_POLL_SECONDS)

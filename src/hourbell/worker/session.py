@@ -24,7 +24,7 @@ from hourbell.worker.settings import WorkerSettings
 from hourbell.worker.settler import Settler, log_error
 from hourbell.worker.watchdog import Watchdog
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="worker")
 
 
 class SessionKeeper:

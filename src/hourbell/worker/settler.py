@@ -16,14 +16,17 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from hourbell.dispatch import Dispatch, Session, Settlement
-from hourbell.dispatch.settling import MAX_SETTLE_BATCH, REJECTED, settle_all
+from hourbell.dispatch.bisect import MAX_SETTLE_BATCH, REJECTED, settle_bisecting
 from hourbell.engine.loop import BackoffTimer
 from hourbell.model.errors import StoreUnavailable
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="worker")
 
 _SMALL_BATCH = 100
 _LARGE_BATCH = 500  # a second settle starts with at least this many outcomes
+
+
+Settled = Callable[[Sequence[Settlement], Sequence[int]], None]
 
 
 class Settler:
@@ -59,15 +62,13 @@ class Settler:
         """Wait until everything is settled."""
         await self._idle.wait()
 
-    async def run(self, settled: Callable[[Sequence[Settlement]], None]) -> None:
-        """Settle until cancelled; `settled` is called with what is recorded or refused."""
+    async def run(self, settled: Settled) -> None:
+        """Settle until cancelled; `settled` gets each batch, and which of it was refused."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run(self._more, settled))
             group.create_task(self._run(self._large_batch, settled))
 
-    async def _run(
-        self, enough: asyncio.Event, settled: Callable[[Sequence[Settlement]], None]
-    ) -> None:
+    async def _run(self, enough: asyncio.Event, settled: Settled) -> None:
         """Settle pending outcomes, batch by batch, whenever there are enough."""
         settled_at = 0.0
         while True:
@@ -79,7 +80,7 @@ class Settler:
             if batch:
                 self._batches += 1
                 try:
-                    refused = await settle_all(self._settle, batch)
+                    refused = await settle_bisecting(self._settle, batch)
                 finally:
                     self._batches -= 1
                 if refused:
@@ -87,7 +88,7 @@ class Settler:
                         "outcomes refused",  # settled before, or the claim was lost
                         refused=len(refused),
                     )
-                settled(batch)
+                settled(batch, refused)
                 settled_at = time.monotonic()
             if not self._waiting and not self._batches:
                 self._idle.set()

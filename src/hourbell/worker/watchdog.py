@@ -43,7 +43,7 @@ class Watchdog:
             execution.stop_at = now + GRACE_SECONDS
             self._executions.stopping.add(execution)
             execution.runner.cancel()
-        elif not execution.is_recorded and self._executions.withdraw(execution):
+        elif not execution.is_decided and self._executions.withdraw(execution):
             self._executions.finish(execution, execution.stopped(), now)
 
     def _check(self, now: float) -> None:

@@ -24,7 +24,7 @@ from hourbell.actions import Run, webhook
 from hourbell.actions.circuits import FAILURES, FIRST_PAUSE_SECONDS
 from hourbell.actions.egress import GuardedResolver
 from hourbell.actions.webhook import SILENT_SECONDS, WebhookRunner
-from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.life.settlement import settlement
 from hourbell.model.errors import NoSecretKeys, StoreUnavailable
 from hourbell.model.executions import (
     MAX_RESULT_BYTES,

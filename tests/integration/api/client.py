@@ -133,9 +133,9 @@ class Client:
         async with self.http.request(
             method, path, data=body, headers=sent, skip_auto_headers=["Content-Type"]
         ) as response:
-            answer = Answer(
-                response.status, response.headers, await response.json(content_type=None)
-            )
+            is_json = response.content_type.endswith("json")
+            read = await (response.json(content_type=None) if is_json else response.text())
+            answer = Answer(response.status, response.headers, read)
         self._check(method, urlsplit(path).path, answer)
         return answer
 

@@ -17,11 +17,13 @@ from litestar import Litestar
 from conftest import DatabaseMaker, empty, number_in_order, plan_once
 from hourbell.api.app import create_app
 from hourbell.api.auth import Authenticator
+from hourbell.api.events import Events
 from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import CHANNEL, Engine
 from hourbell.engine.life.retain import make_partitions
+from hourbell.engine.views.overview import Peaks
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.api.client import KEY_RING, Client, made
@@ -36,6 +38,9 @@ class KnownHealth:
 
     async def ready(self) -> dict[str, bool]:
         return self.checks
+
+    async def metrics(self) -> bytes:
+        return b"# HELP up Up.\n# TYPE up gauge\nup 1\n"
 
 
 class SharedApp:
@@ -54,8 +59,9 @@ class SharedApp:
         if self._app is None:
             first = copy.copy(engine), copy.copy(health), copy.copy(remote)
             self._app = create_app(first[0], first[1], KEY_RING, first[2], local=True)
-            self._known = [*first, self._app.dependencies["authenticator"].dependency()]
-        own = engine, health, remote, Authenticator(engine, local=True)
+            own_parts = ("authenticator", "peaks", "events")
+            self._known = [*first, *(self._app.dependencies[n].dependency() for n in own_parts)]
+        own = engine, health, remote, Authenticator(engine, local=True), Peaks(), Events(engine)
         for known, new in zip(self._known, own, strict=True):
             assert type(known) is type(new)
             known.__dict__ = new.__dict__

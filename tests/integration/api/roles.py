@@ -19,6 +19,12 @@ anybody  GET     /livez
 anybody  GET     /readyz
 anybody  GET     /schema/openapi.json
 anybody  POST    /api/v1/executions/{execution_id}/complete
+anybody  POST    /api/v1/session
+anybody  DELETE  /api/v1/session
+
+aopvw    GET     /api/v1/me
+
+aopv-    GET     /metrics
 
 aopv-    GET     /api/v1/jobs
 aop--    POST    /api/v1/jobs
@@ -42,6 +48,8 @@ aop--    POST    /api/v1/jobs/{job_id}/pause
 aop--    POST    /api/v1/jobs/{job_id}/resume
 aop--    POST    /api/v1/jobs/{job_id}/run
 
+aopv-    POST    /api/v1/schedules/preview
+
 aopv-    GET     /api/v1/executions
 aopv-    GET     /api/v1/executions/{execution_id}
 aop--    POST    /api/v1/executions/{execution_id}/cancel
@@ -49,11 +57,18 @@ aopv-    GET     /api/v1/executions/{execution_id}/explain
 ao---    POST    /api/v1/executions/{execution_id}/retry
 
 aopv-    GET     /api/v1/dead-letters
+aopv-    GET     /api/v1/dead-letters/groups
 ao---    POST    /api/v1/dead-letters/purge
 ao---    POST    /api/v1/dead-letters/replay
 aopv-    GET     /api/v1/dead-letters/{execution_id}
 ao---    DELETE  /api/v1/dead-letters/{execution_id}
 ao---    POST    /api/v1/dead-letters/{execution_id}/replay
+
+aopv-    GET     /api/v1/operations
+ao---    POST    /api/v1/operations
+ao---    POST    /api/v1/operations/preview
+aopv-    GET     /api/v1/operations/{operation_id}
+ao---    POST    /api/v1/operations/{operation_id}/stop
 
 aopv-    GET     /api/v1/monitors
 ao---    POST    /api/v1/monitors
@@ -90,6 +105,13 @@ a----    PUT     /api/v1/targets/{host}
 ao---    GET     /api/v1/audit
 aopv-    GET     /api/v1/forecast
 
+aopv-    GET     /api/v1/overview
+aopv-    GET     /api/v1/workers
+aopv-    GET     /api/v1/workers/{session_id}
+aopv-    GET     /api/v1/nodes
+aopv-    GET     /api/v1/circuits
+aopv-    GET     /api/v1/events
+
 a---w    POST    /internal/v1/executions/claim
 a---w    POST    /internal/v1/executions/complete
 a---w    POST    /internal/v1/executions/heartbeat
@@ -102,6 +124,7 @@ a---w    POST    /internal/v1/sessions/close
 
 # What an administrator of one tenant is refused, with the status: this is the cell's.
 REFUSED_WITHIN_A_TENANT = {
+    "GET /metrics": 403,
     "PUT /api/v1/tenants/{name}": 403,
     "PUT /api/v1/queues/{name}": 404,
     "PUT /api/v1/targets/{host}": 404,

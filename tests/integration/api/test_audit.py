@@ -35,6 +35,16 @@ async def test_the_trail_of_a_job_says_who_did_what_from_what_to_what(api: Clien
     assert create["to"]["schedule"] == job["schedule"]
 
 
+async def test_the_trail_says_which_settings_were_given_to_whom(api: Client):
+    await api.put("/api/v1/tenants/acme", {"max_concurrency": 3, "weight": 2})
+    await api.put("/api/v1/queues/mail", {"rate_limit": {"per_second": 5, "burst": 1}})
+    await api.put("/api/v1/targets/example.com", {"max_concurrency": 0})
+    target, queue, tenant = (await api.get(AUDIT)).body["items"]
+    assert target["to"] == {"host": "example.com", "max_concurrency": 0, "rate_limit": None}
+    assert (queue["to"]["queue"], queue["to"]["rate_limit"]["per_second"]) == ("mail", 5)
+    assert (tenant["to"]["tenant_id"], tenant["to"]["weight"]) == ("acme", 2)
+
+
 @pytest.mark.parametrize("document", [one_time, recurring])
 async def test_pause_resume_and_delete_show_the_change_of_the_status(api: Client, document: Any):
     job = await api.created(document())

@@ -28,6 +28,8 @@ NOBODY = {
     "{key_id}": "key_0ahr000000000",
     "{monitor_id}": "mon_0ahr000000000",
     "{group_id}": "grp_0ahr000000000",
+    "{session_id}": "ses_0ahr000000000",
+    "{operation_id}": "ops_0ahr000000000",
     "{name}": "nobody-knows-it",
     "{host}": "nobody.example.com",
 }

@@ -13,7 +13,7 @@ from hourbell.api.server import ApiServer
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import settlement
+from hourbell.engine.life.settlement import settlement
 from hourbell.engine.operations.completions import WITHHELD
 from hourbell.model.executions import Accepted
 from hourbell.model.ids import execution_text

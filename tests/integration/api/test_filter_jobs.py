@@ -96,3 +96,50 @@ async def test_within_a_scope_there_is_one_tenant(api: Client, engine: Engine):
     assert job_text(found.job_id) == mine["job_id"]
     with pytest.raises(Forbidden):
         await list_jobs(scoped, JobFilter(tenant_id="theirs"))
+
+
+async def test_runs_of_other_jobs_do_not_make_a_page_short(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (pages, jobs):
+        monkeypatch.setattr(module, "MAX_SCANNED_ROWS", 4)
+    often = await api.created(recurring(name="often"))
+    once = [await api.created(one_time(name="once", tenant_id=each)) for each in ("acme", "globex")]
+    for _ in range(6):
+        await api.post(often["path"] + "/run")
+    expected = [job["job_id"] for job in (*reversed(once), often)]
+    whole = (await api.get(JOBS)).body
+    assert [job["job_id"] for job in whole["items"]] == expected
+    assert whole["next_page_token"] is None
+    first = (await api.get(f"{JOBS}?page_size=1")).body
+    assert [job["job_id"] for job in first["items"]] == expected[:1]
+    assert [job["job_id"] for job in await api.pages(f"{JOBS}?page_size=1")] == expected
+
+
+async def test_a_status_that_few_jobs_have_is_found_among_many_others(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (pages, jobs):
+        monkeypatch.setattr(module, "MAX_SCANNED_ROWS", 4)
+    paused = await api.created(recurring(name="paused", tenant_id="acme"))
+    once = await api.created(one_time(name="once", tenant_id="acme"))
+    for job in (paused, once):
+        await api.post(job["path"] + "/pause")
+    for number in range(6):
+        await api.created(recurring(name=f"other-{number}"))
+        await api.created(one_time(name=f"other-{number}"))
+    for query, expected in (
+        ("status=PAUSED", [once, paused]),
+        ("status=PAUSED&type=RECURRING", [paused]),
+        ("status=PAUSED&tenant_id=acme", [once, paused]),
+        ("status=PAUSED&tenant_id=default", []),
+        ("status=PAUSED&name_prefix=onc", [once]),
+    ):
+        found = (await api.get(f"{JOBS}?{query}")).body
+        assert [job["job_id"] for job in found["items"]] == [job["job_id"] for job in expected]
+        assert found["next_page_token"] is None
+    # Many tenants are not looked at one by one: the list is continued instead.
+    monkeypatch.setattr(jobs, "_FEW_TENANTS", 1)
+    short = (await api.get(f"{JOBS}?status=PAUSED&type=RECURRING")).body
+    assert short["items"] == []
+    assert await ids(api, "status=PAUSED&type=RECURRING") == {paused["job_id"]}

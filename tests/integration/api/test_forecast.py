@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from hourbell.engine.core import Engine
+from hourbell.engine.leader.activity import minute_of
 from hourbell.engine.life.plan import plan
 from hourbell.engine.views import forecast as forecasts
 from hourbell.model.errors import Forbidden
+from hourbell.model.instants import format_instant
 from integration.api.client import Client, one_time, recurring
 
 FORECAST = "/api/v1/forecast"
@@ -136,3 +138,58 @@ async def test_strange_queries_are_refused(api: Client):
         answer = await api.get(f"{FORECAST}?hours={hours}&tenant_id=%00")
         assert answer.is_problem(422, "invalid_input"), hours
         assert answer.paths == {"hours", "tenant_id"}
+
+
+# Herds and capacity.
+
+
+async def test_rules_with_many_jobs_at_one_moment_are_herds(api: Client, engine: Engine):
+    schedule = {"cron": "0 2 * * *", "timezone": "Europe/Berlin"}
+    for tenant in ("acme", "acme", "globex"):
+        await api.created(recurring(schedule=schedule, tenant_id=tenant))
+    for _ in range(2):
+        await api.created(hourly(30))
+    await api.created(recurring(schedule={"cron": "7 3 * * *"}))  # alone
+    nightly, half_hourly = (await api.get(FORECAST)).body["herds"]
+    assert (nightly["executions"], nightly["jobs"], nightly["occurrences"]) == (3, 3, 1)
+    assert (nightly["rule"], nightly["timezone"]) == ("0 2 * * *", "Europe/Berlin")
+    assert nightly["words"] == "Every day at 02:00 in Europe/Berlin."
+    assert nightly["tenants"] == ["acme", "globex"]
+    assert (half_hourly["executions"], half_hourly["occurrences"]) == (2, 24)
+    assert {nightly["at"], half_hourly["at"]} <= {
+        each["at"] for each in (await api.get(FORECAST)).body["minutes"]
+    }
+    moments = (await api.get(FORECAST)).body["herd_moments"]
+    assert len(moments) == 25  # the half hours, and 02:00 in Berlin
+    assert sorted({each["executions"] for each in moments}) == [2, 3]
+    assert [each["at"] for each in moments] == sorted(each["at"] for each in moments)
+    mine = await forecasts.forecast(engine.scoped_to("acme"), 24)
+    assert [(herd.executions, herd.tenants) for herd in mine.herds] == [(2, ["acme"])]
+    assert mine.capacity.reason == "It is shown to keys of all tenants only."
+
+
+async def test_the_capacity_is_that_of_the_busiest_recent_whole_minute(api: Client, engine: Engine):
+    unknown = (await api.get(FORECAST)).body["capacity_per_minute"]
+    assert (unknown["executions"], unknown["measured_from"]) == (None, None)
+    assert unknown["reason"] == "Nothing was executed recently."
+    last = minute_of(await engine.clock.now())
+    await engine.database.fetch(
+        """
+        insert into hourbell.minutes (minute, counted_at, final, succeeded, failed, dead, cancelled, superseded, skipped,
+          started_in, starts, reasons, sampled, lateness, tenants, tenant_starts, skips)
+        select $1::timestamptz - make_interval(mins => ago), $1, ago > 2, ok, failed, 0, 0, 0, 0, '{}', '{}', '{}', 1, '{}', '{}', '{}', '[]'
+        from (values (1, 900, 0), (3, 90, 0), (4, 100, 20), (5, 110, 0), (3000, 5000, 0)) as m(ago, ok, failed)
+        """,
+        last,
+    )
+    known = (await api.get(FORECAST)).body["capacity_per_minute"]
+    assert known == {
+        "executions": 120,
+        "reason": None,
+        "measured_from": format_instant(last - timedelta(minutes=5)),
+        "measured_to": format_instant(last - timedelta(minutes=2)),
+    }
+    await engine.database.value("delete from hourbell.minutes where succeeded in (100, 110)")
+    few = (await api.get(FORECAST)).body["capacity_per_minute"]
+    assert few["executions"] is None
+    assert few["reason"].startswith("Fewer than 100 executions")

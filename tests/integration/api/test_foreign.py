@@ -66,6 +66,9 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
     key = await post(KEYS, {"name": "k", "role": "viewer", "tenant_id": "globex"})
     callback = {"name": "g", "url": "https://done.globex.example/", "tenant_id": "globex"}
     group = await post("/api/v1/groups", callback)
+    pausing = {"act": "pause", "filter": {"tenant_id": "globex", "name_prefix": "nobody"}}
+    operation = await post("/api/v1/operations", pausing)
+    workers = await api.send("GET", "/api/v1/workers", headers=cells)
     curious = await made(api, "admin", "acme", headers=cells)
     theirs = {
         "job_id": job["job_id"],
@@ -75,6 +78,8 @@ async def cell(api: Client, admin: str, dispatch: PostgresDispatch) -> Cell:
         "monitor_id": monitor["monitor_id"],
         "key_id": key["key_id"],
         "group_id": group["group_id"],
+        "operation_id": operation["operation_id"],
+        "session_id": workers.body["items"][0]["session_id"],
         "name": "theirs",
         "tenant": "globex",
         "host": "hooks.globex.example",
@@ -90,6 +95,8 @@ MISSING = {
     "monitor_id": "mon_0ahr000000000",
     "key_id": "key_0ahr000000000",
     "group_id": "grp_0ahr000000000",
+    "operation_id": "ops_0ahr000000000",
+    "session_id": "ses_0ahr000000000",
     "name": "nobody",
     "tenant": "nobody",
     "host": "hooks.nobody.example",
@@ -102,6 +109,8 @@ KINDS = {
     "monitor_id": ["monitor_id"],
     "key_id": ["key_id"],
     "group_id": ["group_id"],
+    "operation_id": ["operation_id"],
+    "session_id": ["session_id"],
     "host": ["host"],
 }
 

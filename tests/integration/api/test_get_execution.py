@@ -8,8 +8,8 @@ import pytest
 from hourbell.dispatch import DEAD, RETRY, SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import settlement
 from hourbell.engine.life.reap import reap
+from hourbell.engine.life.settlement import settlement
 from hourbell.model.executions import Failed
 from hourbell.model.instants import format_instant
 from hourbell.model.jobs import decode_spec

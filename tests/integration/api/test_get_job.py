@@ -52,3 +52,27 @@ async def test_a_parameter_that_means_nothing_is_refused(api: Client):
     answer = await api.get(job["path"] + "?verbose=1")
     assert answer.is_problem(422, "invalid_input")
     assert answer.paths == {"verbose"}
+
+
+async def test_the_latest_executions_are_shown_on_request(api: Client):
+    job = await api.created(recurring())
+    (execution_id,) = (await api.post(job["path"] + "/run")).body["execution_ids"]
+    assert "last_outcomes" not in (await api.get(job["path"])).body
+    shown = (await api.get(job["path"] + "?last_outcomes=20")).body["last_outcomes"]
+    assert [(each["execution_id"], each["status"]) for each in shown] == [(execution_id, "QUEUED")]
+    (listed,) = (await api.get("/api/v1/jobs?last_outcomes=1")).body["items"]
+    assert listed["last_outcomes"] == shown
+    answer = await api.get(job["path"] + "?last_outcomes=21")
+    assert answer.is_problem(422, "invalid_input")
+
+
+async def test_a_paused_job_shows_its_pause_in_every_answer(api: Client):
+    job = await api.created(recurring())
+    assert job["paused"] is None
+    pause = {"reason": "partner down", "until": "2031-01-01T00:00:00Z"}
+    paused = (await api.post(job["path"] + "/pause", pause)).body["paused"]
+    assert paused["by"] == "anonymous"
+    assert {key: paused[key] for key in pause} == pause
+    for answer in (await api.get(job["path"]), await api.patch(job["path"], {"priority": "LOW"})):
+        assert answer.body["paused"] == paused
+    assert (await api.post(job["path"] + "/resume")).body["paused"] is None

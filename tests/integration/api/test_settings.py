@@ -9,7 +9,7 @@ from hourbell.engine import core
 from hourbell.engine.core import Engine
 from hourbell.engine.operations import limits
 from hourbell.engine.operations.idempotency import Write
-from hourbell.engine.views import overview
+from hourbell.engine.views import resources
 from hourbell.model.errors import Forbidden, NotFound
 from hourbell.model.limits import Limits, QueueSettings, TenantSettings
 from integration.api.client import Client, bearing, made, one_time, recurring
@@ -34,7 +34,8 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
     answer = await api.put(path, settings)
     assert answer.status == 200
     counts = {"jobs": 0, "running": 0, "parked": 0, "not_planned": 0, "at_least": []}
-    assert answer.body == {"tenant_id": "acme", **settings, "counts": counts}
+    shares = dict.fromkeys(("starts", "share", "fair_share"))  # of lists only
+    assert answer.body == {"tenant_id": "acme", **settings, "counts": counts, **shares}
     assert (await api.get(path)).body == answer.body
     usual = (await api.put(path, {})).body
     assert usual == {
@@ -46,6 +47,7 @@ async def test_a_tenant_is_set_as_a_whole_and_read_back(api: Client):
         "dead_letter_days": None,
         "audit_days": None,
         "counts": counts,
+        **shares,
     }
 
 
@@ -101,7 +103,7 @@ async def test_counts_are_those_of_now(api: Client, dispatch: PostgresDispatch):
 async def test_a_count_stops_where_it_would_become_dear(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(overview, "MAX_COUNTED", 2)
+    monkeypatch.setattr(resources, "MAX_COUNTED", 2)
     for _ in range(4):
         await api.created(one_time(tenant_id="acme"))
     counts = (await api.get("/api/v1/tenants/acme")).body["counts"]
@@ -119,7 +121,7 @@ async def test_a_count_of_what_runs_says_that_not_all_was_looked_at(
         await dispatch.admit()
         assert await dispatch.claim(session, 1, 100)
     for most, running, more in ((3, 0, ["running"]), (5, 1, [])):
-        monkeypatch.setattr(overview, "MAX_COUNTED", most)
+        monkeypatch.setattr(resources, "MAX_COUNTED", most)
         for path in ("tenants/acme", "queues/default"):
             counts = (await api.get(f"/api/v1/{path}")).body["counts"]
             assert (counts["running"], counts["at_least"]) == (running, more)
@@ -200,13 +202,13 @@ async def test_within_a_scope_there_is_one_tenant_and_the_cell_is_not_his(
     for path in ("tenants/mine", "tenants/theirs", "queues/mail", "targets/example.com"):
         await api.put(f"/api/v1/{path}", {})
     scoped = engine.scoped_to("mine")
-    assert [each.name for each in (await overview.list_tenants(scoped)).items] == ["mine"]
-    assert (await overview.get_tenant(scoped, "mine")).name == "mine"
-    assert (await overview.get_queue(scoped, "mail")).name == "mail"
-    assert (await overview.list_targets(scoped)).items == []
+    assert [each.name for each in (await resources.list_tenants(scoped)).items] == ["mine"]
+    assert (await resources.get_tenant(scoped, "mine")).name == "mine"
+    assert (await resources.get_queue(scoped, "mail")).name == "mail"
+    assert (await resources.list_targets(scoped)).items == []
     for call in (
-        lambda: overview.get_tenant(scoped, "theirs"),
-        lambda: overview.get_target(scoped, "example.com"),
+        lambda: resources.get_tenant(scoped, "theirs"),
+        lambda: resources.get_target(scoped, "example.com"),
         lambda: limits.set_queue(scoped, "mail", QueueSettings(), Write()),
         lambda: limits.set_target(scoped, "example.com", Limits(), Write()),
     ):

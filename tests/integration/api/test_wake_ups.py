@@ -9,7 +9,7 @@ import pytest
 from hourbell.dispatch import remote as remote_module
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.dispatch.remote import RemoteWorkers
-from hourbell.engine.core import CHANNEL, Engine
+from hourbell.engine.core import CHANNEL, READY, Engine
 from hourbell.failpoints import barrier
 from integration.api.client import Client
 from integration.api.workers import RemoteWorker
@@ -55,7 +55,7 @@ async def gate_taken(engine: Engine):
 async def test_an_announcement_made_while_one_is_under_way_is_sent_too(engine: Engine):
     heard = 0
 
-    def hear() -> None:
+    def hear(_payload: str) -> None:
         nonlocal heard
         heard += 1
 
@@ -98,14 +98,35 @@ async def test_what_any_process_makes_ready_is_told_to_those_who_wait(
     assert len(await answer_of(asking)) == 1
 
 
+async def test_of_announcements_that_are_combined_the_one_that_means_more_work_is_sent(
+    engine: Engine,
+):
+    heard: list[str] = []
+
+    async def heard_twice() -> bool:
+        return len(heard) == 2
+
+    listener = await engine.database.listen(CHANNEL, heard.append)
+    try:
+        with barrier("announce.after_commit") as hold:
+            engine.announce_ready()
+            await hold.reached()
+            engine.announce_ready()
+            engine.announce()
+        await eventually(heard_twice)
+    finally:
+        await listener.close()
+    assert heard == [READY, ""]
+
+
 async def test_no_wake_up_is_lost_beside_a_scheduler_and_a_worker_that_pass_the_gate_too(
     api: Client, engine: Engine, remote: RemoteWorkers
 ):
     async with scheduling(engine) as scheduler, working(engine, queues=("other",)) as worker:
 
-        def wake() -> None:
-            scheduler.wake()
-            worker.wake()
+        def wake(payload: str) -> None:
+            scheduler.wake(payload)
+            worker.wake(payload)
 
         listener = await engine.database.listen(CHANNEL, wake)
         try:

@@ -227,6 +227,37 @@ def test_dead_letters_are_listed_replayed_and_purged(hourbell: Command, url: str
     assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
 
 
+def test_dead_letters_of_an_error_and_jobs_of_a_label_are_left_to_an_operation(
+    hourbell: Command, url: str
+) -> None:
+    job, execution = died(hourbell, url, "dies-alike")
+    (group,) = hourbell.good("dlq", "groups", "--job", job, "-o", "json").json["items"]
+    assert (group["count"], group["kind"]) == (1, "http_404")
+    assert group["fingerprint"] in hourbell.good("dlq", "groups", "--job", job).out
+    chosen = ("--job", job, "--fingerprint", group["fingerprint"])
+    assert execution in hourbell.good("dlq", "list", *chosen).out
+    assert hourbell("dlq", "purge", execution, "--background", "--yes").code == 2
+    purging = hourbell.good("dlq", "purge", *chosen, "--background", "--yes").out.strip()
+    eventually(lambda: "DONE" in hourbell.good("operations", "get", purging).out)
+    assert hourbell.good("dlq", "list", "--job", job, "-o", "json").json == []
+
+    made(hourbell, "labelled", *YEARLY, "--label", "kind:bulk")
+    selected = ("--label", "kind:bulk", "--background")
+    pausing = hourbell.good("jobs", "pause", *selected, "--reason", "provider down").out.strip()
+    eventually(lambda: "DONE" in hourbell.good("operations", "get", pausing).out)
+    shown = hourbell.good("jobs", "get", "labelled", "-o", "json").json
+    assert shown["paused"]["reason"] == "provider down"
+    assert hourbell("jobs", "resume", "labelled", "--background").code == 2
+    resuming = hourbell.good("jobs", "resume", *selected, "--reason", "provider down").out.strip()
+    eventually(lambda: "1 of 1" in hourbell.good("operations", "get", resuming).out)
+    listed = hourbell.good("operations", "list", "-o", "json").json
+    assert [each["operation_id"] for each in listed[:3]] == [resuming, pausing, purging]
+    assert "label=kind:bulk" in hourbell.good("operations", "list").out
+    stopped = hourbell.good("operations", "stop", pausing)
+    assert "already ended: DONE" in stopped.err
+    assert hourbell("operations", "get", "ops_0000000000000").code == 3
+
+
 def test_settings_of_tenants_and_queues_that_are_not_given_stay(hourbell: Command) -> None:
     hourbell.good("tenants", "set", "acme", "--weight", "2", "--rate", "5", "--burst", "3")
     hourbell.good("tenants", "set", "acme", "--max-jobs", "10")
@@ -415,3 +446,6 @@ def test_keys_are_managed_over_the_api_when_a_server_is_chosen(
     assert hourbell.good("keys", "list", "-o", "json").json == by_api  # in the database
     (key_id,) = [key["key_id"] for key in by_api if key["name"] == "v"]
     assert "is revoked" in hourbell.good("keys", "revoke", key_id, *prod).out
+    unknown = "key_" + "0" * (len(key_id) - len("key_"))
+    codes = {hourbell("keys", "revoke", unknown, *how).code for how in (prod, ())}
+    assert codes == {3}  # over the API and in the database

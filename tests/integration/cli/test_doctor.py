@@ -1,4 +1,4 @@
-"""`hourbell doctor` and `hourbell forecast`, on a cell that works and on ones that do not."""
+"""`hourbell doctor`, `hourbell forecast` and `hourbell top`, on a cell that works and on ones that do not."""
 
 import asyncio
 from collections.abc import Callable
@@ -64,6 +64,7 @@ async def test_a_database_that_is_not_migrated(
 
 # What a cell looks like when nobody has looked after it for an hour.
 NEGLECTED = """
+do $$ begin execute format('alter database %I set synchronous_commit = off', current_database()); end $$;
 delete from hourbell.sessions;
 insert into hourbell.tenants (name, created_at) values ('t', now());
 insert into hourbell.queues (name, created_at) values ('mail', now());
@@ -100,7 +101,7 @@ async def test_a_neglected_cell(
     failed = {check for check, level in found.items() if level == "failure"}
     assert failed == {"leader", "planning", "workers", "queues"}
     warned = {check for check, level in found.items() if level == "warning"}
-    assert warned == {"tzdata", "suspects", "dead letters"} | (
+    assert warned == {"commits", "tzdata", "suspects", "dead letters"} | (
         {"pooler"} if server == "pgbouncer" else set()
     )
     what = {one["check"]: one["what"] for one in done.json}
@@ -138,3 +139,14 @@ def test_the_forecast_is_drawn(hourbell: Command) -> None:
     assert whole["minutes"]
     narrow = hourbell.on_terminal("forecast", columns=50)
     assert all(len(line) <= 50 for line in narrow.splitlines()[:25])
+
+
+def test_the_overview_is_shown(hourbell: Command) -> None:
+    shown = hourbell.good("top", "--once").out
+    assert "leader " in shown.splitlines()[0]
+    assert "1 worker" in shown
+    assert "PRIORITY" in shown
+    whole = hourbell.good("top", "-o", "json").json
+    assert whole["window"] == "1h"
+    assert whole["leader"]["present"]
+    assert hourbell("top", "--window", "2h").code == 2

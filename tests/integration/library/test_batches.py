@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hourbell import App, Dead, Item, Job, Retry, WorkerOptions
+from hourbell import App, Dead, Item, Job, Retry, WorkerOptions, current
 from hourbell.errors import InvalidArguments, InvalidTask
 
 FAST = WorkerOptions(lease_seconds=3, drain_seconds=5)
@@ -32,11 +32,19 @@ async def fates(jobs: list[Job[Any]]) -> list[tuple[str, str | None]]:
     return [(view.status, view.error) for view in views]
 
 
+def refuses_a_context() -> bool:
+    """Whether there is no context here, neither of an item nor of an earlier batch."""
+    with pytest.raises(LookupError, match="A batch runs for many executions"):
+        current()
+    return True
+
+
 async def test_a_full_batch_is_one_call_and_each_item_has_its_own_outcome(app: App) -> None:
     calls: list[list[tuple[str, int]]] = []
 
     @app.batch_task(name="index", size=5, max_wait=LONG)
     async def index(items: list[Item[Doc]]) -> list[str]:
+        assert refuses_a_context()
         calls.append([(item.value.text, item.attempt) for item in items])
         for item in items:
             if item.value.text == "bad":
@@ -71,6 +79,7 @@ async def test_an_exception_fails_the_items_that_are_not_marked(app: App) -> Non
             items[0].fail(Dead("this one"))
             raise ValueError("the index is away")
         assert threading.current_thread().name == "handler"
+        assert refuses_a_context()
 
     async with app, app.worker(FAST):
         jobs = await app.enqueue_many(index.bind(n) for n in range(3))

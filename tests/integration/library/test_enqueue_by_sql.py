@@ -20,7 +20,7 @@ from hourbell.model.ids import job_text, parse_job_id
 from hourbell.model.jobs import decode_job
 from hourbell.store.function_set import function_set
 from hourbell.store.migrations import grant_enqueue, migrate
-from integration.life.support import Hand, admit_all, eventually, working
+from integration.life.support import START, Hand, admit_all, eventually, travel, working
 
 TRY = "select * from hourbell.try_enqueue($1, $2, $3, $4, $5)"
 
@@ -236,6 +236,7 @@ async def test_no_setting_of_the_caller_is_changed(
     async with conn.transaction():
         await conn.execute("set local lock_timeout = '7s'")
         await conn.execute("set local idle_in_transaction_session_timeout = '11min'")
+        await conn.execute("set local synchronous_commit = off")
         before = await conn.fetch(everything)
         assert await outcomes(conn, keys=["a"]) == ["created"]
         assert await outcomes(conn, "{}", "{}", keys=["a", None], on_duplicate="reject") == [
@@ -469,6 +470,70 @@ async def test_sql_accepts_what_the_api_accepts_and_stores_the_same(
         f: getattr(expected, f) for f in expected.__struct_fields__ if f != "schedule"
     }
     assert (row["key"], row["key_limit"]) == (key_number(expected), expected.concurrency_limit)
+
+
+PLAIN = st.fixed_dictionaries(
+    {"task": st.just("shop.mail")},
+    optional={
+        "tenant": st.sampled_from(["default", "acme"]),
+        "queue": st.sampled_from(["default", "mail"]),
+        "priority": st.sampled_from(["CRITICAL", "HIGH", "MEDIUM", "LOW"]),
+        "delay_seconds": st.sampled_from([0, 0.000001, 0.5, 1.0000005, 86400, 315_360_000, -1]),
+        "timeout_seconds": st.integers(1, 60),
+        "retry_policy": st.sampled_from([{"max_retries": 0}, {"delays_seconds": [1, 2]}, {}]),
+        "delivery": st.sampled_from(["at_least_once", "at_most_once"]),
+        "expires_at": st.integers(-1, 3).map(lambda n: str(START + timedelta(seconds=1.5 * n))),
+        "expires_in_seconds": st.integers(1, 60),
+        "deadline_seconds": st.integers(1, 60),
+        "concurrency_key": st.sampled_from(["a", "b"]),
+        "concurrency_limit": st.integers(1, 3),
+        "on_duplicate": st.sampled_from(["reject", "keep"]),
+        "labels": st.sampled_from([{}, {"a": "b"}]),
+        "notify": st.booleans(),
+        "traceparent": st.just(f"00-{'a' * 32}-{'b' * 16}-01"),
+        "trace_link": st.sampled_from([f"00-{'c' * 32}-{'d' * 16}-00", "nonsense"]),
+    },
+)
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    PLAIN,
+    st.sampled_from(["{}", '{"a": [1, "é"]}', "[]", "{"]),
+    st.none() | st.sampled_from([-86400.0, -1.0, 0.0, 0.000001, 1.0, 2.5]),
+)
+async def test_one_job_is_stored_as_it_would_be_in_a_batch(
+    conn: asyncpg.Connection, engine: Engine, term: dict[str, Any], payload: str, at: float | None
+) -> None:
+    """A single job has a path of its own (`create_job`): the whole database must be as after `create_jobs`."""
+    now = await travel(engine, START)
+    await engine.tenants(["acme"], now)
+    mail = await engine.queue("mail", now)
+    await conn.execute("update hourbell.queues set timeout_seconds = 7 where id = $1", mail)
+    tables = await conn.fetch(
+        "select relname from pg_class where relnamespace = 'hourbell'::regnamespace and relkind = 'r' order by 1"
+    )
+    everything = " union all ".join(
+        f"select '{name}' as name, to_jsonb(t)::text as row from hourbell.{name} as t"  # noqa: S608
+        for (name,) in tables
+    )
+
+    async def stored(terms: list[dict[str, Any]], term_of: int) -> tuple[list[Any], list[Any]]:
+        rollback = conn.transaction()
+        await rollback.start()
+        await conn.execute(
+            "select setval('hourbell.ids', 1), setval(pg_get_serial_sequence('hourbell.audit', 'id'), 1)"
+        )
+        when = None if at is None else [START + timedelta(seconds=at)]
+        answer = await attempt(conn, payload, terms=terms, term_of=[term_of], at=when)
+        found = await conn.fetch(f"{everything} order by 1, 2")
+        await rollback.rollback()
+        return answer, found
+
+    # With the second of two terms it takes the path of a batch.
+    assert await stored([term], 1) == await stored([term, term], 2)
 
 
 async def test_the_end_of_the_validity_is_a_start_deadline(conn: asyncpg.Connection) -> None:

@@ -159,6 +159,7 @@ async def test_exceptions_decide_what_follows(app: App) -> None:
         "retried": ("SUCCEEDED", None),
     }
     assert fates["dead"][2] == "hopeless"
+    assert (fates["cancel"][2], fates["group"][2]) == ("not needed", "wrapped")
     assert runs["snooze"] == [1, 1, 1]  # no attempt was used
     assert runs["later"] == [1, 2]
     assert runs["retried"] == [1, 2, 3]

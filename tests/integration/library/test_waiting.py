@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ import pytest
 from hourbell import App, Completion, Context, Job, Retry, SyncContext, WorkerOptions
 from hourbell.engine.core import Engine
 from hourbell.engine.operations.completions import complete
+from hourbell.errors import LeaseLost
 from hourbell.failpoints import barrier
 from hourbell.model.errors import Conflict
 from hourbell.model.executions import Failed, Succeeded
@@ -301,3 +303,25 @@ async def test_a_handler_that_has_lost_its_lease_cannot_commit(
         await (await order.enqueue()).wait(20)
     assert refused == ["HB008"]
     assert (await engine.database.value("select count(*) from public.orders")) == 0
+
+
+async def test_a_thread_that_is_too_late_to_complete_does_not_fail_the_next_run(
+    app: App, database: str
+) -> None:
+    timed_out, was_refused = threading.Event(), threading.Event()
+
+    @app.task(name="order", timeout=2)
+    def order(ctx: SyncContext) -> str:
+        if ctx.attempt == 1:
+            assert timed_out.wait(30)
+            with pytest.raises(LeaseLost), psycopg.connect(database) as connection:
+                ctx.complete(connection=connection)
+            was_refused.set()
+        else:
+            timed_out.set()
+            assert was_refused.wait(30)
+        return f"in attempt {ctx.attempt}"
+
+    async with app, app.worker(FAST):
+        job = await order.enqueue()
+        assert await job.result(30) == "in attempt 2"

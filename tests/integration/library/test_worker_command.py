@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from exposition import Metric, parsed
 from hourbell import App
 from hourbell.engine.core import Engine
 from integration.library.process_tasks import app, clean_up
@@ -31,6 +32,11 @@ def is_ready(port: int) -> bool:
         return False
 
 
+def metrics_of(port: int) -> dict[str, Metric]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return parsed(answer.read().decode())
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -39,6 +45,7 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
     database: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "url", database)
+    (tmp_path / "levels").write_text("info")
     port = free_port()
     ports = port, port + 1
     with (tmp_path / "log").open("w") as log:
@@ -48,7 +55,12 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
                 *("--processes", "2", "--name", "w", "--drain", "0.1", "--lease", "3"),
                 *("--health", f"127.0.0.1:{ports[0]}", "--pool-size", "1"),
             ],
-            env={**os.environ, "HOURBELL_DATABASE_URL": database, "PYTHONPATH": str(TESTS)},
+            env={
+                **os.environ,
+                "HOURBELL_DATABASE_URL": database,
+                "HOURBELL_LOG_LEVEL": f"@{tmp_path / 'levels'}",
+                "PYTHONPATH": str(TESTS),
+            },
             stdout=log,
             stderr=log,
         )
@@ -78,6 +90,16 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
             # What runs is reported.
             job = await clean_up.enqueue(str(tmp_path))
             pids = await pids_in(tmp_path)
+
+            async def one_leads() -> bool:
+                told = [await asyncio.to_thread(metrics_of, port) for port in ports]
+                assert sum(each["hourbell_worker_in_flight"].value() for each in told) == 1
+                # Whoever leads shows the cell.
+                leaders = [each for each in told if each["hourbell_leading"].value()]
+                assert leaders == [each for each in told if "hourbell_workers" in each]
+                return len(leaders) == 1
+
+            await eventually(one_leads, 60)
             supervisor.send_signal(signal.SIGUSR1)
 
             async def reported() -> bool:
@@ -85,6 +107,14 @@ async def test_several_processes_are_restarted_report_what_they_run_and_drain_wi
                 return job.execution_id in text and "process_tasks.py" in text
 
             await eventually(reported)
+            # And so are log levels that have changed.
+            (tmp_path / "levels").write_text("info,tasks=debug")
+            supervisor.send_signal(signal.SIGUSR2)
+
+            async def read() -> bool:
+                return (tmp_path / "log").read_text().count('"info,tasks=debug"') == 2
+
+            await eventually(read)
             # The supervisor is killed: its workers drain.
             supervisor.kill()
             supervisor.wait()
@@ -125,6 +155,51 @@ async def ignore(file: str) -> None:
         except asyncio.CancelledError:
             pass
 """
+
+
+SLOW_START = """
+import asyncio, contextlib, sys
+from hourbell import App
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app):
+    try:
+        print("starting", flush=True)
+        await asyncio.sleep(300)
+        yield
+    finally:
+        print("cleaned up", flush=True)
+
+
+app = App("slow", lifespan=lifespan)
+
+
+@app.task
+async def nothing() -> None: ...
+"""
+
+
+async def test_a_signal_while_a_worker_starts_ends_it_in_good_order(
+    database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_START)
+    worker = subprocess.Popen(
+        (sys.executable, "-m", "hourbell", "worker", "slow:app"),
+        env={**os.environ, "HOURBELL_DATABASE_URL": database, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert worker.stdout is not None
+        assert await asyncio.to_thread(worker.stdout.readline) == "starting\n"
+        worker.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.to_thread(worker.communicate, None, 20)
+        assert said.splitlines() == ["cleaned up", "Stopped."]
+        assert worker.returncode == 0
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 @pytest.mark.parametrize("name", ["sleep", "ignore"])

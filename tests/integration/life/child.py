@@ -1,4 +1,4 @@
-"""What the children of the tests do: `python -m integration.life.child ROLE DSN [ARGUMENT …]`.
+"""What the children of the tests do. `children.py` starts `python -m integration.life.child serve`, which forks them.
 
 Each role is the product's own code, wired together as in production but for its times, which are
 those of an impatient test. HOURBELL_FAILPOINTS counts here as it does there.
@@ -6,10 +6,14 @@ those of an impatient test. HOURBELL_FAILPOINTS counts here as it does there.
 
 import asyncio
 import contextlib
+import gc
 import hashlib
+import json
 import os
 import signal
+import socket
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +27,7 @@ from hourbell import failpoints
 from hourbell.actions import Run
 from hourbell.actions.task import Context
 from hourbell.engine.core import Engine, Times
+from hourbell.engine.operations.bulk_operations import create_operation
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
 from hourbell.engine.operations.completions import complete
 from hourbell.engine.operations.dead_letters import purge_dead_letter, retry_execution
@@ -104,7 +109,7 @@ class Telling(Database):
         try:
             yield
         except asyncpg.PostgresError as error:
-            if error.sqlstate == "HB001":
+            if error.sqlstate == "HB100":
                 say("refused", statement)
             raise
 
@@ -295,6 +300,9 @@ async def _a_life(engine: Engine, cure: Path) -> AsyncIterator[tuple[int, str]]:
     yield next(steps), "cancel"
     await set_tenant(engine, "default", TenantSettings(max_concurrency=50), write("configure"))
     yield next(steps), "configure"
+    nothing = {"act": "pause", "filter": {"name_prefix": "nobody"}}
+    await create_operation(engine, nothing, write("operate"))
+    yield next(steps), "operate"
 
     async def is_at(job: Job, *statuses: ExecutionStatus) -> bool:
         return (await get_execution(engine, job.job_id)).status in statuses
@@ -337,6 +345,51 @@ async def main(role: str, dsn: str, *arguments: str) -> None:
         await ROLES[role](engine, *arguments)
 
 
+def serve(requests: socket.socket) -> None:
+    """Fork a child for each request, until the process that sends them has ended.
+
+    A request is a role with its arguments, and an environment; with it come the child's output, and a socket that is told
+    the number of its process, and how it ended.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that wait
+    gc.freeze()
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(requests, 1 << 17, 2)
+        if not request:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _watch(json.loads(request), *descriptors)
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _watch(request: dict[str, Any], output: int, fate: int) -> None:
+    """Fork the child, and wait for its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(output, 1)
+        os.close(output)
+        os.close(fate)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        status = 1
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(main(*request["arguments"]))
+            status = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(output)
+    os.write(fate, f"{pid}\n".encode())
+    _, ended = os.waitpid(pid, 0)
+    os.write(fate, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+
+
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(*sys.argv[1:]))
+    with contextlib.suppress(KeyboardInterrupt), socket.socket(fileno=int(sys.argv[2])) as requests:
+        serve(requests)

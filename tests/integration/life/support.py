@@ -115,9 +115,9 @@ class _OneConnection(Database):
 
 
 @contextlib.asynccontextmanager
-async def in_transaction(engine: Engine) -> AsyncIterator[Engine]:
+async def in_transaction(engine: Engine, **settings: str) -> AsyncIterator[Engine]:
     """An engine whose verbs hold all their locks until the end of the block, and then commit."""
-    connection = await connect(engine.database.dsn)
+    connection = await connect(engine.database.dsn, server_settings=settings)
     try:
         async with connection.transaction():
             database = _OneConnection(connection, engine.database.dsn)

@@ -7,7 +7,7 @@ import pytest
 
 from hourbell.actions.task import Context
 from hourbell.engine.core import Engine
-from hourbell.engine.life import outcomes
+from hourbell.engine.life import settlement
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import InvalidInput
 from hourbell.model.ids import parse_execution_id
@@ -82,7 +82,7 @@ async def test_outcomes_that_the_database_refuses_are_found_by_halving(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever may slip through the worker's own checks spoils itself only."""
-    monkeypatch.setattr(outcomes, "_encode", lambda value: value)  # no check at all
+    monkeypatch.setattr(settlement, "_encode", lambda value: value)  # no check at all
     seen: list[str] = []
 
     async def careless(payload: object, context: Context) -> bytes:

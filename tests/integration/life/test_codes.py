@@ -6,7 +6,7 @@ import pytest
 
 from hourbell.engine import codes
 from hourbell.engine.core import Engine
-from hourbell.engine.life import outcomes
+from hourbell.engine.life import settlement
 from hourbell.engine.operations import limits
 from hourbell.model.policies import Priority
 from hourbell.store.function_set import function_set
@@ -18,16 +18,16 @@ _CODE = re.compile(
 FAMILIES = {
     "fate": {status.name: number for number, status in enumerate(codes.FATES)},
     "job": {status.name: number for number, status in enumerate(codes.JOB_STATUSES)},
-    "outcome": {
-        "succeeded": outcomes.SUCCEEDED,
-        "retry": outcomes.RETRY,
-        "dead": outcomes.DEAD,
-        "cancelled": outcomes.CANCELLED,
-        "released": outcomes.RELEASED,
-        "accepted": outcomes.ACCEPTED,
-        "gone": outcomes.GONE,
-        "interrupted": outcomes.INTERRUPTED,
-        "snoozed": outcomes.SNOOZED,
+    "settlement": {
+        "succeeded": settlement.SUCCEEDED,
+        "retry": settlement.RETRY,
+        "dead": settlement.DEAD,
+        "cancelled": settlement.CANCELLED,
+        "released": settlement.RELEASED,
+        "accepted": settlement.ACCEPTED,
+        "gone": settlement.GONE,
+        "interrupted": settlement.INTERRUPTED,
+        "snoozed": settlement.SNOOZED,
     },
     "blocker": {
         "queue": limits.BLOCKER_QUEUE,

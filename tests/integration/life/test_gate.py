@@ -167,6 +167,17 @@ async def test_forbid_skips_the_later_run(still: Engine) -> None:
     ]
 
 
+@pytest.mark.parametrize(("policy", "waits"), [("allow", "off"), ("forbid", "on")])
+async def test_a_pass_waits_for_the_disk_only_if_it_ends_executions(
+    still: Engine, policy: str, waits: str
+) -> None:
+    await first_run_live(still, policy)
+    await plan_all(still, await travel(still, at("10:02:01")))
+    async with in_transaction(still, synchronous_commit="on") as gate:
+        assert (await admit(gate, at("10:02:01"))).examined == 1
+        assert await gate.database.value("show synchronous_commit") == waits
+
+
 async def test_forbid_skips_also_while_the_earlier_run_waits_for_its_retry(still: Engine) -> None:
     job, hand, first = await first_run_live(still, "forbid")
     await hand.fail(first, 3600)

@@ -6,6 +6,7 @@ tenant would have to wait for up to 20 of them.
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -50,9 +51,9 @@ def spread(count: int) -> Documents:
     return [due_once("big", MINUTE + number * step) for number in range(count)]
 
 
-async def at_one_instant(engine: Engine, count: int) -> None:
+async def at_one_instant(engine: Engine, count: int, **fields: Any) -> None:
     now = await engine.clock.now()
-    new = parse_new_job(due_once("big", MINUTE), now, 1)
+    new = parse_new_job(due_once("big", MINUTE) | fields, now, 1)
     await create_one_time_jobs(engine, [new] * count, Write())
 
 
@@ -141,10 +142,11 @@ async def test_retries_of_a_herd_do_not_delay_another_tenant(still: Engine) -> N
     assert await passes_until(still, await travel(still, MINUTE + 10 * SECOND), job) == 1
 
 
-async def test_every_level_moves_on_in_each_pass(still: Engine) -> None:
-    await at_one_instant(still, HERD)
+@pytest.mark.parametrize("fields", [{}, {"start_deadline_seconds": 60}], ids=["slabs", "rows"])
+async def test_every_level_moves_on_in_each_pass(still: Engine, fields: dict[str, Any]) -> None:
+    await at_one_instant(still, HERD, **fields)
     for tenant in range(100):
-        await create_many(still, [due_once(f"small-{tenant}", MINUTE)] * 2)
+        await create_many(still, [due_once(f"small-{tenant}", MINUTE) | fields] * 2)
     await travel(still, MINUTE)
     await admit(still, MINUTE, PASS)
     levels = await still.database.fetch(

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hourbell.engine.core import Engine
 from hourbell.engine.leader import scheduler
+from hourbell.engine.leader.activity import count_minutes
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
@@ -23,6 +24,12 @@ from hourbell.engine.leader.watch import watch
 from hourbell.engine.life.plan import end_memberships, plan, update_tz_version
 from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import make_partitions, run_housekeeping
+from hourbell.engine.operations.bulk_operations import (
+    create_operation,
+    forget_operations,
+    run_operations,
+    stop_operation,
+)
 from hourbell.engine.operations.change import pause_abandoned, pause_job
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.execution_groups import close_group, create_group
@@ -154,6 +161,10 @@ async def to_follow(engine: Engine) -> None:
     await engine.target("done.example", START)
 
 
+async def to_count(engine: Engine) -> None:
+    await make_partitions(engine, LATER)
+
+
 async def to_run_housekeeping(engine: Engine) -> None:
     await make_partitions(engine, LATER)  # by every process that starts
     await create(engine, one_time(), key="forgotten")
@@ -169,6 +180,23 @@ async def to_run_housekeeping(engine: Engine) -> None:
 async def drop_and_forget(engine: Engine, term: Term, now: datetime) -> None:
     engine.times = replace(engine.times, answers_seconds=60)
     await run_housekeeping(engine, term, now)
+
+
+async def to_operate(engine: Engine) -> None:
+    await create(engine, recurring())
+    await create_operation(engine, {"act": "pause", "filter": {"tenant_id": "default"}}, Write())
+
+
+async def to_fail_an_operation(engine: Engine) -> None:
+    """One of a later version, whose act this one does not know."""
+    await to_operate(engine)
+    await engine.database.value("update hourbell.operations set act = 'rewind'")
+
+
+async def to_forget_an_operation(engine: Engine) -> None:
+    nothing = {"act": "pause", "filter": {"name_prefix": "nobody"}}
+    operation = await create_operation(engine, nothing, Write())
+    await stop_operation(engine, operation.operation_id, Write())
 
 
 VERBS = [
@@ -190,6 +218,10 @@ VERBS = [
     Verb("watch", watch, to_watch),
     Verb("send_notices", send_notices, to_tell),
     Verb("follow_groups", follow_groups, to_follow),
+    Verb("count_minutes", count_minutes, to_count),
+    Verb("run_operations", run_operations, to_operate),
+    Verb("run_operations", run_operations, to_fail_an_operation),
+    Verb("forget_operations", forget_operations, to_forget_an_operation),
     Verb("run_housekeeping", drop_and_forget, to_run_housekeeping),
 ]
 

@@ -147,6 +147,14 @@ async def test_a_leader_trusts_no_silence_across_a_step_of_the_clock(engine: Eng
     assert not leadership.may_reap(now - timedelta(seconds=10))
 
 
+async def test_a_new_leader_trusts_no_silence_before_a_whole_lease(engine: Engine) -> None:
+    engine.times = replace(TIMES, lease_seconds=60, leader_lease_seconds=60)
+    leadership = Leadership(engine)
+    for _ in range(3):  # the first one has nothing to compare the clocks with
+        await leadership.step()
+        assert not leadership.may_reap(await engine.clock.now())
+
+
 async def test_a_leader_that_dies_after_the_clock_was_set_back_is_replaced(
     still: Engine,
 ) -> None:

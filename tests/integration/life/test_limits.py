@@ -15,9 +15,9 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
 from hourbell.engine.operations.runs import cancel_execution
 from hourbell.engine.views.executions import get_execution
-from hourbell.engine.views.explain import Holder, explain_execution
+from hourbell.engine.views.explain import BlockedBy, explain_execution
 from hourbell.engine.views.jobs import get_job
-from hourbell.engine.views.overview import get_queue, get_tenant
+from hourbell.engine.views.resources import get_queue, get_tenant
 from hourbell.model.errors import InvalidInput, QuotaExceeded
 from hourbell.model.executions import Claimed
 from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
@@ -184,6 +184,24 @@ async def test_who_is_stopped_by_a_second_limit_does_not_keep_the_place_at_the_f
     await queued(still, 1, tenant_id="a", queue="stopped", action=HOOK)
     await queued(still, 1, tenant_id="b", action=HOOK)
     assert by_tenant(await in_time(still, hand)) == {"b": 1}
+
+
+async def test_what_falls_due_does_not_overtake_what_is_parked_although_there_is_room(
+    still: Engine,
+) -> None:
+    await limit_tenant(still, "a", max_concurrency=1)
+    hand = await Hand.opened(still)
+    earlier = await queued(still, 10, tenant_id="a")
+    await admit_all(still)
+    await limit_tenant(still, "a", max_concurrency=100)
+    (late,) = await queued(still, 1, tenant_id="a")
+    for _ in range(2):  # a small pass takes only a part of what is parked
+        await admit(still, await still.clock.now(), 8)
+    runs = [run.execution_id for run in await hand.claim_all()]
+    assert set(runs) < set(earlier)
+    await admit_all(still)
+    runs += [run.execution_id for run in await hand.claim_all()]
+    assert sorted(runs) == [*earlier, late]
 
 
 async def test_a_line_that_the_next_limit_would_stop_moves_on_as_a_whole(still: Engine) -> None:
@@ -504,10 +522,10 @@ async def test_explain_names_what_blocks_and_who_has_it(still: Engine) -> None:
     await claimed(still, hand)
     blocked = await explain_execution(still, second)
     assert (blocked.code, blocked.execution_id) == ("tenant_concurrency", second)
-    assert blocked.blocked_by == Holder(first, first)
+    assert blocked.blocked_by == BlockedBy(first, first)
     blocked = await explain_execution(still, follower)
     assert (blocked.code, blocked.execution_id) == ("concurrency_key", follower)
-    assert blocked.blocked_by == Holder(head, head)
+    assert blocked.blocked_by == BlockedBy(head, head)
     blocked = await explain_execution(still, slow)
     assert (blocked.code, blocked.until) == ("tenant_rate", START + 10 * SECOND)
 
@@ -533,7 +551,7 @@ async def test_explain_has_a_code_for_every_limit(
     if code == "rate":
         assert blocked.until == START + 10 * SECOND
     else:
-        assert blocked.blocked_by == Holder(first, first)
+        assert blocked.blocked_by == BlockedBy(first, first)
 
 
 # Quotas and bounds.

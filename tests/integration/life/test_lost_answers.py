@@ -240,6 +240,16 @@ async def test_a_change_whose_answer_was_lost_is_made_once(still: Engine, operat
     assert made == {"run": 1, "backfill": 30}.get(operation, 0)
 
 
+async def test_a_change_that_is_repeated_under_its_key_does_not_undo_a_later_one(
+    still: Engine,
+) -> None:
+    job, write = await create(still, recurring("*/10 * * * * *")), Write("key", b"fingerprint")
+    first = await CHANGES["update"](still, job, write)
+    await update_job(still, job.job_id, {"name": "newer"}, Write())
+    assert await CHANGES["update"](still, job, write) == first
+    assert (await get_job(still, job.job_id)).name == "newer"
+
+
 async def test_a_change_that_failed_before_its_commit_is_told_so_and_can_be_repeated(
     still: Engine,
 ) -> None:

@@ -17,7 +17,7 @@ from hourbell.engine.life.reap import reap
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import set_queue, set_target, set_tenant
 from hourbell.engine.operations.runs import cancel_execution
-from hourbell.engine.views.overview import get_queue
+from hourbell.engine.views.resources import get_queue
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Claimed, Succeeded
 from hourbell.model.jobs import WebhookAction
@@ -118,9 +118,9 @@ async def run(
         working(engine, webhooks=Answering(), queues=queues) as worker,
     ):
 
-        def wake() -> None:
-            scheduler.wake()
-            worker.wake()
+        def wake(payload: str) -> None:
+            scheduler.wake(payload)
+            worker.wake(payload)
 
         async def are_enough() -> bool:
             return enough(await starts_of(engine, kind))

@@ -13,9 +13,9 @@ from hourbell.actions.task import Context
 from hourbell.dispatch import INTERRUPTED, SNOOZED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import RELEASED, RETRY, settlement
 from hourbell.engine.life.reap import expire
 from hourbell.engine.life.retain import run_housekeeping
+from hourbell.engine.life.settlement import RELEASED, RETRY, settlement
 from hourbell.engine.operations.dead_letters import retry_execution
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.runs import cancel_execution

@@ -12,8 +12,8 @@ import pytest
 from hourbell.dispatch import Claimed
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import ACCEPTED, SUCCEEDED, Settlement
 from hourbell.engine.life.reap import expire, reap
+from hourbell.engine.life.settlement import ACCEPTED, SUCCEEDED, Settlement
 from integration.life.limits import limit_queue
 from integration.life.support import (
     START,

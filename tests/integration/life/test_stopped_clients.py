@@ -441,7 +441,6 @@ async def test_a_worker_stopped_while_its_claim_is_being_sent_to_it_holds_up_nob
 ) -> None:
     await fill(engine, 1500, one_time(payload="x" * 20_000))  # more than any socket's buffer
     await admit_all(engine)
-    others = await Hand.opened(engine)
     before_it = "claim.before_commit=stop"
     async with child("claimer", database, "1000", failpoints=before_it) as stopped:
         session = Session(int(await stopped.says("session")), uuid4())
@@ -452,6 +451,7 @@ async def test_a_worker_stopped_while_its_claim_is_being_sent_to_it_holds_up_nob
             await stopped.stop()
         await eventually(lambda: sending(engine))
 
+        others = await Hand.opened(engine)
         assert len(await others.claim()) == 500  # the rest
         await fill(engine, 10)
         await admit_all(engine)

@@ -241,15 +241,34 @@ async def test_a_claim_locks_nothing_that_another_worker_serves(engine: Engine) 
     greets, prints = await made(engine, "greet", 5), await made(engine, "print", 5)
     await admit_all(engine)
     async with in_transaction(engine) as own:
-        taken = await own.database.row(
-            "select ids from hourbell.take_ready($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
-            " null, null, null, null, null, null, null, null, null, null)",
-            greeter.session.id,
-            greeter.session.token,
-            await engine.clock.now(),
-        )
-        assert set(taken["ids"]) == greets
+        assert await taken(own, greeter) == greets
         assert ids(await printer.claim()) == prints
+
+
+async def test_a_claim_does_not_read_a_backlog_that_another_worker_serves(engine: Engine) -> None:
+    greeter = await Hand.opened(engine, tasks=["greet"])
+    await Hand.opened(engine, tasks=["print"])
+    await fill(engine, 10_000, one_time("print"))
+    greets = await made(engine, "greet", 5)
+    await admit_all(engine)
+    async with in_transaction(engine) as own:
+        assert await taken(own, greeter) == greets
+        read = await own.database.value(
+            "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'ready'"
+        )
+    assert read < 50  # of hundreds
+
+
+async def taken(own: Engine, hand: Hand) -> set[int]:
+    """What a claim takes, in a transaction that is not over."""
+    row = await own.database.row(
+        "select ids from hourbell.take_ready($1, $2, 1, false, 10, 0, false, false, $3, '1 second',"
+        " null, null, null, null, null, null, null, null, null, null)",
+        hand.session.id,
+        hand.session.token,
+        await own.clock.now(),
+    )
+    return set(row["ids"])
 
 
 async def test_a_mixed_queue_has_its_turn_beside_a_long_one(engine: Engine) -> None:

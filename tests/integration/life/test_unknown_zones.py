@@ -30,7 +30,7 @@ from hourbell.engine.operations.runs import backfill, run_now
 from hourbell.engine.views.explain import explain_job
 from hourbell.engine.views.forecast import forecast
 from hourbell.engine.views.jobs import get_job, job_next_runs, list_jobs
-from hourbell.engine.views.overview import get_tenant
+from hourbell.engine.views.resources import get_tenant
 from hourbell.model.errors import Conflict
 from hourbell.model.ids import job_text
 from hourbell.model.jobs import Job, JobStatus

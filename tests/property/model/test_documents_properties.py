@@ -28,7 +28,16 @@ from hourbell.model.schedules import Every, Once
 
 NOW = datetime(2026, 4, 6, 12, 0, 0, 250_000, tzinfo=UTC)
 LATER = NOW + timedelta(days=30)
-ADDED = ("job_id", "status", "version", "next_run_at", "created_at", "updated_at", "warnings")
+ADDED = (
+    "job_id",
+    "status",
+    "version",
+    "next_run_at",
+    "schedule_words",
+    "created_at",
+    "updated_at",
+    "warnings",
+)
 
 # JSON as hostile decoders may hand it out: infinities, huge integers, lone surrogates, NUL.
 ANY_TEXT = st.text(st.characters(exclude_categories=()))

@@ -239,3 +239,15 @@ def test_a_healthy_job_among_broken_ones_at_one_endpoint_is_late_by_no_more_than
         if wait is not None:
             heapq.heappush(queue, (now + wait, next(order), job))
     assert max(late) <= MAX_WAIT_SECONDS + 3
+
+
+def test_open_circuits_are_listed_and_closed_ones_are_not(circuits: Circuits) -> None:
+    circuits.failed(GOOD, next(CALLS), 0.0)
+    assert list(circuits.open()) == []
+    fail(circuits, FAILURES, now=100.0)
+    (open_target,) = circuits.open()
+    assert (open_target.target, open_target.failures) == (BAD, FAILURES)
+    assert open_target.since == 100.0 - OVER_SECONDS * (FAILURES - 1)
+    assert open_target.until == 100.0 + FIRST_PAUSE_SECONDS
+    circuits.succeeded(BAD)
+    assert list(circuits.open()) == []

@@ -17,6 +17,7 @@ def healthy(**changes: Any) -> State:
         "pooled": False,
         "connections": 9,
         "max_connections": 100,
+        "commits_wait": True,
         "oldest_transaction_seconds": 0.1,
         "drift_seconds": 0.01,
         "tz_version": "2026c",
@@ -51,6 +52,7 @@ LATE = LateQueue("mail", 7, NOW - timedelta(seconds=90), has_worker=False)
     ("changes", "check", "level", "says"),
     [
         ({"connections": 95}, "database", Level.WARNING, "95 of 100"),
+        ({"commits_wait": False}, "commits", Level.WARNING, "synchronous_commit is off"),
         ({"oldest_transaction_seconds": 3600.0}, "transactions", Level.WARNING, "3600 s"),
         ({"pooled": True}, "pooler", Level.WARNING, "transaction mode"),
         ({"drift_seconds": -3.5}, "clock", Level.WARNING, "3.50 s behind"),

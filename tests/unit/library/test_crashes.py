@@ -2,7 +2,7 @@
 
 import pytest
 
-from hourbell.engine.life.outcomes import DEAD, RETRY, Settlement, settlement
+from hourbell.engine.life.settlement import DEAD, RETRY, Settlement, settlement
 from hourbell.model.executions import Claimed, Crashed
 from hourbell.model.jobs import SentSpec, TaskAction
 from hourbell.model.policies import Backoff, Delivery, RetryPolicy

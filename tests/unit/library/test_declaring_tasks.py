@@ -341,20 +341,23 @@ def test_every_public_name_is_there_and_none_else() -> None:
 
 
 def test_importing_the_library_loads_no_server_and_takes_little_time() -> None:
+    """Little beside what it stands on, which is a yardstick that is as fast or slow as the machine."""
     program = (
-        "import time; began = time.process_time();"
-        "from hourbell import App, Context, Retry, cron; took = time.process_time() - began;"
-        "import sys; print(took, *sorted({n.partition('.')[0] for n in sys.modules}"
+        "import time; times = [time.process_time()];"
+        "import asyncio, msgspec; times.append(time.process_time());"
+        "from hourbell import App, Context, Retry, cron; times.append(time.process_time());"
+        "import sys; print(times[1] - times[0], times[2] - times[1],"
+        " *sorted({n.partition('.')[0] for n in sys.modules}"
         " & {'aiohttp', 'litestar', 'cryptography', 'asyncpg', 'uvicorn', 'uvloop', 'click', 'rich'}))"
     )
-    times = []
+    ratios = []
     for _ in range(5):  # the best: others may use the machine, and the first compiles
-        took, *loaded = subprocess.run(
+        base, own, *loaded = subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         ).stdout.split()
         assert loaded == []
-        times.append(float(took))
-    assert min(times) < 0.15
+        ratios.append(float(own) / float(base))
+    assert min(ratios) < 1.0
 
 
 OWN_CONTEXT = """

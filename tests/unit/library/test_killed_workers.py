@@ -25,7 +25,7 @@ from hourbell.sdk.processes.pool import Process
 folder, how = sys.argv[1:]
 
 async def main():
-    start = Start(sys.path, None, [], "unit.library.lonely_tasks", "app", "postgresql://", False)
+    start = Start(sys.path, None, [], "unit.library.lonely_tasks", "app", "postgresql://", False, False, "w")
     process = await Process.start(start)
     if how == "forked" and os.fork() == 0:  # has copies of all that the worker has opened
         with open(folder + "/forked", "w") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ _UNITS = {
 _POSITIONS = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _ENTRY_FIELDS = {"task", "schedule", "args", "kwargs", "options", "relative"}
 _NOT_CONSTANT = object()
-_WEEKS = {frozenset(range(7 * n - 6, 7 * n + 1)): n for n in range(1, 5)}  # 1-7 is week 1
+_WEEKS = {n: frozenset(range(7 * n - 6, min(7 * n, 31) + 1)) for n in range(1, 6)}  # 1: days 1-7
 
 
 class _Found(msgspec.Struct):
@@ -330,7 +331,9 @@ def _crontab(node: ast.Call) -> dict[str, str] | None:
         texts: list[object] = [constant]
         if isinstance(constant, (list, tuple, set)):
             texts = sorted(constant) if isinstance(constant, set) else list(constant)
-        values[field] = ",".join(str(one).replace(" ", "") for one in texts)
+        text = ",".join(str(one).replace(" ", "") for one in texts)
+        # Of a name Celery reads three letters.
+        values[field] = re.sub("[A-Za-z]+", lambda name: name[0][:3], text)
     return values
 
 
@@ -338,19 +341,22 @@ def _days(values: dict[str, str]) -> dict[str, str] | None:
     """The day fields as a rule here has them; None: it cannot say the same.
 
     Celery joins the two fields by AND. A rule here does so only if one begins with `*`, as in cron.
-    One weekday in one week of the month, such as days 1-7, is written as SAT#1.
+    Weekdays in whole weeks of the month, such as Saturday in days 1-7, are written as SAT#1.
     """
     month, week = values["day_of_month"], values["day_of_week"]
     if month.startswith("*") or week.startswith("*"):
         return {}
-    if week.isalpha():
-        week = week[:3]  # as Celery reads names
-    number = _WEEKS.get(_numbers(DAY_OF_MONTH, month))
-    weekdays = _numbers(DAY_OF_WEEK, week)
-    if number is None or len(weekdays) != 1:
+    days, weekdays = _numbers(DAY_OF_MONTH, month), _numbers(DAY_OF_WEEK, week)
+    weeks = [number for number, of_week in _WEEKS.items() if of_week <= days]
+    if (
+        not weekdays
+        or not weeks
+        or days != frozenset().union(*(_WEEKS[number] for number in weeks))
+    ):
         return None
-    (weekday,) = weekdays
-    return {"day_of_month": "*", "day_of_week": f"{DAY_OF_WEEK.names[weekday]}#{number}"}
+    names = [DAY_OF_WEEK.names[weekday] for weekday in sorted(weekdays)]
+    both = ",".join(f"{name}#{number}" for name in names for number in weeks)
+    return {"day_of_month": "*", "day_of_week": both}
 
 
 def _numbers(field: Field, text: str) -> frozenset[int]:

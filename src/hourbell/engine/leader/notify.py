@@ -38,7 +38,7 @@ from hourbell.model.schedules import Once
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 _Q = queries("notices")
 _MAX_NOTICES = 500

@@ -6,8 +6,10 @@
     reap      expired sessions and deadlines
     targets   accepted executions not completed in time; jobs whose target is gone
     resume    jobs whose pause is over
+    operate   bulk operations, batch by batch
     notify    notices, monitors that are due, and callbacks of groups
     declare   schedules that apps declare in their code
+    count     what ended in each minute
     retain    housekeeping, once a minute
 
 Standbys run the same loops and find that they do not lead. A step that was refused because its
@@ -18,11 +20,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
-from hourbell.engine.core import Engine
+from hourbell.engine.core import READY, Engine
+from hourbell.engine.leader.activity import count_minutes
 from hourbell.engine.leader.group_callbacks import follow_groups
 from hourbell.engine.leader.notify import send_notices
 from hourbell.engine.leader.term import Leadership, Term
@@ -34,11 +37,12 @@ from hourbell.engine.life.reap import expire, reap
 from hourbell.engine.life.retain import run_housekeeping
 from hourbell.engine.loop import Loop
 from hourbell.engine.operations.bulk import end_pauses
+from hourbell.engine.operations.bulk_operations import forget_operations, run_operations
 from hourbell.engine.operations.change import pause_abandoned
 from hourbell.engine.operations.completions import end_overdue
 from hourbell.engine.operations.reconcile import reconcile
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 PLAN_SECONDS = 0.25
 ADMIT_BUSY_SECONDS = 0.01
@@ -46,8 +50,10 @@ ADMIT_IDLE_SECONDS = 0.05
 REAP_SECONDS = 0.5
 TARGETS_SECONDS = 0.5
 RESUME_SECONDS = 1.0
+OPERATE_SECONDS = 0.5
 NOTIFY_SECONDS = 0.25
 DECLARE_SECONDS = 5.0
+COUNT_SECONDS = 10.0
 HOUSEKEEPING_SECONDS = 60.0
 
 Step = Callable[[Term, datetime], Awaitable[bool]]
@@ -68,10 +74,21 @@ class Scheduler:
             Loop("reap", self._while_leading(self._reap), REAP_SECONDS),
             Loop("targets", self._while_leading(self._check_targets), TARGETS_SECONDS),
             Loop("resume", self._while_leading(self._end_pauses), RESUME_SECONDS),
+            Loop("operate", self._while_leading(self._operate), OPERATE_SECONDS),
             Loop("notify", self._while_leading(self._notify), NOTIFY_SECONDS),
             Loop("declare", self._while_leading(self._reconcile), DECLARE_SECONDS),
+            Loop("count", self._while_leading(self._count_minutes), COUNT_SECONDS),
             Loop("retain", self._while_leading(self._run_housekeeping), HOUSEKEEPING_SECONDS),
         ]
+        metrics = engine.metrics
+        self._leading = metrics.gauge("hourbell_leading", "Whether this process leads.").series()
+        self._terms = metrics.counter(
+            "hourbell_leader_changes_total", "Times that this process became the leader."
+        ).series()
+        metrics.gauge(
+            "hourbell_planner_horizon_seconds", "How far ahead executions are planned."
+        ).series().set(engine.times.horizon_seconds)
+        metrics.before_render(self._show_leadership)
         self._tasks: list[asyncio.Task[None]] = []
         self._gate_passed_at = 0.0  # monotonic, of the running loop; valid while this node leads
 
@@ -85,9 +102,10 @@ class Scheduler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.leadership.resign()
 
-    def wake(self) -> None:
-        """Run the gate now: an execution may have fallen due."""
-        self._gate.wake()
+    def wake(self, payload: str = "") -> None:
+        """Run the gate now, unless it has been passed (READY): an execution may have fallen due."""
+        if payload != READY:
+            self._gate.wake()
 
     def makes_progress(self) -> bool:
         """Whether each loop has succeeded recently and, on the leader, whether the gate passes.
@@ -100,6 +118,9 @@ class Scheduler:
         silent = asyncio.get_running_loop().time() - self._gate_passed_at
         return self.leadership.term is None or silent < grace_seconds
 
+    def _show_leadership(self) -> None:
+        self._leading.set(self.leadership.term is not None)
+
     def _while_leading(self, step: Step) -> Callable[[], Awaitable[bool]]:
         async def run_once() -> bool:
             term = self.leadership.term
@@ -111,14 +132,17 @@ class Scheduler:
 
     async def _campaign(self) -> bool:
         had = self.leadership.term
-        term = await self.leadership.step()
+        try:
+            term = await self.leadership.step()
+        finally:
+            if had is not None and self.leadership.term is None:
+                log.warning("lost leadership", epoch=had.epoch)
         if term is not None and term != had:
             log.info("became leader", epoch=term.epoch)
+            self._terms.add()
             self._gate_passed_at = asyncio.get_running_loop().time()
             for loop in self._loops:
                 loop.wake()
-        elif had is not None and term is None:
-            log.warning("lost leadership", epoch=had.epoch)
         return False
 
     async def _plan_step(self, term: Term, now: datetime) -> bool:
@@ -132,7 +156,7 @@ class Scheduler:
         if not passed.busy:  # a gate that another transaction holds for long stops all work
             self._gate_passed_at = asyncio.get_running_loop().time()
         if passed.examined:
-            self._engine.announce()
+            self._engine.announce_ready()
         if passed.more or passed.examined:
             await asyncio.sleep(0 if passed.more and not passed.busy else ADMIT_BUSY_SECONDS)
             return True
@@ -159,6 +183,9 @@ class Scheduler:
     async def _end_pauses(self, term: Term, now: datetime) -> bool:
         return await end_pauses(self._engine, now)
 
+    async def _operate(self, term: Term, now: datetime) -> bool:
+        return await run_operations(self._engine, term, now)
+
     async def _notify(self, term: Term, now: datetime) -> bool:
         more = await watch(self._engine, term, now)
         more = await follow_groups(self._engine, term, now) or more
@@ -168,5 +195,10 @@ class Scheduler:
         await reconcile(self._engine, None, term)
         return False
 
+    async def _count_minutes(self, term: Term, now: datetime) -> bool:
+        return await count_minutes(self._engine, term, now)
+
     async def _run_housekeeping(self, term: Term, now: datetime) -> bool:
-        return await run_housekeeping(self._engine, term, now)
+        kept = timedelta(days=self._engine.times.audit_days)
+        more = await forget_operations(self._engine, term, now - kept)
+        return await run_housekeeping(self._engine, term, now) or more

@@ -1,7 +1,7 @@
 """Leadership: which node plans, reaps and cleans up. It saves work; safety does not depend on it.
 
-A *term* is a number, the epoch, that one node holds for as long as it renews a lease on the
-database's clock. Every transaction of a leader's verb first checks the epoch, under a lock that a
+A *term* is a node's time as leader. Its number, the epoch, is the node's for as long as it renews a
+lease on the database's clock. Every transaction of a leader's verb first checks the epoch, under a lock that a
 new epoch has to wait for: a leader that was stopped and resumes in another node's term commits
 nothing. A renewal does not wait for that lock, so a long verb cannot depose its own leader. A
 leader that dies is replaced when its lease expires; one that shuts down cleanly resigns, and is
@@ -29,7 +29,7 @@ from hourbell.engine.core import Engine
 from hourbell.model.errors import NotLeader, StoreUnavailable
 from hourbell.store.database import committing
 
-_EPOCH_IS_OVER = "HB001"  # raised by hourbell.check_epoch
+_EPOCH_IS_OVER = "HB100"  # raised by hourbell.check_epoch
 _STEP_SECONDS = 1.0  # tolerated drift between the database's clock and ours per renewal
 
 

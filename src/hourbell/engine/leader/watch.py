@@ -27,7 +27,7 @@ from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.zones import shown_in
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 _Q = queries("notices")
 _MAX_MONITORS = 200
@@ -137,8 +137,8 @@ async def watch(engine: Engine, term: Term | None, now: datetime) -> bool:
 async def _judged(engine: Engine, row: asyncpg.Record, now: datetime) -> Judgement:
     try:
         seen = _watched(row)
-        first = seen.since.date() - timedelta(days=1)
-        excluded = await excluded_dates(engine, seen.job, first)
+        after = seen.since - timedelta(days=1)
+        excluded = await excluded_dates(engine, seen.job.tenant_id, seen.job.schedule, after)
         return judge(msgspec.structs.replace(seen, excluded=excluded.keys()), now)
     except StoreUnavailable:
         raise

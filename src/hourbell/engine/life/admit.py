@@ -7,10 +7,13 @@ from datetime import datetime
 import msgspec
 
 from hourbell.engine.core import Engine
+from hourbell.observe.clock import epoch_ns
 from hourbell.store.database import committing
 
 BATCH = 4_000  # a pass stays well below 100 ms, even if every execution has limits
-_ADMIT = "select * from hourbell.admit($1, $2, $3)"
+_ADMIT = """
+select *, hourbell.ended() as ended from hourbell.admit(coalesce($1, hourbell.clock()), $2, $3)
+"""
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -21,8 +24,13 @@ class Pass(msgspec.Struct, frozen=True):
     busy: bool  # another pass was running, and this one did nothing
 
 
-async def admit(engine: Engine, now: datetime, batch: int = BATCH) -> Pass:
-    """Run one pass of the gate."""
+async def admit(engine: Engine, now: datetime | None = None, batch: int = BATCH) -> Pass:
+    """Run one pass of the gate. `now`: None for the time at which the database begins it."""
+    began, began_ns = engine.clock.monotonic(), 0 if engine.traces is None else epoch_ns()
     async with committing("admit.before_commit", "admit.after_commit"):
         row = await engine.database.row(_ADMIT, now, batch, engine.times.grace)
+    engine.counts.admitted.add(row["examined"], engine.clock.monotonic() - began)
+    engine.counts.count_ended(row["ended"])
+    if engine.traces is not None and row["examined"]:
+        engine.traces.note_pass("admit", began_ns, row["examined"])
     return Pass(row["examined"], row["more"], row["busy"])

@@ -25,7 +25,7 @@ from hourbell.timing.errors import TimingError, UnknownZone
 from hourbell.timing.rules import Rule, compile_rule
 from hourbell.timing.zones import tz_version
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 UNKNOWN_TIMEZONE = "unknown_timezone"
 INVALID_SCHEDULE = "invalid_schedule"

@@ -19,7 +19,9 @@ from hourbell.timing.rules import between, compile_rule
 
 _Q = queries("planning")
 _MAX_TIMETABLES = 100
-_JOIN = "select beyond from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
+_JOIN = (
+    "select beyond, hourbell.ended() as ended from hourbell.join_timetable($1, $2, $3, $4, $5, $6)"
+)
 
 
 async def join_timetable(
@@ -40,7 +42,7 @@ async def join_timetable(
     while beyond is not None:
         through = beyond
         async with committing("join.before_commit", "join.after_commit"):
-            beyond = await engine.database.value(
+            row = await engine.database.row(
                 _JOIN,
                 timetable_id,
                 now,
@@ -49,6 +51,8 @@ async def join_timetable(
                 through,
                 engine.times.grace,
             )
+        beyond = row["beyond"]
+        engine.counts.count_ended(row["ended"])
 
 
 async def complete_joins(engine: Engine, now: datetime, term: Term | None = None) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.engine.life.broken import compute_each
+from hourbell.observe.clock import epoch_ns
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 from hourbell.timing.rules import Rule, between
@@ -29,7 +30,7 @@ _CHUNK = 5_000  # executions planned by one statement
 _FAN_OUT_PER_SECOND = 50_000.0  # decides how early a big fire begins; half the measured rate
 
 _OPEN = "select hourbell.open_fires($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-_FAN_OUT = "select * from hourbell.fan_out($1, $2, $3, $4, $5)"
+_FAN_OUT = "select *, hourbell.ended() as ended from hourbell.fan_out($1, $2, $3, $4, $5)"
 _UPDATE_TZ_VERSION = "select hourbell.update_tz_version($1, $2, $3, $4, $5, $6, $7)"
 _END = "select hourbell.end_memberships($1, $2, $3, $4)"
 
@@ -59,8 +60,11 @@ def fire_of(
 
 async def plan(engine: Engine, term: Term | None, now: datetime) -> bool:
     """Open the fires that are due and fan out one chunk; True if there is more to do."""
+    began_ns = 0 if engine.traces is None else epoch_ns()
     more_to_open = await _open_fires(engine, term, now)
     planned, more = await _fan_out(engine, term, now)
+    if engine.traces is not None and planned:
+        engine.traces.note_pass("plan", began_ns, planned)
     return more or more_to_open or planned >= _CHUNK
 
 
@@ -98,11 +102,14 @@ async def _open_fires(engine: Engine, term: Term | None, now: datetime) -> bool:
 
 
 async def _fan_out(engine: Engine, term: Term | None, now: datetime) -> tuple[int, bool]:
+    began = engine.clock.monotonic()
     async with committing("plan.before_chunk", "plan.after_chunk"):
         with translate_epoch_errors():
             row = await engine.database.row(
                 _FAN_OUT, *epoch_args(term), now, _CHUNK, engine.times.grace
             )
+    engine.counts.planned.add(row["planned"], engine.clock.monotonic() - began)
+    engine.counts.count_ended(row["ended"])
     return row["planned"], row["more"]
 
 

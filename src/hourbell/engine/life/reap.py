@@ -11,8 +11,9 @@ from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
 from hourbell.store.database import committing
 
 _MAX_DEADLINES = 5_000
-_REAP = "select * from hourbell.reap($1, $2, $3, $4)"
-_EXPIRE = "select hourbell.expire($1, $2, $3, $4)"
+_LOST = "lost"  # the kind of failure of an attempt whose worker died
+_REAP = "select *, hourbell.ended() as ended_as from hourbell.reap($1, $2, $3, $4)"
+_EXPIRE = "select n, hourbell.ended() as ended from hourbell.expire($1, $2, $3, $4) as n"
 
 
 class Reaped(msgspec.Struct, frozen=True):
@@ -26,6 +27,11 @@ async def reap(engine: Engine, term: Term | None, now: datetime) -> Reaped:
     async with committing("reap.before_commit", "reap.after_commit"):
         with translate_epoch_errors():
             row = await engine.database.row(_REAP, *epoch_args(term), now, engine.times.max_crashes)
+    counts = engine.counts
+    counts.expired_sessions.add(row["sessions"])
+    counts.expired_leases.add(row["returned"] + row["ended"])
+    counts.count_retries(_LOST, row["returned"])
+    counts.count_ended(row["ended_as"])
     return Reaped(row["sessions"], row["returned"], row["ended"])
 
 
@@ -33,5 +39,6 @@ async def expire(engine: Engine, term: Term | None, now: datetime) -> bool:
     """End executions that missed their deadline; True if there may be more."""
     async with committing("expire.before_commit", "expire.after_commit"):
         with translate_epoch_errors():
-            expired = await engine.database.value(_EXPIRE, *epoch_args(term), now, _MAX_DEADLINES)
-    return bool(expired == _MAX_DEADLINES)
+            row = await engine.database.row(_EXPIRE, *epoch_args(term), now, _MAX_DEADLINES)
+    engine.counts.count_ended(row["ended"])
+    return bool(row["n"] == _MAX_DEADLINES)

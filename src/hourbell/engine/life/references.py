@@ -12,7 +12,7 @@ from typing import TypeVar
 from hourbell.engine.core import Engine
 from hourbell.model.errors import FieldCode, FieldError, InvalidInput
 from hourbell.model.jobs import NewJob
-from hourbell.model.schedules import Once
+from hourbell.model.schedules import Once, Schedule
 from hourbell.security.secrets import MAX_SECRETS_PER_REQUEST, required_secrets
 from hourbell.store.queries import queries
 
@@ -80,17 +80,17 @@ class CalendarReferences(_References):
         super().__init__(_C["existing_calendars"], "unknown_calendar", _missing_calendar)
 
 
-def required_calendars(job: NewJob) -> Required:
-    """The calendars that a job names."""
-    exclude = () if isinstance(job.schedule, Once) else job.schedule.exclude
+def required_calendars(schedule: Schedule) -> Required:
+    """The calendars that a schedule names."""
+    exclude = () if isinstance(schedule, Once) else schedule.exclude
     return {"schedule.exclude": exclude} if exclude else {}
 
 
-async def require_calendars_of(engine: Engine, job: NewJob) -> None:
-    """Raise InvalidInput if the tenant of a job lacks a calendar that the job names."""
-    required = required_calendars(job)
+async def require_calendars(engine: Engine, tenant: str, schedule: Schedule) -> None:
+    """Raise InvalidInput if a tenant lacks a calendar that a schedule names."""
+    required = required_calendars(schedule)
     if required:
-        named = {0: (job.tenant_id, required)}
+        named = {0: (tenant, required)}
         for error in (await CalendarReferences().missing(engine, named)).values():
             raise error
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from hourbell.engine.core import Engine
-from hourbell.engine.life.outcomes import Settlement
+from hourbell.engine.life.settlement import Settlement
 from hourbell.store.arrays import array_text
 from hourbell.store.database import committing
 
@@ -19,16 +21,36 @@ SETTLE = (
 )
 
 
+_KINDS, _REASONS = 5, 7  # among `columns`
+
+
 async def settle(
     engine: Engine, session: int, token: UUID, batch: Sequence[Settlement]
 ) -> Sequence[int]:
     """Record the outcomes of a session's executions; returns those whose outcome was refused."""
+    began = engine.clock.monotonic()
+    given = columns(batch)
     async with committing("settle.before_commit", "settle.after_commit"):
-        row = await engine.database.row(SETTLE, session, token, None, *columns(batch))
+        row = await engine.database.row(SETTLE, session, token, None, *given)
     if row["freed"]:
         engine.announce()  # other executions may have waited for the freed limits
     refused: list[int] = row["refused"]
+    engine.counts.settled.add(len(batch), engine.clock.monotonic() - began)
+    count_settled(engine, batch, given, row)
     return refused
+
+
+def count_settled(
+    engine: Engine, batch: Sequence[Settlement], given: Sequence[Any], row: asyncpg.Record
+) -> None:
+    """Count the outcomes of a batch; `given`: its columns, `row`: the answer of `hourbell.settle`."""
+    refused, cancelled = row["refused"], row["cancelled"] or ()
+    if refused or cancelled:
+        others = frozenset((*refused, *cancelled))
+        batch = [one for one in batch if one.execution_id not in others]
+        given = columns(batch)
+    kinds, reasons = given[_KINDS], given[_REASONS]
+    engine.counts.count_settled(len(batch), kinds, reasons, len(refused), len(cancelled))
 
 
 def columns(batch: Sequence[Settlement]) -> list[Any]:

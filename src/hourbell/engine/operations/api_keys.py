@@ -6,6 +6,7 @@ revoked: otherwise no caller could ever create another key.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -155,10 +156,18 @@ async def has_admin(engine: Engine) -> bool:
 async def caller_of(engine: Engine, digest: bytes) -> Caller | None:
     """The caller whose key has this digest; None if it is unknown or revoked."""
     row = await engine.database.row_or_none(_K["by_digest"], digest)
-    if row is None:
-        return None
+    return None if row is None else caller_of_row(row)
+
+
+def caller_of_row(row: asyncpg.Record, session_ends_at: datetime | None = None) -> Caller:
+    """The caller who has the key of this row, or a session of it."""
     return Caller(
-        f"{row['name']} ({key_text(row['id'])})", KeyRole(row["role"]), row["tenant_name"]
+        f"{row['name']} ({key_text(row['id'])})",
+        KeyRole(row["role"]),
+        row["tenant_name"],
+        row["id"],
+        row["name"],
+        session_ends_at,
     )
 
 

@@ -28,8 +28,8 @@ from hourbell.engine.operations.change import (
     PAUSE,
     RESUME,
     Change,
+    ChangeKind,
     Decision,
-    Operation,
     change_job,
     decide_change,
     decide_pause,
@@ -46,7 +46,7 @@ from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 from hourbell.timing.rules import compile_rule
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 _Q = queries("pauses")
 _PAGE = 100  # jobs changed in one transaction
@@ -112,6 +112,24 @@ async def end_pauses(engine: Engine, now: datetime) -> bool:
     return len(rows) == _MAX_CHECKED
 
 
+async def paused_with(
+    engine: Engine, job_ids: Sequence[int], reason: str | None, operation: int | None = None
+) -> set[int]:
+    """Those of these jobs that were paused with exactly this reason, or by this operation.
+
+    None: with any reason, or none; by any operation, or none.
+    """
+    if reason is None and operation is None:
+        return set(job_ids)
+    rows = await engine.database.fetch(_Q["pauses"], job_ids)
+    return {
+        row["job"]
+        for row in rows
+        if (reason is None or row["reason"] == reason)
+        and (operation is None or row["operation"] == operation)
+    }
+
+
 class _Selected:
     """The jobs that a filter selects, page by page, newest first."""
 
@@ -144,10 +162,8 @@ class _Selected:
         page = await list_jobs(self._engine, self._wanted, size, self.token)
         self.token = page.next_token
         jobs: list[Job] = page.items
-        if self._reason is not None and jobs:
-            rows = await self._engine.database.fetch(_Q["pauses"], [job.job_id for job in jobs])
-            meant = {row["job"] for row in rows if row["reason"] == self._reason}
-            jobs = [job for job in jobs if job.job_id in meant]
+        meant = await paused_with(self._engine, [job.job_id for job in jobs], self._reason)
+        jobs = [job for job in jobs if job.job_id in meant]
         self._left = self._left - len(jobs) if self.token is not None else 0
         return jobs
 
@@ -156,7 +172,7 @@ async def _change_selected(
     engine: Engine,
     selected: _Selected,
     write: Write,
-    operation: Operation,
+    operation: ChangeKind,
     decide: Decision,
     pause: Pause = Pause(),  # noqa: B008 - frozen
 ) -> BulkChanged:
@@ -193,20 +209,11 @@ async def _change_page(
     jobs: Sequence[Job],
     now: datetime,
     write: Write,
-    operation: Operation,
+    operation: ChangeKind,
     decide: Decision,
 ) -> _ChangedPage:
-    changes: dict[int, Change] = {}
-    failed = set()
-    known = await _timetables_of(engine, jobs, now) if operation is RESUME else {}
-    for job in jobs:
-        try:
-            change = await decide_change(engine, job, now, write, operation, decide, known)
-        except (Conflict, InvalidInput):
-            failed.add(job.job_id)
-            continue
-        if change.argument is not None:
-            changes[job.job_id] = change
+    changes, refused = await decide_all(engine, jobs, now, write, operation, decide)
+    failed = set(refused)
     outcomes = await _commit(engine, changes, now, write, operation)
     done = [each for each, outcome in outcomes.items() if outcome == "changed"]
     failed |= {each for each, outcome in outcomes.items() if outcome in ("underway", "locked")}
@@ -218,6 +225,29 @@ async def _change_page(
         except (Conflict, InvalidInput, NotFound):
             failed.add(job_id)
     return _ChangedPage(changed, failed)
+
+
+async def decide_all(
+    engine: Engine,
+    jobs: Sequence[Job],
+    now: datetime,
+    write: Write,
+    operation: ChangeKind,
+    decide: Decision,
+) -> tuple[dict[int, Change], dict[int, Exception]]:
+    """The changes of these jobs, by their ids, and why others of them cannot be changed."""
+    changes: dict[int, Change] = {}
+    refused: dict[int, Exception] = {}
+    known = await _timetables_of(engine, jobs, now) if operation is RESUME else {}
+    for job in jobs:
+        try:
+            change = await decide_change(engine, job, now, write, operation, decide, known)
+        except (Conflict, InvalidInput) as error:
+            refused[job.job_id] = error
+            continue
+        if change.argument is not None:
+            changes[job.job_id] = change
+    return changes, refused
 
 
 async def _timetables_of(
@@ -235,7 +265,7 @@ async def _timetables_of(
 
 
 async def _commit(
-    engine: Engine, changes: dict[int, Change], now: datetime, write: Write, operation: Operation
+    engine: Engine, changes: dict[int, Change], now: datetime, write: Write, operation: ChangeKind
 ) -> dict[int, str]:
     """Send the changes, by the ids of their jobs; returns the outcome of each."""
     row = msgspec.json.encode(write_row(write, 0, operation.name, None, None)).decode()
@@ -244,7 +274,9 @@ async def _commit(
     while waiting:
         arguments = [changes[each].argument for each in waiting]
         async with committing(operation.failpoints.before, operation.failpoints.after):
-            found = await engine.database.value(_Q["change_jobs"], now, waiting, arguments, row)
+            changed = await engine.database.row(_Q["change_jobs"], now, waiting, arguments, row)
+        engine.counts.count_ended(changed["ended"])
+        found: list[str] = changed["outcomes"]
         outcomes |= zip(waiting, found, strict=False)
         waiting = waiting[len(found) :]
     return outcomes

@@ -8,9 +8,9 @@ The current membership ends now, so that due occurrences stay with it and later 
 next one. Executions planned ahead are withdrawn, and planned again by the join of the next
 membership. So an update never loses the next run and never creates one for the past.
 
-Queued executions carry the version under which they were planned. They are superseded, when
-claimed, if the job was paused, deleted or rescheduled since; after any other update they run, with
-the new action and policies.
+Queued executions carry the version under which they were planned. If the job is paused, deleted or
+rescheduled, those that wait are superseded by the change itself and those that are ready by their
+claim; after any other update they run, with the new action and policies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hourbell.engine.life.broken import unusable_schedule
 from hourbell.engine.life.create.names import ensure_timetables
 from hourbell.engine.life.create.rows import active_since, key_number
 from hourbell.engine.life.join import join_timetable
-from hourbell.engine.life.references import require_calendars_of, require_secrets_of
+from hourbell.engine.life.references import require_calendars, require_secrets_of
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,
@@ -72,22 +72,23 @@ class DesiredJob(msgspec.Struct, frozen=True):
     outdates: Reason | None  # why queued executions are superseded; None: they are not
     cancels: bool = False  # running executions get a cancellation request
     pause: Pause | None = None  # why and until when it is paused; None: its owner does not say
+    operation: int | None = None  # the bulk operation that pauses it
 
 
 Decision = Callable[[Job, datetime], DesiredJob | None]  # None: nothing to change
 
 
-class Operation(msgspec.Struct, frozen=True):
+class ChangeKind(msgspec.Struct, frozen=True):
     """A change, as named to users."""
 
     name: str
     failpoints: CommitFailpoints
 
 
-UPDATE = Operation("update", CommitFailpoints("update.before_commit", "update.after_commit"))
-PAUSE = Operation("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
-RESUME = Operation("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
-_DELETE = Operation("delete", CommitFailpoints("delete.before_commit", "delete.after_commit"))
+UPDATE = ChangeKind("update", CommitFailpoints("update.before_commit", "update.after_commit"))
+PAUSE = ChangeKind("pause", CommitFailpoints("pause.before_commit", "pause.after_commit"))
+RESUME = ChangeKind("resume", CommitFailpoints("resume.before_commit", "resume.after_commit"))
+_DELETE = ChangeKind("delete", CommitFailpoints("delete.before_commit", "delete.after_commit"))
 
 
 async def update_job(engine: Engine, job_id: int, document: object, write: Write) -> Job:
@@ -117,9 +118,12 @@ async def pause_job(
     return await change_job(engine, job_id, write, PAUSE, decide_pause(pause))
 
 
-def decide_pause(pause: Pause) -> Decision:
-    """Pauses a job. A job that is already paused gets the given reason and end."""
-    details = None if pause == Pause() else pause
+def decide_pause(pause: Pause, operation: int | None = None) -> Decision:
+    """Pauses a job. A job that is already paused gets the given reason and end.
+
+    `operation`: the bulk operation that does so.
+    """
+    details = None if pause == Pause() and operation is None else pause
 
     def decide(job: Job, now: datetime) -> DesiredJob | None:
         require_active(job)
@@ -128,7 +132,9 @@ def decide_pause(pause: Pause) -> Decision:
         if paused and details is None:
             return None
         outdates = None if paused else Reason.PAUSED
-        return DesiredJob(definition_of(job), JobStatus.PAUSED, outdates, pause=details)
+        return DesiredJob(
+            definition_of(job), JobStatus.PAUSED, outdates, pause=details, operation=operation
+        )
 
     return decide
 
@@ -144,10 +150,11 @@ async def pause_abandoned(engine: Engine, term: Term | None) -> bool:
     now = await engine.clock.now()
     with translate_epoch_errors():
         async with committing(PAUSE.failpoints.before, PAUSE.failpoints.after):
-            seen: int = await engine.database.value(
+            row = await engine.database.row(
                 _Q["pause_abandoned"], *epoch_args(term), now, TARGET_GONE, _MAX_ABANDONED
             )
-    return seen == _MAX_ABANDONED
+    engine.counts.count_ended(row["ended"])
+    return bool(row["seen"] == _MAX_ABANDONED)
 
 
 async def resume_job(engine: Engine, job_id: int, write: Write) -> Job:
@@ -196,7 +203,7 @@ async def delete_job_by_key(
 
 
 async def change_job(
-    engine: Engine, job_id: int, write: Write, operation: Operation, decide: Decision
+    engine: Engine, job_id: int, write: Write, operation: ChangeKind, decide: Decision
 ) -> Job:
     """Make a decided change of a job; an idempotent write."""
     seen = await get_job(engine, job_id)
@@ -218,7 +225,7 @@ async def decide_change(
     seen: Job,
     now: datetime,
     write: Write,
-    operation: Operation,
+    operation: ChangeKind,
     decide: Decision,
     known: Mapping[Timetable, int] | None = None,
 ) -> Change:
@@ -235,7 +242,7 @@ async def decide_change(
     if new.action != seen.action or new.notifications != seen.notifications:
         await require_secrets_of(engine, new)
     if new.schedule != seen.schedule:
-        await require_calendars_of(engine, new)
+        await require_calendars(engine, new.tenant_id, new.schedule)
     if isinstance(new.schedule, Once):
         definition = (
             await _one_time_row(engine, seen, new, now) if new != definition_of(seen) else None
@@ -262,7 +269,7 @@ class Change:
         seen: Job,
         desired: DesiredJob | None,
         write: Write,
-        operation: Operation,
+        operation: ChangeKind,
         definition: _RecurringRow | _OneTimeRow | None = None,
         timetable_ref: _TimetableRef | None = None,
     ) -> None:
@@ -292,6 +299,7 @@ class Change:
             self._argument(desired),
             msgspec.json.encode(write).decode(),
         )
+        self._engine.counts.count_ended(row["ended"])
         match row["outcome"]:
             case "changed":
                 return changed
@@ -319,6 +327,7 @@ class Change:
             definition=self._definition,
             membership=None if self._timetable_ref is None else _membership(desired.job, self._now),
             pause=desired.pause,
+            operation=desired.operation,
         )
         return msgspec.json.encode(row).decode()
 
@@ -480,6 +489,7 @@ class _ChangeRow(msgspec.Struct, frozen=True, kw_only=True):
     definition: _RecurringRow | _OneTimeRow | None
     membership: _Membership | None
     pause: Pause | None
+    operation: int | None
 
 
 def definition_of(job: Job) -> NewJob:

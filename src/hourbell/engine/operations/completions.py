@@ -24,11 +24,11 @@ import structlog
 from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
-from hourbell.engine.life.outcomes import (
+from hourbell.engine.life.settle import SETTLE, columns, count_settled
+from hourbell.engine.life.settlement import (
     Settlement,
     settlement,
 )
-from hourbell.engine.life.settle import SETTLE, columns
 from hourbell.engine.operations.idempotency import (
     CommitFailpoints,
     ConcurrentChange,
@@ -54,7 +54,7 @@ from hourbell.security.sealing import KeyRing
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="api")
 
 _Q = queries("awaiting")
 _TOKEN_OF_SESSION = UUID(int=0)
@@ -62,7 +62,7 @@ _COMPLETE = CommitFailpoints("complete.before_commit", "complete.after_commit")
 _NO_TENANT = 0  # a completion has no idempotency key: its token repeats it
 _MAX_OVERDUE = 500
 _END_OVERDUE = (
-    "select hourbell.end_overdue($1, $2, $3, $4, $5, $6::text::bigint[], $7::text::bigint[],"
+    "select * from hourbell.end_overdue($1, $2, $3, $4, $5, $6::text::bigint[], $7::text::bigint[],"
     " $8::text::int[], $9::text::int[], $10, $11, $12, $13, $14, $15, $16)"
 )
 _RECORDING_SECONDS = 2  # how long a worker may take to record that a target has accepted
@@ -116,15 +116,17 @@ async def complete(
             fence = settled.fence
             if not await connection.fetchval(_Q["note_outcome"], execution_id, fence, status):
                 raise ConcurrentChange
-            done = await connection.fetchrow(
+            found = await connection.fetchrow(
                 SETTLE, AWAITING_SESSION, _TOKEN_OF_SESSION, now, *columns([settled])
             )
-            assert done is not None
+            assert found is not None
+            done = found
             if done["refused"]:
                 raise _ended(execution_id, None)
             attempt.answer = answer
     if writing.executed:
         engine.announce()
+        count_settled(engine, [settled], columns([settled]), done)
     return answer
 
 
@@ -185,7 +187,7 @@ async def _without_secrets(
     if action is not None:
         redactor = await redactor_of_sent(engine, ring, seen.tenant_id, action, row["claimed_at"])
     if redactor is None:
-        log.warning("completion text withheld", execution=execution_text(seen.execution_id))
+        log.warning("completion text withheld", execution_id=execution_text(seen.execution_id))
     if isinstance(outcome, Succeeded):
         return Succeeded(redactor.redacted_document(outcome.result) if redactor else WITHHELD)
     return Failed(redactor.redacted(outcome.error) if redactor else WITHHELD, outcome.kind)
@@ -197,7 +199,8 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
     True if there may be more.
     """
     with translate_epoch_errors():
-        await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
+        ended = await engine.database.value(_Q["cancel_requested"], *epoch_args(term), now)
+        engine.counts.count_ended(ended)
         waits = await engine.database.value(_Q["end_waits"], *epoch_args(term), now, _MAX_OVERDUE)
         if waits:
             engine.announce()
@@ -210,11 +213,13 @@ async def end_overdue(engine: Engine, term: Term | None, now: datetime) -> bool:
             if row["claimed_at"] is not None and row["spec"] is not None
         ]
         ids, fences = [row["id"] for row in rows], [row["fence"] for row in rows]
+        given = columns(batch)
         async with committing("settle.before_commit", "settle.after_commit"):
-            released = await engine.database.value(
-                _END_OVERDUE, *epoch_args(term), now, ids, fences, *columns(batch)
+            row = await engine.database.row(
+                _END_OVERDUE, *epoch_args(term), now, ids, fences, *given
             )
-    if released:
+        count_settled(engine, batch, given, row)
+    if row["freed"]:
         engine.announce()
     return _MAX_OVERDUE in (len(rows), waits)
 

@@ -39,11 +39,13 @@ from hourbell.engine.views.pages import (
     Page,
     page_of,
     page_source,
+    page_token,
     read_token,
     walk,
 )
 from hourbell.model.errors import Conflict, NotFound
 from hourbell.model.executions import Attempt, Execution, ExecutionStatus, Reason
+from hourbell.model.fingerprints import fingerprint_of
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import DEFAULT_TENANT, NewJob, decode_job
 from hourbell.store.database import Connection
@@ -55,6 +57,7 @@ _E = queries("executions")
 
 _REPLAY = CommitFailpoints("replay.before_commit", "replay.after_commit")
 _PURGE = CommitFailpoints("purge.before_commit", "purge.after_commit")
+_COMPARED = 1_000  # dead letters whose fingerprints are compared at a time
 _FAR = datetime.max.replace(tzinfo=UTC)
 _EARLY = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,7 +70,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     died_at: datetime
     reason: Reason
+    kind: str | None  # of the last failure; None: no attempt has failed
     error: str | None
+    fingerprint: str
+    target: int | None  # the host or the task, as `executions.target`
     scheduled_for: datetime
     attempt: int  # the number of attempts
     attempts: tuple[Attempt, ...]  # oldest first
@@ -97,10 +103,7 @@ async def list_dead_letters(
     engine: Engine, wanted: DeadLetterFilter, page_size: int = 50, token: str | None = None
 ) -> Page:
     """Dead letters, newest first; in lists they come without attempts and job."""
-    size = min(page_size, MAX_PAGE_SIZE)
-    page = await _read_page(engine, wanted, size, token)
-    items = [msgspec.structs.replace(letter, attempts=(), job=None) for letter in page.items]
-    return Page(items, page.next_token)
+    return await read_page(engine, wanted, min(page_size, MAX_PAGE_SIZE), token)
 
 
 async def get_dead_letter(engine: Engine, execution_id: int) -> DeadLetter:
@@ -111,9 +114,26 @@ async def get_dead_letter(engine: Engine, execution_id: int) -> DeadLetter:
     return _dead_letter(row)
 
 
-async def _read_page(
-    engine: Engine, wanted: DeadLetterFilter, size: int, token: str | None
-) -> Page:
+async def read_page(engine: Engine, wanted: DeadLetterFilter, size: int, token: str | None) -> Page:
+    """A page of any size; it looks at no more than MAX_SCANNED_ROWS dead letters."""
+    if wanted.fingerprint is None:
+        return await _scan(engine, wanted, size, token)
+    # Fingerprints are not stored: those of the dead letters that are looked at are compared.
+    found: list[DeadLetter] = []
+    for _ in range(MAX_SCANNED_ROWS // _COMPARED):
+        page = await _scan(engine, wanted, _COMPARED, token)
+        found += [letter for letter in page.items if letter.fingerprint == wanted.fingerprint]
+        if len(found) > size:
+            last = found[size - 1]
+            return Page(found[:size], page_token((last.died_at, last.execution_id)))
+        token = page.next_token
+        if token is None:
+            break
+    return Page(found, token)
+
+
+async def _scan(engine: Engine, wanted: DeadLetterFilter, size: int, token: str | None) -> Page:
+    """A page of dead letters with any fingerprint."""
     before, before_id = (_FAR, NEWEST) if token is None else read_token(token, tuple[Instant, Id])
     if wanted.died_to is not None and wanted.died_to <= before:
         before, before_id = wanted.died_to, 0
@@ -142,17 +162,22 @@ def _position(row: asyncpg.Record) -> tuple[datetime, int]:
 
 
 def _dead_letter(row: asyncpg.Record) -> DeadLetter:
-    spec = row["job_spec"] or row["spec"]
+    """A row of a list, or of a dead letter with its whole history."""
+    spec = row.get("job_spec") or row.get("spec")
+    kind, target, reason = row["kind"], row["target"], Reason(row["reason"])
     return DeadLetter(
         execution_id=row["id"],
         job_id=row["job"] or row["id"],
         tenant_id=row["tenant_name"],
         died_at=row["died_at"],
-        reason=Reason(row["reason"]),
+        reason=reason,
+        kind=kind,
         error=row["error"],
+        fingerprint=fingerprint_of(target, kind or reason, row["error"]),
+        target=target,
         scheduled_for=row["occurrence"],
         attempt=row["attempt"],
-        attempts=attempts_of(row["history"], row.get("workers")),
+        attempts=attempts_of(row.get("history"), row.get("workers")),
         job=None if spec is None else decode_job(spec),
     )
 
@@ -265,7 +290,7 @@ async def replay_dead_letters(engine: Engine, bulk: BulkSelection, write: Write)
 
     writing = Idempotent(engine, write, _REPLAY, owner, now, Replayed)
     async for attempt in writing:
-        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         letters = sorted(page.items, key=lambda letter: (letter.died_at, letter.execution_id))
         ids = [letter.execution_id for letter in letters]
         tenant = await engine.tenant(owner, now)
@@ -325,7 +350,7 @@ async def purge_dead_letters(engine: Engine, bulk: BulkSelection, write: Write) 
 
     writing = Idempotent(engine, write, _PURGE, owner, now, Purged)
     async for attempt in writing:
-        page = await _read_page(engine, bulk.wanted, bulk.limit, bulk.token)
+        page = await read_page(engine, bulk.wanted, bulk.limit, bulk.token)
         ids = [letter.execution_id for letter in page.items]
         tenant = await engine.tenant(owner, now)
         async with attempt.transaction(tenant) as connection:
@@ -344,6 +369,7 @@ def _audit_details(bulk: BulkSelection, **done: int) -> str:
         "reason": bulk.wanted.reason,
         "from": bulk.wanted.died_from,
         "to": bulk.wanted.died_to,
+        "fingerprint": bulk.wanted.fingerprint,
         "rate_per_second": bulk.rate_per_second,
     }
     given = {name: value for name, value in fields.items() if value is not None}

@@ -38,6 +38,7 @@ class Write(msgspec.Struct, frozen=True):
     actor: str = "anonymous"
     if_versions: frozenset[int] | None = None  # required version of the job; None: any
     older_fingerprints: tuple[bytes, ...] = ()  # under which the same request may be stored
+    traceparent: str | None = None  # the span of the caller; a repeated request has another one
     # Computes the fingerprint of a request that is parsed while it is prepared, such as a batch;
     # None: it is known.
     find_fingerprint: Callable[[], Awaitable[bytes]] | None = None
@@ -166,6 +167,7 @@ class Idempotent(Generic[T]):
         self._tries += 1
         known = await _stored_answer(self._engine, self.write, self._tenant)
         if known is not None:
+            self._engine.counts.repeated_keys.add()
             self.answer = msgspec.json.decode(known, type=self._answer_type)
             raise StopAsyncIteration
         return self

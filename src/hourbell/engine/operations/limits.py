@@ -65,12 +65,18 @@ async def set_tenant(engine: Engine, name: str, settings: TenantSettings, write:
                 settings.audit_days,
             )
             await _set_limit(connection, BLOCKER_TENANT, number, settings, now)
+            after = _named("tenant_id", name, settings)
             await insert_audit_row(
-                connection, write, now, number, None, "configure_tenant", None, None
+                connection, write, now, number, None, "configure_tenant", None, after
             )
             attempt.answer = None
     if writing.executed:
         engine.announce()
+
+
+def _named(kind: str, name: str, settings: Limits) -> str:
+    """Settings with whose they are, for the audit trail."""
+    return msgspec.json.encode({kind: name} | msgspec.to_builtins(settings)).decode()
 
 
 def _check_ledger_days(engine: Engine, settings: TenantSettings) -> None:
@@ -103,8 +109,9 @@ async def set_queue(engine: Engine, name: str, settings: QueueSettings, write: W
             await connection.execute(
                 _Q["set_defaults"], number, settings.default_timeout_seconds, stored
             )
+            after = _named("queue", name, settings)
             await insert_audit_row(
-                connection, write, now, tenant, None, "configure_queue", None, None
+                connection, write, now, tenant, None, "configure_queue", None, after
             )
             attempt.answer = None
     if writing.executed:
@@ -123,8 +130,9 @@ async def set_target(engine: Engine, host: str, limits: Limits, write: Write) ->
     async for attempt in writing:
         async with attempt.transaction(tenant) as connection:
             await _set_limit(connection, BLOCKER_TARGET, number, limits, now)
+            after = _named("host", host, limits)
             await insert_audit_row(
-                connection, write, now, tenant, None, "configure_target", None, None
+                connection, write, now, tenant, None, "configure_target", None, after
             )
             attempt.answer = None
     if writing.executed:

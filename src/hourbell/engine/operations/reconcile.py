@@ -37,7 +37,7 @@ from hourbell.model.jobs import DEFAULT_TENANT
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="scheduler")
 
 GRACE = timedelta(minutes=10)  # how long a schedule is not declared before it is retired
 _MAX_ROUNDS = 20  # each further round means that another process was faster

@@ -136,6 +136,7 @@ async def _cancel(
         seen.status is ExecutionStatus.AWAITING,
         msgspec.json.encode(write_row(write, tenant, "cancel", cancelled, seen)).decode(),
     )
+    engine.counts.count_ended(row["ended"])
     match row["outcome"]:
         case "changed":
             return cancelled

@@ -59,6 +59,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     pooled: bool
     connections: int
     max_connections: int
+    commits_wait: bool  # for the disk
     oldest_transaction_seconds: float
     drift_seconds: float | None  # None: the round trip was too slow to tell
     tz_version: str
@@ -95,6 +96,7 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
         pooled=database.pooled,
         connections=server["connections"],
         max_connections=server["max_connections"],
+        commits_wait=server["commits_wait"],
         oldest_transaction_seconds=server["oldest_transaction"],
         drift_seconds=drift_seconds,
         tz_version=tz_version(),
@@ -123,6 +125,7 @@ async def examine(engine: Engine, drift_seconds: float | None) -> State:
 def findings(state: State) -> Iterator[Finding]:
     """The result of every check."""
     yield _connections(state)
+    yield _commits(state)
     yield _transactions(state)
     yield _pooler(state)
     yield _drift(state)
@@ -149,6 +152,17 @@ def _connections(state: State) -> Finding:
         f"PostgreSQL {state.server_version}, {state.connections} of {state.max_connections} "
         "connections in use",
         "Raise max_connections, or use a pooler, before new processes are refused.",
+        Level.WARNING,
+    )
+
+
+def _commits(state: State) -> Finding:
+    return _finding(
+        "commits",
+        state.commits_wait,
+        "commits wait for the disk" if state.commits_wait else "synchronous_commit is off",
+        "A crash of the server can undo jobs that were confirmed and claims that are running. Set "
+        "it to on for the database and the role of Hourbell.",
         Level.WARNING,
     )
 

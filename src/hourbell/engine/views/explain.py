@@ -1,17 +1,23 @@
-"""explain: the one thing that an execution or a job currently waits for, and until when.
+"""explain: the one thing that an execution or a job currently waits for, since when and until when.
 
-`until` is when that changes by itself: its time comes, a token arrives, a lease expires, or a
-deadline ends the waiting.
+`since` is when the waiting began: for an execution whose time has come, the time at which it was
+due, whatever it has waited for meanwhile. `until` is when that changes by itself: its time comes, a
+token arrives, a lease expires, or a deadline ends the waiting. Sentences contain no instants: these
+fields have them, and the reader's clock shows them.
+
+When a running execution ends is not known. `expected_at` is an estimate: its start and the median
+of the latest successes of its job. There is none if these are few, if the run already takes longer,
+or if others are before the explained execution in the line.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import asyncpg
 import msgspec
 
-from hourbell.engine.codes import AWAITING_SESSION, TARGET_GONE
+from hourbell.engine.codes import AWAITING_SESSION
 from hourbell.engine.core import Engine
 from hourbell.engine.life.broken import UNKNOWN_TIMEZONE
 from hourbell.engine.operations.limits import (
@@ -22,19 +28,19 @@ from hourbell.engine.operations.limits import (
     BLOCKER_TASK,
     BLOCKER_TENANT,
 )
-from hourbell.engine.views.executions import execution_of, get_execution
+from hourbell.engine.views.executions import execution_of, get_execution, list_executions
+from hourbell.engine.views.job_details import PauseDetails, pauses_of
 from hourbell.engine.views.jobs import get_job
-from hourbell.engine.views.pages import walk
 from hourbell.model.errors import NotFound
 from hourbell.model.executions import (
     CIRCUIT_OPEN,
+    FATES,
     NO_SECRET_KEYS,
     Execution,
     ExecutionStatus,
     Reason,
 )
-from hourbell.model.ids import execution_text
-from hourbell.model.instants import format_instant
+from hourbell.model.ids import created_at, execution_text
 from hourbell.model.jobs import Job, JobStatus, decode_spec
 from hourbell.model.schedules import Once
 from hourbell.store.queries import queries
@@ -43,9 +49,10 @@ _E = queries("executions")
 _L = queries("limits")
 _A = queries("awaiting")
 _D = queries("dead_letters")
-_T = queries("audit")
 _P = queries("planning")
-_U = queries("pauses")
+
+_RUNS_LOOKED_AT = 20  # of a job, for the usual time of a run
+_FEWEST_RUNS = 3  # that say something about it
 
 _POSTPONED = {
     CIRCUIT_OPEN: "Requests to its host or endpoint keep failing and are delayed for a while;"
@@ -56,11 +63,56 @@ _POSTPONED = {
 }
 
 
-class Holder(msgspec.Struct, frozen=True):
+_NO_SUCCESS = FATES - {ExecutionStatus.SUCCEEDED}
+# Why an occurrence did not run, or not to its end.
+_NOT_RUN = {
+    Reason.OVERLAP: "an earlier run of the job had not ended",
+    Reason.REPLACED: "a later run of the job became due before it had started",
+    Reason.START_DEADLINE: "it could not start within start_deadline_seconds",
+    Reason.CALENDAR: "its date is in a calendar that the schedule excludes",
+    Reason.MISFIRE: "nothing was running at its time, and the misfire policy does not make it up",
+    Reason.MAX_RUNS: "the job had already started max_runs runs",
+    Reason.CANCELLED: "a user cancelled it, or a later run of the job replaced it",
+    Reason.UPDATED: "the job was rescheduled before it had started",
+    Reason.PAUSED: "the job was paused before it had started",
+    Reason.DELETED: "the job was deleted before it had started",
+}
+
+
+class BlockedBy(msgspec.Struct, frozen=True):
     """An execution that holds what another execution waits for."""
 
     execution_id: int
     job_id: int
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """What holds the thing that an execution waits for; None: unknown, or not for this caller."""
+
+    execution_id: int | None = None
+    job_id: int | None = None
+    worker: str | None = None  # that runs this execution
+    limit: int | None = None  # of executions at once,
+    in_use: int | None = None  # and how many there are
+
+
+class LastError(msgspec.Struct, frozen=True):
+    """How the latest attempt that has ended failed."""
+
+    kind: str | None
+    error: str | None
+    at: datetime | None
+
+
+class LastDue(msgspec.Struct, frozen=True):
+    """The last due occurrence of a job, if it has ended and did not succeed."""
+
+    execution_id: int
+    scheduled_for: datetime
+    status: ExecutionStatus
+    reason: Reason | None
+    code: str
+    message: str
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,9 +120,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     code: str  # stable, for programs
     message: str
+    since: datetime | None = None
     until: datetime | None = None  # when that changes by itself
+    expected_at: datetime | None = None  # when its holder ends, if it runs as long as usual
     execution_id: int | None = None  # the explained execution
-    blocked_by: Holder | None = None  # the holder of what it waits for, if the caller may see it
+    blocked_by: BlockedBy | None = None  # the holder, if the caller may see it
+    holder: Holder | None = None
+    attempt: int | None = None  # that runs, or the last one; 0: none yet; None: no execution
+    max_attempts: int | None = None  # None: no execution, or its job is unknown
+    last_error: LastError | None = None
+    paused: PauseDetails | None = None  # of a paused job
+    last_due: LastDue | None = None  # of a recurring job
 
 
 _NO_WORKER_FOR_TASK = Explanation(
@@ -86,55 +146,102 @@ async def explain_execution(engine: Engine, execution_id: int) -> Explanation:
     row = await engine.database.row_or_none(_E["execution"], execution_id, now)
     if row is None or not engine.may_see(row["tenant_name"]):
         raise NotFound("execution", execution_text(execution_id))
+    execution = execution_of(row, with_attempts=True)
+    max_attempts = _max_attempts(await engine.database.value(_E["job_spec"], execution_id))
+    attempt = execution.attempt - (row["replayed_attempt"] or 0)
     if row["recorded_at"] is not None:
-        explained = await _ended(engine, execution_of(row, with_attempts=True))
+        explained = await _ended(engine, execution, row["recorded_at"])
     else:
-        explained = await _live(engine, row, now)
+        explained = await _live(engine, row, now, attempt, max_attempts)
         if row["claimed_at"] is None:
             explained = _within_deadline(explained, row)
-    return msgspec.structs.replace(explained, execution_id=execution_id)
+    return msgspec.structs.replace(
+        explained,
+        execution_id=execution_id,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        last_error=_last_error(execution),
+    )
 
 
-async def _ended(engine: Engine, execution: Execution) -> Explanation:
-    reason = f" ({execution.reason})" if execution.reason else ""
+def _last_error(execution: Execution) -> LastError | None:
+    for attempt in reversed(execution.attempts):
+        if attempt.status is ExecutionStatus.FAILED:
+            return LastError(attempt.kind, attempt.error, attempt.finished_at)
+    if execution.error is not None:  # it ended between two attempts
+        return LastError(None, execution.error, execution.finished_at)
+    return None
+
+
+async def _ended(engine: Engine, execution: Execution, ended_at: datetime) -> Explanation:
     if execution.status is not ExecutionStatus.DEAD:
-        return Explanation(code="ended", message=f"It has ended: {execution.status}{reason}.")
+        message = f"It has ended: {_fate(execution)}."
+        return Explanation(code="ended", message=message, since=ended_at)
     last = execution.attempts[-1] if execution.attempts else None
     error = execution.error or (None if last is None else last.error)
     kind = None if last is None or last.kind == execution.reason else last.kind
     kept = await engine.database.row_or_none(_D["letter"], execution.execution_id)
     replay = f"POST /api/v1/dead-letters/{execution_text(execution.execution_id)}/replay"
+    dead = f"{_fate(execution)}, after {_count(execution.attempt, 'attempt')}"
+    is_whole_job = execution.execution_id == execution.job_id
     sentences = [
-        f"It is DEAD{reason} after {_count(execution.attempt, 'attempt')} and will not be retried.",
+        f"It has no further run: {dead}" if is_whole_job else f"It is {dead}, and is not retried",
         f"Last error{f' ({kind})' if kind else ''}: {error}" if error else "",
         f"Replay it with {replay}."
         if kept
         else "Its dead letter is no longer kept, so it cannot be replayed.",
     ]
-    return Explanation(code="dead", message=_joined(sentences))
+    return Explanation(code="dead", message=_joined(sentences), since=ended_at)
 
 
-async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
+def _fate(execution: Execution) -> str:
+    """How an execution ended, with the reason in words if it did not run to its end."""
+    if execution.reason is None:
+        return execution.status.value
+    said = _NOT_RUN.get(execution.reason)
+    return f"{execution.status} ({execution.reason})" + (f", because {said}" if said else "")
+
+
+async def _live(
+    engine: Engine,
+    row: asyncpg.Record,
+    now: datetime,
+    attempt: int,
+    max_attempts: int | None,
+) -> Explanation:
     if row["session"] == AWAITING_SESSION:
         return Explanation(
             code="awaiting_completion",
             message="Its target has accepted it and will report the outcome.",
+            since=row["claimed_at"],
             until=await engine.database.value(_A["until"], row["id"]),
         )
     if row["claimed_at"] is not None:
+        worker = Holder(worker=row["worker"])
         if row["cancel_requested"]:
             return Explanation(
-                code="cancelling", message=f"Worker {row['worker']} was asked to stop it."
+                code="cancelling",
+                message=f"Worker {row['worker']} was asked to stop it.",
+                since=row["claimed_at"],
+                holder=worker,
             )
         return Explanation(
             code="running",
             message=f"It runs on worker {row['worker']}, which must renew its lease.",
+            since=row["claimed_at"],
             until=row["expires_at"],
+            holder=worker,
         )
     if row["in_paused"]:
         return await _paused(engine, row["id"])
     if row["in_due"] and row["run_at"] > now:
-        return await _not_due(engine, row)
+        return _not_due(row, attempt, max_attempts)
+    waiting = await _waiting(engine, row, now)
+    return msgspec.structs.replace(waiting, since=row["run_at"])
+
+
+async def _waiting(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanation:
+    """The explanation of an execution whose time has come."""
     # Without a worker nothing can run, whatever else the execution waits for.
     if not await engine.database.value(_E["queue_served"], row["queue"], now):
         return Explanation(
@@ -153,28 +260,28 @@ async def _live(engine: Engine, row: asyncpg.Record, now: datetime) -> Explanati
     return Explanation(code="worker_slot", message="It is ready and waits for a free worker.")
 
 
-async def _not_due(engine: Engine, row: asyncpg.Record) -> Explanation:
+def _not_due(row: asyncpg.Record, attempt: int, max_attempts: int | None) -> Explanation:
     """The explanation of an execution that waits for a time."""
     if row["waits_for"] in _POSTPONED:
+        # When it was postponed is not stored.
         code = row["waits_for"]
         return Explanation(code=code, message=_POSTPONED[code], until=row["run_at"])
-    counted = row["attempt"] - (row["replayed_attempt"] or 0)
-    if not counted:
+    if not attempt:
+        since = None if row["replayed"] else created_at(row["id"])
         return Explanation(
-            code="not_due", message="Its time has not come yet.", until=row["run_at"]
+            code="not_due", message="Its time has not come yet.", since=since, until=row["run_at"]
         )
-    stored = await engine.database.value(_E["job_spec"], row["id"])
-    max_attempts = _max_attempts(stored)
     last = execution_of(row, with_attempts=True).attempts[-1]
     of_max = "" if max_attempts is None else f" of {max_attempts}"
     return Explanation(
         code="retrying",
         message=_joined(
             [
-                f"Attempt {counted}{of_max} failed ({last.kind}): {last.error}",
-                f"Attempt {counted + 1} waits for its time.",
+                f"Attempt {attempt}{of_max} failed ({last.kind}): {last.error}",
+                f"Attempt {attempt + 1} waits for its time.",
             ]
         ),
+        since=last.finished_at,
         until=row["run_at"],
     )
 
@@ -186,28 +293,64 @@ def _within_deadline(explained: Explanation, row: asyncpg.Record) -> Explanation
         deadline, fate = row["start_by"], "SKIPPED (start_deadline)"
     if deadline is None or (explained.until is not None and explained.until <= deadline):
         return explained
-    verb = "started" if fate.startswith("SKIPPED") else "ended"
+    unmet = (
+        "started by its start deadline" if fate.startswith("SKIPPED") else "ended by its deadline"
+    )
     return msgspec.structs.replace(
         explained,
-        message=_joined(
-            [
-                explained.message,
-                f"If it has not {verb} by {format_instant(deadline)}, it is {fate}.",
-            ]
-        ),
+        message=_joined([explained.message, f"If it has not {unmet}, it is {fate}."]),
         until=deadline,
     )
 
 
-async def _holder(engine: Engine, execution_id: int | None) -> Holder | None:
-    """A blocking execution, if the caller may see it."""
-    if execution_id is None:
-        return None
+class _Holding(msgspec.Struct, frozen=True):
+    """What is known about the holder of a limit, a key or a turn."""
+
+    blocked_by: BlockedBy | None = None  # None: unknown, or not for this caller
+    holder: Holder = Holder()
+    expected_at: datetime | None = None
+    usual: str = ""  # a sentence about how long it usually runs
+
+
+async def _holding(engine: Engine, row: asyncpg.Record, now: datetime) -> _Holding:
+    # A target, and how busy it is, is shown to callers that see all tenants.
+    hidden = row["kind"] == BLOCKER_TARGET and engine.scope is not None
+    limit, in_use = (None, None) if hidden else (row["max_in_use"], row["in_use"])
+    if row["holder"] is None:
+        return _Holding(holder=Holder(limit=limit, in_use=in_use))
     try:
-        found = await get_execution(engine, execution_id)
+        found = await get_execution(engine, row["holder"])
     except NotFound:
-        return None
-    return Holder(found.execution_id, found.job_id)
+        return _Holding(holder=Holder(limit=limit, in_use=in_use))
+    runs = found.status is ExecutionStatus.RUNNING
+    worker = found.worker if runs else None
+    expected_at, usual = await _usual_end(engine, found, now) if runs else (None, "")
+    return _Holding(
+        BlockedBy(found.execution_id, found.job_id),
+        Holder(found.execution_id, found.job_id, worker, limit, in_use),
+        expected_at if row["is_first"] else None,
+        usual,
+    )
+
+
+async def _usual_end(
+    engine: Engine, running: Execution, now: datetime
+) -> tuple[datetime | None, str]:
+    """When a running execution would end if it took as long as its job usually does."""
+    usual = await engine.database.row(_E["usual_run"], running.job_id, _RUNS_LOOKED_AT, now)
+    if running.started_at is None or usual["runs"] < _FEWEST_RUNS:
+        return None, ""
+    median = timedelta(seconds=usual["seconds"])
+    end = running.started_at + median
+    takes = f"{_seconds(median)}, by its last {usual['runs']} successes"
+    if end <= now:
+        return None, f"It has run for longer than usual ({takes})."
+    return end, f"It usually takes {takes}."
+
+
+def _seconds(length: timedelta) -> str:
+    seconds = length.total_seconds()
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanation:
@@ -216,55 +359,57 @@ async def _blocked(engine: Engine, execution_id: int, now: datetime) -> Explanat
     admission = Explanation(code="admission", message="It is about to be admitted.")
     if row is None:
         return admission
-    kind, holder = row["kind"], await _holder(engine, row["holder"])
-    if kind == BLOCKER_JOB:
-        message = "An earlier run of the job has not ended yet."
-        return Explanation(code="overlap", message=message, blocked_by=holder)
-    if kind == BLOCKER_CONCURRENCY_KEY:
-        message = "Another execution with the same concurrency key has not ended yet."
-        return Explanation(code="concurrency_key", message=message, blocked_by=holder)
+    kind = row["kind"]
     if kind == BLOCKER_TASK:
         return _NO_WORKER_FOR_TASK if row["lacks_task"] else admission
-    name = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}[kind]
-    if row["full"]:
-        message = f"Its {name} has reached its concurrency limit."
-        return Explanation(code=f"{name}_concurrency", message=message, blocked_by=holder)
-    if row["next_token"] is not None:
-        message = f"Its {name} has reached its rate limit."
-        return Explanation(code=f"{name}_rate", message=message, until=row["next_token"])
-    return admission
+    names = {BLOCKER_QUEUE: "queue", BLOCKER_TENANT: "tenant", BLOCKER_TARGET: "target"}
+    if kind in names and not row["full"]:
+        if row["next_token"] is None:
+            return admission
+        message = f"Its {names[kind]} has reached its rate limit of {row['rate']:g} per second."
+        return Explanation(code=f"{names[kind]}_rate", message=message, until=row["next_token"])
+    holding = await _holding(engine, row, now)
+    if kind == BLOCKER_JOB:
+        code, message = "overlap", "An earlier run of the job has not ended yet."
+    elif kind == BLOCKER_CONCURRENCY_KEY:
+        code = "concurrency_key"
+        message = "Another execution with the same concurrency key has not ended yet."
+    elif holding.holder.limit == 0:
+        code = f"{names[kind]}_concurrency"
+        message = f"Its {names[kind]} is stopped: its concurrency limit is 0. Raise the limit."
+    else:
+        code = f"{names[kind]}_concurrency"
+        message = f"Its {names[kind]} has reached its concurrency limit."
+    return Explanation(
+        code=code,
+        message=_joined([message, holding.usual]),
+        expected_at=holding.expected_at,
+        blocked_by=holding.blocked_by,
+        holder=holding.holder,
+    )
 
 
 async def _paused(engine: Engine, job_id: int) -> Explanation:
     """Which actor paused a job, when, why and until when, and what to do."""
-    row = await engine.database.row_or_none(_U["pauses"], [job_id])
-    if row is not None:
-        return _paused_with_details(row)
-    rows = await walk(engine, _T["last_pause"], job_id)
-    if not rows:  # its audit entries have expired
+    pause = (await pauses_of(engine, [job_id])).get(job_id)
+    if pause is None:  # its audit entries have expired
         return Explanation(code="paused", message="The job is paused. Resume it to let it run.")
-    (row,) = rows
-    since = format_instant(row["at"])
-    if row["actor"] == TARGET_GONE:
+    if pause.because_of_target:
         message = (
-            f"The job was paused at {since} because its target answered 410 (gone). Resume it only"
-            " if the target is back, or change the target; delete the job if it is not needed."
+            "The job was paused because its target answered 410 (gone). Resume it only if the"
+            " target is back, or change the target; delete the job if it is not needed."
         )
     else:
-        message = f"The job was paused by {row['actor']} at {since}. Resume it to let it run."
-    return Explanation(code="paused", message=message)
-
-
-def _paused_with_details(row: asyncpg.Record) -> Explanation:
-    because = f": {row['reason']}" if row["reason"] else ""
-    until = row["until"]
-    ends = (
-        "Resume it to let it run."
-        if until is None
-        else f"It is resumed at {format_instant(until)}, or by you before that."
+        because = f": {pause.reason}" if pause.reason else ""
+        ends = (
+            "Resume it to let it run."
+            if pause.until is None
+            else "It is resumed at the end of the pause; resume it to let it run before."
+        )
+        message = _joined([f"The job was paused by {pause.by}{because}", ends])
+    return Explanation(
+        code="paused", message=message, since=pause.at, until=pause.until, paused=pause
     )
-    paused = f"The job was paused by {row['actor']} at {format_instant(row['at'])}{because}"
-    return Explanation(code="paused", message=_joined([paused, ends]), until=until)
 
 
 def _max_attempts(spec: str | None) -> int | None:
@@ -278,13 +423,35 @@ def _max_attempts(spec: str | None) -> int | None:
 
 
 async def explain_job(engine: Engine, job_id: int) -> Explanation:
-    """What a job waits for: its oldest run that has not ended, or its next one."""
+    """What a job waits for: its oldest run that has not ended, or its next one.
+
+    A recurring job whose last due occurrence has ended, and not with a success, also says why.
+    """
     job = await get_job(engine, job_id)
     if isinstance(job.schedule, Once):
         return await explain_execution(engine, job_id)  # it is its execution
-    if job.status is JobStatus.PAUSED:
-        return await _paused(engine, job_id)
-    return await _recurring(engine, job)
+    explained = (
+        await _paused(engine, job_id)
+        if job.status is JobStatus.PAUSED
+        else await _recurring(engine, job)
+    )
+    return msgspec.structs.replace(explained, last_due=await _last_due(engine, job_id))
+
+
+async def _last_due(engine: Engine, job_id: int) -> LastDue | None:
+    newest: list[Execution] = (await list_executions(engine, job_id, page_size=1)).items
+    if not newest or newest[0].status not in _NO_SUCCESS:
+        return None
+    last = newest[0]
+    explained = await explain_execution(engine, last.execution_id)
+    return LastDue(
+        execution_id=last.execution_id,
+        scheduled_for=last.scheduled_for,
+        status=last.status,
+        reason=last.reason,
+        code=explained.code,
+        message=explained.message,
+    )
 
 
 async def _recurring(engine: Engine, job: Job) -> Explanation:
@@ -293,7 +460,7 @@ async def _recurring(engine: Engine, job: Job) -> Explanation:
         return await explain_execution(engine, oldest)
     if job.status is not JobStatus.SCHEDULED:
         message = f"The job is {job.status}: it has no further run."
-        return Explanation(code="ended", message=message)
+        return Explanation(code="ended", message=message, since=job.updated_at)
     broken = await engine.database.row_or_none(_P["broken"], job.job_id)
     if broken is not None:
         return _not_planned(broken)

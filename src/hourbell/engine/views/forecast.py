@@ -9,6 +9,9 @@ not, because they cannot be known in advance.
 The work of a forecast is bounded. Everything is read in the order of time, and the answer says up
 to which moment it is complete; beyond that it contains what was read. A timetable with too many
 members to count is assumed to be as big as its last fire.
+
+The capacity is what was done in the busiest of the recent minutes, so it is a lower bound: a cell
+that was never busy has not shown what it can do.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from hourbell.engine.views.jobs import NO_TENANT, tenant_wanted
 from hourbell.engine.views.pages import walk
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
-from hourbell.timing.forecast import Firing, Members, load
+from hourbell.timing.forecast import Firing, Herd, Members, load
 from hourbell.timing.rules import Rule
+from hourbell.timing.words import rule_words
 
 _Q = queries("forecast")
 
@@ -41,22 +45,56 @@ _MAX_MEMBERS = 200_000  # memberships that are counted, in all
 _MAX_MEMBERS_OF_ONE = 20_000  # and of one timetable
 _MAX_OCCURRENCES = 100_000  # about a second of computation
 _MAX_JOBS = 20_000  # of a tenant
+MAX_HERDS = 50
+MAX_MOMENTS = 3_000  # two days of minutes
+_MAX_TENANTS = 10  # that are named in a herd,
+_MAX_COUNTED = 1_000  # among so many members of it
+_MEASURED = timedelta(hours=24)  # the minutes by which the capacity is measured
+_MIN_RUNS = 100  # in a minute that says something about it
+_MINUTE = timedelta(minutes=1)
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class ForecastHerd(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs with one rule, which are due at the same moments."""
+
+    at: datetime  # the largest of these moments
+    executions: int  # at that moment
+    occurrences: int  # of the rule, in the whole period
+    rule: str
+    timezone: str
+    words: str
+    jobs: int
+    tenants: list[str]  # the largest
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """How many executions were done in the busiest of the recent minutes."""
+
+    executions: int | None = None  # None: not known
+    reason: str | None = None  # why it is not known
+    measured_from: datetime | None = None
+    measured_to: datetime | None = None
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that will fall due in (begins_at, ends_at], by minute; empty minutes are left out."""
 
     begins_at: datetime
     ends_at: datetime
     complete_until: datetime  # up to here nothing is missing
-    estimated: bool  # a timetable has too many members to count, or cannot be computed here
-    minutes: list[tuple[datetime, int]]
+    estimated: bool = False  # a timetable has too many members to count, or cannot be computed here
+    minutes: list[tuple[datetime, int]] = []
+    herds: list[ForecastHerd] = []  # the largest first
+    # How many executions of herds are due at one moment: the largest, in the order of time.
+    herd_moments: list[tuple[datetime, int]] = []
+    capacity: Capacity = Capacity()
 
 
 class _PartialForecast(msgspec.Struct, frozen=True):
     firings: list[Firing]
     complete_until: datetime
     estimated: bool
+    rules: dict[int, tuple[str, str]]  # rule and zone by timetable
 
 
 async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> Forecast:
@@ -64,8 +102,9 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     now = await engine.clock.now()
     through = now + timedelta(hours=hours)
     tenant = await tenant_wanted(engine, tenant_id)
+    capacity = await _capacity(engine, now)
     if tenant == NO_TENANT:
-        return Forecast(now, through, through, False, [])
+        return Forecast(begins_at=now, ends_at=through, complete_until=through, capacity=capacity)
     rows = await walk(engine, _Q["waiting"], now, through, _MAX_WAITING, tenant)
     waiting = Counter({row["minute"]: row["n"] for row in rows if row["n"]})
     ends = [through]
@@ -78,8 +117,64 @@ async def forecast(engine: Engine, hours: int, tenant_id: str | None = None) -> 
     )
     fired = await asyncio.to_thread(load, part.firings, now, through, _MAX_OCCURRENCES)
     ends += [part.complete_until, fired.complete_until]
-    minutes = sorted((waiting + fired.by_minute).items())
-    return Forecast(now, through, max(now, min(ends)), part.estimated, minutes)
+    return Forecast(
+        begins_at=now,
+        ends_at=through,
+        complete_until=max(now, min(ends)),
+        estimated=part.estimated,
+        minutes=sorted((waiting + fired.by_minute).items()),
+        herds=await _herds(engine, part, fired.herds[:MAX_HERDS], now, tenant),
+        herd_moments=sorted(fired.moments.most_common(MAX_MOMENTS)),
+        capacity=capacity,
+    )
+
+
+async def _herds(
+    engine: Engine,
+    part: _PartialForecast,
+    herds: list[Herd],
+    now: datetime,
+    tenant: int | None,
+) -> list[ForecastHerd]:
+    """The herds with their rules and tenants; `tenant`: only jobs of this one are meant."""
+    ids = [herd.timetable for herd in herds]
+    args = (ids, now, _MAX_COUNTED, _MAX_TENANTS, tenant)
+    names: dict[int, list[str]] = {}
+    for row in await walk(engine, _Q["tenants_of_timetables"], *args) if ids else ():
+        names.setdefault(row["timetable"], []).append(row["name"])
+    jobs = {
+        firing.timetable: sum(each.count for each in firing.members if each.on is None)
+        for firing in part.firings
+    }
+    return [
+        ForecastHerd(
+            at=herd.at,
+            executions=herd.runs,
+            occurrences=herd.occurrences,
+            rule=part.rules[herd.timetable][0],
+            timezone=part.rules[herd.timetable][1],
+            words=rule_words(*part.rules[herd.timetable]),
+            jobs=jobs[herd.timetable],
+            tenants=names.get(herd.timetable, []),
+        )
+        for herd in herds
+    ]
+
+
+async def _capacity(engine: Engine, now: datetime) -> Capacity:
+    if engine.scope is not None:
+        return Capacity(reason="It is shown to keys of all tenants only.")
+    (row,) = await walk(engine, _Q["busiest_minute"], now - _MEASURED)
+    if not row["n"]:
+        return Capacity(reason="Nothing was executed recently.")
+    enough = row["n"] >= _MIN_RUNS
+    few = f"Fewer than {_MIN_RUNS} executions were done in each of the recent minutes."
+    return Capacity(
+        executions=row["n"] if enough else None,
+        reason=None if enough else few,
+        measured_from=row["first"],
+        measured_to=row["last"] + _MINUTE,
+    )
 
 
 async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _PartialForecast:
@@ -94,11 +189,10 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
         last = max(number for number, row in enumerate(timetables) if row["id"] in by_timetable)
         complete = min(complete, *(row["next_fire_at"] for row in timetables[last:]))
     firings, estimated = [], False
-    for row in timetables:
-        members = by_timetable.get(row["id"])
-        if members is None:
-            continue
-        rule = _rule_or_none(row)
+    fire = [row for row in timetables if row["id"] in by_timetable]
+    compiled = await _compile(fire)
+    for row in fire:
+        members, rule = by_timetable[row["id"]], compiled[row["id"]]
         if rule is None:
             estimated = True
             continue
@@ -106,8 +200,9 @@ async def _all_tenants(engine: Engine, now: datetime, through: datetime) -> _Par
         if counted >= _MAX_MEMBERS_OF_ONE:
             estimated = True
             members.append(Members(max(row["size"] - counted, 0)))
-        firings.append(Firing(rule, row["next_fire_at"], tuple(members)))
-    return _PartialForecast(firings, complete, estimated)
+        firings.append(Firing(rule, row["next_fire_at"], tuple(members), row["id"]))
+    rules = {row["id"]: (row["rule"], row["zone"]) for row in timetables}
+    return _PartialForecast(firings, complete, estimated, rules)
 
 
 async def _one_tenant(
@@ -117,13 +212,16 @@ async def _one_tenant(
     by_timetable = _by_timetable((row["id"], row) for row in rows)
     timetables = {row["id"]: row for row in rows}
     await _leave_out_excluded(engine, by_timetable, list(by_timetable), now, through, tenant)
+    compiled = await _compile(timetables.values())
     firings = [
-        Firing(rule, timetables[number]["next_fire_at"], tuple(members))
+        Firing(rule, timetables[number]["next_fire_at"], tuple(members), number)
         for number, members in by_timetable.items()
-        if (rule := _rule_or_none(timetables[number])) is not None
+        if (rule := compiled[number]) is not None
     ]
     cut = sum(row["n"] for row in rows) >= _MAX_JOBS
-    return _PartialForecast(firings, now if cut else through, len(firings) < len(by_timetable))
+    rules = {number: (row["rule"], row["zone"]) for number, row in timetables.items()}
+    complete = now if cut else through
+    return _PartialForecast(firings, complete, len(firings) < len(by_timetable), rules)
 
 
 async def _leave_out_excluded(
@@ -153,6 +251,19 @@ def _by_timetable(rows: Iterable[tuple[int, asyncpg.Record]]) -> dict[int, list[
     for number, row in rows:
         found.setdefault(number, []).append(Members(row["n"], row["since"], row["until"]))
     return found
+
+
+async def _compile(timetables: Iterable[asyncpg.Record]) -> dict[int, Rule | None]:
+    """The rules of timetables, by id.
+
+    In a thread: ten thousand take a second, and the leader that renews its lease may be in this
+    process.
+    """
+
+    def compile_all() -> dict[int, Rule | None]:
+        return {row["id"]: _rule_or_none(row) for row in timetables}
+
+    return await asyncio.to_thread(compile_all)
 
 
 def _rule_or_none(row: asyncpg.Record) -> Rule | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from hourbell.engine.views.pages import (
     NEWEST,
     Id,
     Page,
+    PageSource,
     by_id,
     page_of,
     page_source,
@@ -28,7 +29,7 @@ from hourbell.engine.views.pages import (
 from hourbell.model.errors import NotFound
 from hourbell.model.ids import created_at, job_text
 from hourbell.model.jobs import Job, JobStatus, JobType, NewJob, decode_job
-from hourbell.model.schedules import Once
+from hourbell.model.schedules import Cron, Every, Once, Schedule, Window
 from hourbell.store.queries import queries
 from hourbell.timing.errors import TimingError
 from hourbell.timing.forecast import NextRun, next_runs
@@ -39,6 +40,24 @@ _C = queries("calendars")
 _FAR = datetime.max.replace(tzinfo=UTC)
 _LISTED = (SCHEDULED, PAUSED, COMPLETED)  # statuses of a list that names none
 NO_TENANT = -1  # no tenant has this id
+_FEW_TENANTS = 1_000  # the jobs of so many can be looked for tenant by tenant,
+_SCANNED_BY_TENANTS = 200  # so many of each
+
+
+class _Statements(msgspec.Struct, frozen=True):
+    """The statements that list one kind of jobs."""
+
+    of_all: str
+    of_tenant: str
+    by_tenants: str  # of all, found tenant by tenant
+
+
+_RECURRING = _Statements(
+    _J["list_recurring"], _J["list_recurring_of_tenant"], _J["list_recurring_by_tenants"]
+)
+_ONE_TIME = _Statements(
+    _J["list_one_time"], _J["list_one_time_of_tenant"], _J["list_one_time_by_tenants"]
+)
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,24 +94,72 @@ async def list_jobs(
     page_size: int = 50,
     token: str | None = None,
 ) -> Page:
-    """Jobs, newest first. A page reads a bounded number of rows: it may be empty but not last."""
+    """Jobs, newest first.
+
+    A page reads a bounded number of rows. With a filter it may be empty but not last.
+    """
+    now = await engine.clock.now()
+    size = min(page_size, MAX_PAGE_SIZE)
+    page = page_of(
+        await _sources(engine, wanted, size, token, lambda row: recurring_job(row, now), _one_time),
+        size,
+    )
+    return msgspec.structs.replace(page, items=await skip_excluded(engine, page.items, now))
+
+
+async def selected_ids(
+    engine: Engine, wanted: JobFilter, most: int, token: str | None = None
+) -> tuple[list[int], bool]:
+    """The ids of jobs that a list would show, newest first, and whether there may be more.
+
+    Recurring and one-time jobs are looked for separately: a cell with many executions has few
+    one-time jobs among the newest, and they do not hide recurring jobs here.
+    """
+    sources = await _sources(engine, wanted, most, token, by_id, by_id)
+    found = sorted({number for source in sources for number in source.found}, reverse=True)
+    stopped = any(source.floor is not None for source in sources)
+    return found[:most], stopped or len(found) > most
+
+
+async def _sources(
+    engine: Engine,
+    wanted: JobFilter,
+    size: int,
+    token: str | None,
+    recurring: Callable[[asyncpg.Record], Any],
+    one_time: Callable[[asyncpg.Record], Any],
+) -> list[PageSource[int]]:
+    """What recurring and one-time jobs contribute to a page; the functions make items of rows."""
     before = NEWEST if token is None else read_token(token, Id)
     tenant = await tenant_wanted(engine, wanted.tenant_id)
     queue = None
     if wanted.queue is not None:
         queue = await engine.database.value(_J["queue_by_name"], wanted.queue)
     if tenant == NO_TENANT or (wanted.queue is not None and queue is None):
-        return Page([], None)
-    now = await engine.clock.now()
-    size = min(page_size, MAX_PAGE_SIZE)
-    rest = (queue, wanted.name_prefix, wanted.label, *(() if tenant is None else (tenant,)))
+        return []
+    rest = (queue, wanted.name_prefix, wanted.label)
+    of_tenant = () if tenant is None else (tenant,)
 
     async def look(
-        of_all: str, of_tenant: str, which: int | Sequence[int] | None
-    ) -> Sequence[asyncpg.Record]:
-        statement = _J[of_all if tenant is None else of_tenant]
-        args = (before, size + 1, MAX_SCANNED_ROWS, which, *rest)
-        return await walk(engine, statement, *args)
+        statements: _Statements,
+        which: int | Sequence[int] | None,
+        make: Callable[[asyncpg.Record], Any],
+        by_tenants: bool,
+    ) -> PageSource[int]:
+        """What a list contributes; `by_tenants`: there is another way if it meets few that are wanted."""
+        statement = statements.of_all if tenant is None else statements.of_tenant
+        args = (size + 1, MAX_SCANNED_ROWS, which, *rest, *of_tenant)
+        found = page_source(await walk(engine, statement, before, *args), size + 1, by_id, make)
+        floor = found.floor
+        if tenant is not None or not by_tenants or floor is None or len(found.found) > size:
+            return found
+        if not await engine.database.value(_J["few_tenants"], _FEW_TENANTS):
+            return found
+        most = max(size + 1, _SCANNED_BY_TENANTS)
+        args = (size + 1, most, which, *rest)
+        rows = await walk(engine, statements.by_tenants, floor, *args)
+        more = page_source(rows, size + 1, by_id, make, most)
+        return PageSource(found.found | more.found, more.floor)
 
     status, sources = wanted.status, []
     if wanted.type is not JobType.ONE_TIME:
@@ -100,14 +167,16 @@ async def list_jobs(
         # The index of a tenant's jobs is by status.
         codes = _LISTED if code is None and tenant is not None else [code]
         for each in codes:
-            rows = await look("list_recurring", "list_recurring_of_tenant", each)
-            sources.append(page_source(rows, size + 1, by_id, lambda row: recurring_job(row, now)))
+            sources.append(await look(_RECURRING, each, recurring, each is not None))
     if wanted.type is not JobType.RECURRING:
         statuses = _LISTED if status is None else (JOB_STATUSES.index(status),)
-        rows = await look("list_one_time", "list_one_time_of_tenant", statuses)
-        sources.append(page_source(rows, size + 1, by_id, _one_time))
-    page = page_of(sources, size)
-    return msgspec.structs.replace(page, items=await skip_excluded(engine, page.items, now))
+        if status is JobStatus.PAUSED:
+            args = (before, size + 1, MAX_SCANNED_ROWS, statuses, *rest, tenant)
+            rows = await walk(engine, _J["list_one_time_paused"], *args)
+            sources.append(page_source(rows, size + 1, by_id, one_time))
+        else:
+            sources.append(await look(_ONE_TIME, statuses, one_time, True))
+    return sources
 
 
 async def tenant_wanted(engine: Engine, name: str | None) -> int | None:
@@ -130,13 +199,27 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
         local = job.next_run_at.astimezone(shown_in(job.schedule.timezone))
         return job, [NextRun(job.next_run_at, local, "")]
     after = await engine.clock.now()
-    if job.window.starts_at is not None:
-        after = max(after, job.window.starts_at - timedelta(microseconds=1))
     if job.window.max_runs is not None:
         row = await engine.database.row(_J["recurring"], [job_id])
         count = min(count, job.window.max_runs - row["runs"])
+    excluded = await excluded_dates(engine, job.tenant_id, job.schedule, after)
+    return job, upcoming_runs(job.schedule, job.window, job_id, after, count, excluded)
+
+
+def upcoming_runs(
+    schedule: Cron | Every,
+    window: Window,
+    job_id: int,
+    after: datetime,
+    count: int,
+    excluded: Mapping[date, str],
+) -> list[NextRun]:
+    """The next runs of a job with this schedule; `excluded`: dates that it skips, with a reason."""
+    if window.starts_at is not None:
+        after = max(after, window.starts_at - timedelta(microseconds=1))
+    count = min(count, window.max_runs or count)
     try:
-        timetable = timetable_of(job.schedule, job_id)
+        timetable = timetable_of(schedule, job_id)
         runs = next_runs(
             timetable.rule,
             timetable.zone,
@@ -146,12 +229,14 @@ async def job_next_runs(engine: Engine, job_id: int, count: int) -> tuple[Job, l
             timetable.dst_overlap,
         )
     except TimingError:  # it has no further run, or this node cannot compute it
-        return job, []
-    last = job.window.ends_at or _FAR
-    runs = [run for run in runs[: max(count, 0)] if run.utc <= last]
-    zone = shown_in(job.schedule.timezone)
-    excluded = await excluded_dates(engine, job, after.astimezone(zone).date())
-    return job, [_with_calendar(run, excluded.get(run.utc.astimezone(zone).date())) for run in runs]
+        return []
+    last = window.ends_at or _FAR
+    zone = shown_in(schedule.timezone)
+    return [
+        _with_calendar(run, excluded.get(run.utc.astimezone(zone).date()))
+        for run in runs[: max(count, 0)]
+        if run.utc <= last
+    ]
 
 
 async def skip_excluded(engine: Engine, jobs: list[Job], now: datetime) -> list[Job]:
@@ -187,12 +272,15 @@ async def skip_excluded(engine: Engine, jobs: list[Job], now: datetime) -> list[
     return shown
 
 
-async def excluded_dates(engine: Engine, job: NewJob, first: date) -> dict[date, str]:
-    """The dates from `first` on that the schedule of a job skips, with the name of a calendar."""
-    if isinstance(job.schedule, Once) or not job.schedule.exclude:
+async def excluded_dates(
+    engine: Engine, tenant: str, schedule: Schedule, after: datetime
+) -> dict[date, str]:
+    """The dates from `after` on that a schedule skips, with the name of a calendar."""
+    if isinstance(schedule, Once) or not schedule.exclude:
         return {}
-    names = list(job.schedule.exclude)
-    rows = await engine.database.fetch(_C["excluded_dates"], job.tenant_id, names, first)
+    first = after.astimezone(shown_in(schedule.timezone)).date()
+    names = list(schedule.exclude)
+    rows = await engine.database.fetch(_C["excluded_dates"], tenant, names, first)
     return {row["day"]: row["calendar"] for row in rows}
 
 

@@ -1,156 +1,156 @@
-"""overview: tenants, queues and targets as users see them: their settings and current counts.
-
-Queues and targets belong to the cell. A caller restricted to one tenant sees the queues, which its
-jobs name, and none of the targets: tenants cannot see which hosts other tenants call.
-"""
+"""overview: the state of the cell at a glance, for people and for `hourbell top`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
-import asyncpg
 import msgspec
 
-from hourbell.documents.problems import shown_key, text_problem
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.limits import host_named, queue_settings
-from hourbell.engine.views.pages import MAX_PAGE_SIZE, Page, page_token, read_token, walk
-from hourbell.model.errors import InvalidInput, NotFound
-from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
-from hourbell.store.queries import queries
+from hourbell.engine.views.activity import Activity, activity
+from hourbell.engine.views.attention import Item, attention, dead_since
+from hourbell.engine.views.fleet import (
+    Depth,
+    Fleet,
+    Leader,
+    depth,
+    fleet,
+    leader,
+    under_way,
+)
+from hourbell.engine.views.forecast import forecast
 
-_Q = queries("overview")
-
-MAX_COUNTED = 10_000
-
-
-class NamedResource(msgspec.Struct, frozen=True):
-    """A tenant, a queue or a target."""
-
-    name: str
-    settings: Limits
-    counts: dict[str, int] | None = None  # None in lists
-    at_least: tuple[str, ...] = ()  # counts that are lower bounds, because counting stopped
-
-
-async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
-    """Tenants by name."""
-    if engine.scope is not None:
-        if token is not None:
-            read_token(token, str)
-            return Page([], None)
-        row = await _row_or_none(engine, "tenant", engine.scope)
-        return Page([] if row is None else [NamedResource(row["name"], _tenant(row))], None)
-    return await _list(engine, "list_tenants", page_size, token, _tenant)
+PEAK_HOURS = 24
+_PEAK_SECONDS = 60.0  # a forecast is used for so long,
+_OLD_PEAK_SECONDS = 300.0  # and for so long while the next one is read
+_WAIT_SECONDS = 1.0  # for the first one
+_HOUR = timedelta(hours=1)
 
 
-async def list_queues(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
-    """Queues by name."""
-    return await _list(engine, "list_queues", page_size, token, _queue)
+class Peak(msgspec.Struct, frozen=True):
+    """The busiest minute of the next day."""
+
+    at: datetime
+    executions: int
+    hours: Sequence[int]  # due in each of the next hours
+    complete_until: datetime
+    estimated: bool
 
 
-async def list_targets(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
-    """Hosts that webhooks call, by name."""
-    if engine.scope is not None:
-        return Page([], None)
-    return await _list(engine, "list_targets", page_size, token, _limits)
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened, what waits, who works, what needs attention and what comes."""
+
+    at: datetime
+    window: str
+    tenant_id: str | None
+    activity: Activity
+    depth: Sequence[Depth]
+    dead_today: int
+    leader: Leader | None
+    workers: Fleet | None
+    attention: Sequence[Item]
+    peak: Peak | None
 
 
-async def get_tenant(engine: Engine, name: str) -> NamedResource:
-    """A tenant with its counts.
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of an overview that changes from second to second."""
 
-    Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
-    that are not planned, because the leader cannot compute their schedule.
+    at: datetime
+    activity: Activity
+    depth: Sequence[Depth]
+    leader: Leader | None
+    workers: Fleet | None
+
+
+class Peaks:
+    """The busiest minutes, by tenant, for a while: one per API process.
+
+    A forecast may take seconds, so one that is a little old is used until the next one is there.
     """
-    if not engine.may_see(name):
-        raise NotFound("tenant", shown_key(name))
-    row = await _row(engine, "tenant", name)
-    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
-    return _counted(name, _tenant(row), counts)
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, tuple[float, Peak | None]] = {}  # monotonic, by tenant
+        self._reading: dict[str | None, asyncio.Task[Peak | None]] = {}
+
+    async def of(self, engine: Engine) -> Peak | None:
+        """The busiest minute of the tenant of the scope, or of all.
+
+        None: nothing is due, or it is not known yet.
+        """
+        at = engine.clock.monotonic()
+        self._known = {
+            scope: (read_at, peak)
+            for scope, (read_at, peak) in self._known.items()
+            if at < read_at + _OLD_PEAK_SECONDS
+        }
+        known = self._known.get(engine.scope)
+        if known is not None and at < known[0] + _PEAK_SECONDS:
+            return known[1]
+        reading = self._reading.get(engine.scope)
+        if reading is None:  # one forecast for all that ask at the same time
+            reading = asyncio.create_task(self._read(engine, at))
+            reading.add_done_callback(_failure_of)
+            self._reading[engine.scope] = reading
+        if known is not None:
+            return known[1]
+        # The rest of the overview does not wait for it, and does not fail with it.
+        await asyncio.wait({reading}, timeout=_WAIT_SECONDS)
+        return reading.result() if reading.done() and _failure_of(reading) is None else None
+
+    async def _read(self, engine: Engine, at: float) -> Peak | None:
+        try:
+            peak = await _peak(engine)
+            self._known[engine.scope] = (at, peak)
+            return peak
+        finally:
+            del self._reading[engine.scope]
 
 
-async def get_queue(engine: Engine, name: str) -> NamedResource:
-    """A queue with counts: executions ready, running or waiting for its limits; live workers."""
-    row = await _row(engine, "queue", name)
+def _failure_of(reading: asyncio.Task[Peak | None]) -> BaseException | None:
+    """Takes note of a failure; the next call tries again."""
+    return None if reading.cancelled() else reading.exception()
+
+
+async def live(engine: Engine, window: str) -> Live:
+    """What happened in the window, what waits now, and who works."""
     now = await engine.clock.now()
-    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
-    return _counted(name, _queue(row), counts)
-
-
-async def get_target(engine: Engine, host: str) -> NamedResource:
-    """A target with its count: executions that wait for its limits."""
-    try:
-        named = host_named(host)
-    except InvalidInput:
-        raise NotFound("target", shown_key(host)) from None
-    if engine.scope is not None:
-        raise NotFound("target", shown_key(host))
-    row = await _row(engine, "target", named)
-    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MAX_COUNTED)
-    return _counted(named, _limits(row), counts)
-
-
-async def _list(
-    engine: Engine,
-    statement: str,
-    page_size: int,
-    token: str | None,
-    settings: Callable[[asyncpg.Record], Limits],
-) -> Page:
-    after = "" if token is None else read_token(token, str)
-    if text_problem(after) is not None:
-        after = ""  # a forged token: no name sorts there
-    size = min(page_size, MAX_PAGE_SIZE)
-    rows = await walk(engine, _Q[statement], after, size + 1)
-    more = len(rows) > size
-    return Page(
-        [NamedResource(row["name"], settings(row)) for row in rows[:size]],
-        page_token(rows[size - 1]["name"]) if more else None,
+    running = await under_way(engine)
+    of_cell = engine.scope is None
+    return Live(
+        at=now,
+        activity=await activity(engine, window, now, running.by_minute),
+        depth=await depth(engine, now, running) if of_cell else (),
+        leader=await leader(engine, now),
+        workers=await fleet(engine, now, running) if of_cell else None,
     )
 
 
-async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:
-    row = await _row_or_none(engine, kind, name)
-    if row is None:
-        raise NotFound(kind, shown_key(name))
-    return row
+async def overview(engine: Engine, window: str, peaks: Peaks) -> Overview:
+    """The state of the cell, or of what one tenant sees of it."""
+    now = await live(engine, window)
+    today = now.at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return Overview(
+        at=now.at,
+        window=window,
+        tenant_id=engine.scope,
+        activity=now.activity,
+        depth=now.depth,
+        dead_today=await dead_since(engine, today),
+        leader=now.leader,
+        workers=now.workers,
+        attention=await attention(engine, now.at, now.leader, now.workers),
+        peak=await peaks.of(engine),
+    )
 
 
-async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record | None:
-    if text_problem(name) is not None:
+async def _peak(engine: Engine) -> Peak | None:
+    ahead = await forecast(engine, PEAK_HOURS)
+    if not ahead.minutes:
         return None
-    return await engine.database.row_or_none(_Q[kind], name)
-
-
-def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
-    counts: dict[str, int] = dict(row)
-    examined = {
-        each: counts.pop(f"{each}_examined")
-        for each in ("jobs", "running", "not_planned")
-        if each in counts
-    }
-    seen = counts | examined
-    at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
-    return NamedResource(name, settings, counts, at_least)
-
-
-def _limits(row: asyncpg.Record) -> Limits:
-    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
-    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
-
-
-def _queue(row: asyncpg.Record) -> QueueSettings:
-    return queue_settings(_limits(row), row["timeout_seconds"], row["retry_policy"])
-
-
-def _tenant(row: asyncpg.Record) -> TenantSettings:
-    limits = _limits(row)
-    return TenantSettings(
-        max_concurrency=limits.max_concurrency,
-        rate_limit=limits.rate_limit,
-        weight=row["weight"],
-        max_jobs=row["max_jobs"],
-        ledger_days=row["ledger_days"],
-        dead_letter_days=row["dead_letter_days"],
-        audit_days=row["audit_days"],
-    )
+    hours = [0] * PEAK_HOURS
+    for at, count in ahead.minutes:
+        hours[min(max(int((at - ahead.begins_at) / _HOUR), 0), PEAK_HOURS - 1)] += count
+    at, executions = max(ahead.minutes, key=lambda minute: minute[1])
+    return Peak(at, executions, hours, ahead.complete_until, ahead.estimated)

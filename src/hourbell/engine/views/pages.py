@@ -67,9 +67,11 @@ def page_source(
     requested: int,
     key: Callable[[asyncpg.Record], Any],
     make: Callable[[asyncpg.Record], Any],
+    scanned: int | None = None,
 ) -> PageSource[Any]:
-    """The rows of a source that was asked for `requested` rows."""
-    stopped = bool(rows) and (len(rows) == requested or rows[-1]["pos"] == MAX_SCANNED_ROWS)
+    """The rows of a source that was asked for `requested` rows, among `scanned`."""
+    last = MAX_SCANNED_ROWS if scanned is None else scanned
+    stopped = bool(rows) and (len(rows) == requested or rows[-1]["pos"] == last)
     found = {key(row): make(row) for row in rows if row["wanted"]}
     return PageSource(found, key(rows[-1]) if stopped else None)
 

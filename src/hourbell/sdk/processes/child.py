@@ -21,6 +21,7 @@ import sys
 import threading
 import traceback
 from collections import deque
+from contextlib import AbstractContextManager
 from functools import partial
 from queue import SimpleQueue
 from types import FrameType
@@ -31,6 +32,7 @@ import msgspec
 from hourbell.dispatch import Wait
 from hourbell.errors import StoreUnavailable, Suspend
 from hourbell.model.executions import Accepted, Claimed, Failed, Outcome, Succeeded
+from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App
 from hourbell.sdk.context import SyncContext, _current
 from hourbell.sdk.outcomes import outcome_of
@@ -184,7 +186,8 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
     try:
         found = task._signature.arguments(msgspec.json.decode(call.payload))
         args = (context, *found.args) if task.takes_context else found.args
-        result = task._signature.storable(task.fn(*args, **found.kwargs))
+        with _within(call.traceparent):
+            result = task._signature.storable(task.fn(*args, **found.kwargs))
         return Succeeded(_sendable(result, context)), ""
     except Exception as error:
         return outcome_of(error, task, context.log), traceback.format_exc()
@@ -194,6 +197,15 @@ def _run(app: App, call: Call, pipe: Pipe) -> tuple[Outcome, str]:
         return Failed(f"{type(error).__name__}: {error}", type(error).__name__), ""
     finally:
         _current.reset(token)
+
+
+def _within(traceparent: str | None) -> AbstractContextManager[None]:
+    """The span of the attempt, in the worker, as the parent of what runs here."""
+    if traceparent is None or current_traces() is None:
+        return contextlib.nullcontext()
+    from hourbell.observe.spans import remote_parent
+
+    return remote_parent(traceparent)
 
 
 def _sendable(result: object, context: SyncContext) -> object:
@@ -221,9 +233,12 @@ def _stop(pipe: Pipe, number: int, frame: FrameType | None) -> None:
 def _imported(start: Start) -> App:
     sys.path[:] = start.path
     if start.logs:
+        import structlog
+
         from hourbell.observe.logs import configure_logs
 
         configure_logs(os.environ.get("HOURBELL_LOG_LEVEL", "info"))
+        structlog.contextvars.bind_contextvars(worker=start.worker)
     if start.main is not None:
         _import_main(start.main)
     for name in start.modules:
@@ -235,6 +250,10 @@ def _imported(start: Start) -> App:
         from hourbell.sdk.running import import_tasks
 
         import_tasks(app)
+    if start.traces:
+        from hourbell.observe.exporting import configure_traces
+
+        configure_traces(os.environ)
     return app
 
 

@@ -24,6 +24,8 @@ class Start(msgspec.Struct, frozen=True):
     app_variable: str
     url: str  # of the database
     logs: bool  # whether logs are configured as those of the command
+    traces: bool  # whether the worker has traces
+    worker: str  # its name, for logs
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
@@ -34,6 +36,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
     claimed: Sequence[Any]  # the fields of Claimed, whose spec has a type that msgpack cannot have
     timeout_seconds: float
     checkpoint: bytes  # of an earlier run, as JSON; empty: none
+    traceparent: str | None = None  # the span of the attempt; None: the worker has no traces
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

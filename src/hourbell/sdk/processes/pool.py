@@ -19,6 +19,7 @@ from hourbell.actions import Run
 from hourbell.errors import Cancel, ConfigurationError, Snooze, Suspend
 from hourbell.model.errors import StoreUnavailable
 from hourbell.model.executions import Accepted, Cancelled, Failed, Outcome, Snoozed, Succeeded
+from hourbell.observe.traces import current_traces
 from hourbell.sdk.app import App
 from hourbell.sdk.outcomes import ProcessDied, ProcessTaskFailed
 from hourbell.sdk.processes.messages import (
@@ -35,7 +36,7 @@ from hourbell.sdk.processes.messages import (
     framed,
 )
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="tasks")
 
 START_SECONDS = 60.0  # for a process to import the app
 STOP_SECONDS = 3.0  # for a function to clean up; below the grace of the watchdog
@@ -188,8 +189,9 @@ async def _answered(question: Question, answer: Answering) -> Answer:
 class ProcessPool:
     """At most `size` processes, each with one call at a time."""
 
-    def __init__(self, app: App, size: int) -> None:
+    def __init__(self, app: App, size: int, worker: str) -> None:
         self._app = app
+        self._worker = worker  # its name
         self._places = asyncio.Semaphore(size)
         self._idle: list[Process] = []
         self._all: set[Process] = set()
@@ -250,7 +252,7 @@ class ProcessPool:
                 return process
             self._forget(process)
         if self._start is None:
-            self._start = start_of(self._app)
+            self._start = start_of(self._app, self._worker)
         process = await Process.start(self._start)
         self._all.add(process)
         return process
@@ -272,7 +274,7 @@ def _result(ended: Ended) -> Any:
     if isinstance(outcome, Snoozed):
         raise Snooze(outcome.delay_seconds)
     if isinstance(outcome, Cancelled):
-        raise Cancel
+        raise Cancel(outcome.why or "")
     if isinstance(outcome, Accepted):
         raise Suspend(outcome.token_digest, outcome.within_seconds)
     assert isinstance(outcome, Failed)
@@ -281,7 +283,7 @@ def _result(ended: Ended) -> Any:
     raise error
 
 
-def start_of(app: App) -> Start:
+def start_of(app: App, worker: str) -> Start:
     """What a process has to import to run the tasks of an app; raises ConfigurationError."""
     module, variable = _place_of(app)
     modules = {task.fn.__module__ for task in app.tasks.values() if task.options.process}
@@ -305,6 +307,8 @@ def start_of(app: App) -> Start:
         app_variable=variable,
         url=app._opened.database.dsn,
         logs=structlog.is_configured(),
+        traces=current_traces() is not None,
+        worker=worker,
     )
 
 
@@ -339,4 +343,5 @@ def call_of(task: str, payload: Any, run: Run, timeout_seconds: float) -> Call:
         msgspec.structs.astuple(run.claimed),
         timeout_seconds,
         bytes(run.spec.checkpoint),
+        None if run.span is None else run.span.traceparent,
     )

@@ -1,13 +1,16 @@
--- The gate: the only way from due to ready. One pass at a time, bounded, CRITICAL first. docs/architecture.md explains
--- it with examples.
+-- The gate: the only way from due to ready. One pass at a time, bounded. docs/architecture.md explains it with examples.
 --
--- A pass (`admit`) works on one priority after the other:
+-- A pass (`admit`) first brings up to date what was changed since the last one:
+--   tags      refunds and changed weights (fairness.sql); what runs under new limits is counted (limit_changes.sql)
+--   unpark    for each blocker with a wake-up, the parked rows that it has room for (parking.sql); their overlap and
+--             their keys are checked again
+-- Then it works on one priority after the other, CRITICAL first:
 --   take      due rows, and slabs of `due_slabs` (`take_due_slabs`), oldest first
 --   misfires  late rows that their job's policy does not make up end as SKIPPED (misfires.sql)
 --   slabs     those that no limit applies to become ready without being unpacked; the others become rows (`admit_slabs`)
 --   rows      dates excluded by a calendar end as SKIPPED (calendars.sql); overlapping runs are skipped or parked
 --             (overlaps.sql); rows that a key, a worker or a limit stops are parked (parking.sql) (`admit_rows`)
---   ready     the rest gets tags, is cut into slabs and inserted into `ready` (fairness.sql)
+--   ready     the rest gets tags (fairness.sql), is cut into slabs and inserted into `ready` (`make_ready`)
 -- Example: of 100 due rows 2 are misfires, 1 is skipped, 7 are parked and 90 become ready.
 
 -- Runs one pass. `examined`: how many executions it has taken, whatever became of them; `more`: whether there is more
@@ -20,19 +23,19 @@
 create or replace function hourbell.admit(
   p_now timestamptz, p_batch int, p_grace interval, out examined int, out more boolean, out busy boolean
 )
-language plpgsql set plan = lookups_unsorted as $$
+language plpgsql set plan = lookups_unsorted set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
   this_pass bigint;
   p smallint;
   budget int;
-  room int := p_batch;  -- what is left of the pass
+  budget_left int := p_batch;  -- of the pass
   n int;  -- rows taken of this priority
   share int;  -- of one tier
   taken hourbell.due[];
   slabs hourbell.due_slabs[];
   taken_slabs record;
-  in_slabs int;  -- executions of `slabs` that became ready
+  in_slabs int;  -- executions of `slabs`, later of those that became ready as they were
   oldest timestamptz;
   missed int;
   limited int;  -- rows of this priority that a limit applies to
@@ -61,14 +64,16 @@ begin
     more := hourbell.retag(p_batch, this_pass);
   end if;
   if exists (select from hourbell.limit_recounts) then perform hourbell.recount_running(p_now); end if;
-  -- In one of sixteen passes, parked rows go before newly due rows, least urgent first, so that low priorities make
-  -- progress too. A hash of the pass number selects the pass, so no periodic load can miss it forever.
+  -- Parked rows go before newly due rows of their priority. In one of sixteen passes they go before all newly due rows,
+  -- least urgent first, so that low priorities make progress too. A hash of the pass number selects the pass, so no
+  -- periodic load can miss it forever.
   lowest_first := hashint8(this_pass) & 15 = 0;
   if exists (select from hourbell.gate_wakeups where at <= p_now) then
     woken := hourbell.unpark(p_now, greatest(p_batch / 4, 1), lowest_first);
-    -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them.
+    -- Rows that were parked behind an earlier run or a key go before rows that would have to wait for them. `admit_rows`
+    -- checks both again, and finds nothing to do: they are not newly due any more, and hold their keys.
     woken := hourbell.acquire_keys(hourbell.without_overlap(woken, hourbell.blocker_job(), p_now), p_now);
-    room := room - 2 * cardinality(woken);
+    budget_left := budget_left - 2 * cardinality(woken);  -- they are checked twice
     examined := cardinality(woken);
   end if;
   serving := hourbell.serving_sessions();
@@ -114,9 +119,9 @@ begin
     end if;
     -- Rows under limits cost three times as much: halve the budget, so that a pass holds the gate's lock for less
     -- than 100 ms.
-    budget := greatest(greatest(room, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
+    budget := greatest(greatest(budget_left, p_batch / 8) / case when mostly_limited[p + 1] then 2 else 1 end, 1);
 
-    n := 0; oldest := null; slabs := '{}';
+    n := 0; oldest := null; slabs := '{}'; in_slabs := 0;
     for k in 1 .. cardinality(tiers) loop
       share := greatest(budget - n - budget / 8 * (cardinality(tiers) - k), 1);
       with gone as (
@@ -131,17 +136,18 @@ begin
       if k = 1 then rows := taken; else rows := rows || taken; end if;
       n := n + coalesce(cardinality(taken), 0);
       more := more or coalesce(cardinality(taken) >= share, false);
+      share := greatest(least(share, budget - in_slabs - budget / 8 * (cardinality(tiers) - k)), budget / 8, 1);
       taken_slabs := hourbell.take_due_slabs(tiers[k], coalesce(scan_from[tiers[k] + 1], '-infinity'), p_now, share);
       slabs := slabs || taken_slabs.slabs;
+      in_slabs := in_slabs + taken_slabs.executions;
       more := more or taken_slabs.more;
     end loop;
-    room := greatest(room - n, 0);
+    budget_left := greatest(budget_left - n, 0);
     missed := 0;
     if oldest < p_now - p_grace then
       rows := hourbell.without_misfires(rows, p_now, p_grace);
       missed := n - cardinality(rows);
     end if;
-    in_slabs := 0;
     if slabs <> '{}' then
       select * into in_slabs, taken from hourbell.admit_slabs(slabs, p, serving, generation, p_now, this_pass);
       rows := taken || rows;
@@ -166,12 +172,17 @@ begin
            where hourbell.tier(d.priority, d.checks) = tier and d.run_at >= coalesce(scan_from[tier + 1], '-infinity')
            order by d.run_at limit 1),
           p_now - interval '250 milliseconds'),
-        swept, 2 * limited > n, this_pass
+        swept,
+        case when n + in_slabs > 0 then 2 * limited > n + in_slabs else coalesce(mostly_limited[tier + 1], false) end,
+        this_pass
       from unnest(tiers) as tier;
     end if;
   end loop;
   perform hourbell.move_virtual_time(this_pass);
   more := more or exists (select from hourbell.gate_wakeups where at <= p_now);
+  -- This commit does not wait for the disk, unless executions have ended, which is final: a crash of the server may undo
+  -- the last passes, and the next ones repeat them (docs/decisions/0021-passes-do-not-wait.md).
+  if hourbell.ended() is null then perform set_config('synchronous_commit', 'off', true); end if;
 end $$;
 
 -- Decides on due executions of one priority: ready, parked or skipped. Returns how many proceeded without any limit.
@@ -216,20 +227,82 @@ language sql as $$
   from unnest(p_rows) having count(*) > 0
 $$;
 
+-- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
+-- which they fell due. p_checks: null: none of them is under a limit or suspect. Fairness comes from the tag that each
+-- gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
+-- what counts against a limit is a slab of its own.
+-- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
+create or replace function hourbell.make_ready(
+  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p_priority smallint,
+  p_generation int, p_now timestamptz, p_pass bigint
+) returns void
+language plpgsql set plan = lookups_unsorted as $$
+#variable_conflict use_column
+declare
+  queues bigint[];
+  times float8[];  -- the virtual time of each of `queues`
+  positions int[];
+  tags float8[];
+begin
+  select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
+  from (select distinct unnest(p_queues) as queue) as q
+  left join lateral (
+    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p_priority
+    order by pass desc limit 1) as v on true;
+  select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
+  with tagged as materialized (
+    select tag, p_ids[pos] as id, p_queues[pos] as queue, p_tasks[pos] as task,
+      coalesce(p_checks[pos] & hourbell.checks_limited() > 0, false) as limited,
+      coalesce(p_checks[pos] & hourbell.checks_suspect() > 0, false) as suspect
+    from unnest(positions, tags) as r(pos, tag)),
+  sizes as materialized (
+    select t.queue, t.highest, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1)::int as size
+    from (select queue, count(*) as n, max(tag) as highest from tagged group by queue) as t
+    cross join lateral (
+      select count(*) as n from hourbell.sessions as s
+      where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
+  suspected as (
+    insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
+    select tag, id, queue, p_priority, p_now, limited, p_generation, task from tagged where suspect),
+  times as materialized (
+    select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
+    from sizes as t
+    left join lateral (
+      select v, highest, ctid as row from hourbell.virtual_time as v
+      where v.queue = t.queue and v.priority = p_priority order by pass desc limit 1) as v on true),
+  passed as (
+    delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
+  highest as (
+    insert into hourbell.virtual_time (queue, priority, v, highest, pass)
+    select queue, p_priority, v, highest, p_pass from times),
+  lines as materialized (
+    select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
+    from tagged where not (suspect or limited) group by queue, task),
+  slabs as (
+    select l.tags[k] as tag, l.tags[least(k + s.size, cardinality(l.ids) + 1) - 1] as last_tag, l.task, l.queue,
+      false as limited, l.ids[k:k + s.size - 1] as ids
+    from lines as l join sizes as s using (queue)
+    cross join lateral generate_series(1, cardinality(l.ids), s.size) as k
+    union all
+    select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect)
+  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
+  select tag, last_tag, p_generation, task, queue, p_priority, limited, ids from slabs order by queue, tag;
+end $$;
+
 -- Takes slabs of one tier that fell due from p_from to p_now, oldest first, with p_limit executions or a few more;
 -- more: there may be others.
 create or replace function hourbell.take_due_slabs(
-  p_tier int, p_from timestamptz, p_now timestamptz, p_limit int, out slabs hourbell.due_slabs[], out more boolean
+  p_tier int, p_from timestamptz, p_now timestamptz, p_limit int,
+  out slabs hourbell.due_slabs[], out executions int, out more boolean
 )
 language plpgsql set plan = lookups_unsorted as $$
 #variable_conflict use_column
 declare
   wanted int := p_limit / 64 + 1;  -- slabs
   taken hourbell.due_slabs[];
-  got int := 0;  -- executions of `slabs`
   n int;
 begin
-  slabs := '{}';
+  slabs := '{}'; executions := 0;
   loop
     with gone as (
       delete from hourbell.due_slabs where ctid = any (array(
@@ -241,9 +314,11 @@ begin
     into taken, n from gone;
     more := coalesce(cardinality(taken) = wanted, false);
     exit when taken is null;
-    slabs := slabs || taken; got := got + n;
-    exit when not more or got >= p_limit;
-    wanted := least(ceil((p_limit - got) * cardinality(slabs)::float8 / greatest(got, 1)), p_limit);
+    slabs := slabs || taken; executions := executions + n;
+    exit when not more or executions >= p_limit;
+    -- The next may be larger than these.
+    wanted := least(
+      ceil((p_limit - executions) * cardinality(slabs)::float8 / greatest(executions, 1)), 2 * cardinality(slabs));
   end loop;
 end $$;
 

@@ -29,10 +29,13 @@ begin
   n := cardinality(ids);
   select s.refused into refused from hourbell.settle(
     hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, ids, fences, begun, took,
-    array(select generate_series(1, n)), array_fill(hourbell.outcome_cancelled(), array[n]),
+    array(select generate_series(1, n)), array_fill(hourbell.settlement_cancelled(), array[n]),
       array_fill(null::float8, array[n]), array_fill(null::text, array[n]),
     array_fill(null::text, array[n]), array_fill(null::json, array[n]), array_fill(null::text, array[n])) as s;
-  return array(select unnest(ids) except select unnest(refused));
+  ids := array(select unnest(ids) except select unnest(refused));
+  perform hourbell.note_ended(
+    array_fill(hourbell.fate_cancelled(), array[cardinality(ids)]), array_fill('cancelled'::text, array[cardinality(ids)]));
+  return ids;
 end $$;
 
 -- Ends awaiting executions whose cancellation is requested. The request may have come while a worker was handing them
@@ -50,22 +53,20 @@ begin
 end $$;
 
 -- Ends executions that their targets did not complete in time. p_settled … p_results are as in hourbell.settle, for
--- those that are still leased. All of p_ids with p_fences stop waiting, settled or not. Returns whether limits were
--- released.
+-- those that are still leased. All of p_ids with p_fences stop waiting, settled or not. Returns what hourbell.settle does.
 create or replace function hourbell.end_overdue(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_ids bigint[], p_fences bigint[],
   p_settled bigint[], p_settled_fences bigint[], p_begun_ms int[], p_took_ms int[], p_others int[], p_kinds smallint[],
-  p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[]
-) returns boolean
+  p_delays float8[], p_reasons text[], p_errors text[], p_results json[], p_failures text[],
+  out refused bigint[], out freed boolean, out cancelled bigint[]
+)
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column
-declare released boolean;
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
-  select s.freed into released from hourbell.settle(
+  select s.* into refused, freed, cancelled from hourbell.settle(
     hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, p_settled, p_settled_fences, p_begun_ms, p_took_ms,
     p_others, p_kinds, p_delays, p_reasons, p_errors, p_results, p_failures) as s;
   update hourbell.awaiting as a set outcome = 'ENDED' from unnest(p_ids, p_fences) as o(id, fence)
   where a.id = o.id and a.fence = o.fence and a.id = any (p_ids) and hourbell.is_awaiting(a);
-  return released;
 end $$;

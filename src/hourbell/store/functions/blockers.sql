@@ -9,11 +9,6 @@
 -- `kind + 0`, here and in other files: a lookup by id must not become one by kind: statistics may say that no row of
 -- the kind exists.
 
--- The tag space of rows parked by a blocker. The tag space of the ready rows of a queue is the queue's number.
-create or replace function hourbell.tag_space(p_kind smallint, p_key bigint) returns bigint
-language sql immutable
-return (p_kind::bigint << 56) + p_key;
-
 -- The task number of an execution.
 create or replace function hourbell.task(p_target int) returns int
 language sql immutable
@@ -36,6 +31,13 @@ return case p_kind
   when hourbell.blocker_concurrency_key() then p_key
   when hourbell.blocker_task() then hourbell.task_key(p_queue, hourbell.task(p_target)) end;
 
+-- Whether a limit of its queue, tenant or target applies to an execution.
+create or replace function hourbell.is_limited(e hourbell.executions) returns boolean
+language sql stable
+return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_queue() and l.key = e.queue)
+  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
+  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
+
 -- Whether a limit applies to any of these rows. Where limits exist, most rows of a pass are often not under one.
 create or replace function hourbell.has_limited(p_rows hourbell.due[]) returns boolean
 language sql stable set plan = lookups_unsorted as $$
@@ -47,21 +49,32 @@ language sql stable set plan = lookups_unsorted as $$
     cross join lateral (select from hourbell.limits as l where l.kind = s.kind and l.key = s.key offset 0) as l)
 $$;
 
--- Those of these slabs to any execution of which a limit applies, by their positions.
+-- The positions of the slabs with at least one execution under a limit.
 create or replace function hourbell.limited_slabs(p_slabs hourbell.due_slabs[]) returns setof bigint
 language sql stable set plan = lookups_unsorted as $$
-  with keys as materialized (
-    select distinct k.kind, k.key, s.pos
-    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)
-    cross join lateral (
-      select hourbell.blocker_queue() as kind, s.queue::bigint as key
-      union all select hourbell.blocker_target(), s.target
-      union all select hourbell.blocker_tenant(), unnest(s.tenants)) as k)
-  select distinct k.pos
-  from (select distinct kind, key from keys) as d
+  with slabs as materialized (
+    select s.queue, s.target, s.tenants, s.pos
+    from unnest(p_slabs) with ordinality as s(run_at, slab, queue, priority, checks, target, ids, tenants, pos)),
+  queues as materialized (
+    select d.queue from (select distinct queue from slabs) as d cross join lateral (
+      select from hourbell.limits as l where l.kind = hourbell.blocker_queue() and l.key = d.queue offset 0) as l),
+  targets as materialized (
+    select d.target from (select distinct target from slabs) as d cross join lateral (
+      select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = d.target offset 0) as l),
+  as_wholes as materialized (
+    select pos from slabs where queue in (select queue from queues) or target in (select target from targets)),
+  -- A slab has executions of several tenants.
+  tenants as materialized (
+    select s.pos, t.tenant from slabs as s cross join lateral unnest(s.tenants) as t(tenant)
+    where s.pos not in (select pos from as_wholes))
+  select pos from as_wholes
+  union all
+  select distinct t.pos
+  from (select distinct tenant from tenants) as d
   cross join lateral (
-    select l.kind, l.key from hourbell.limits as l where l.kind = d.kind and l.key = d.key offset 0) as l
-  join keys as k on k.kind = l.kind and k.key = l.key
+    select d.tenant from hourbell.limits as l
+    where l.kind = hourbell.blocker_tenant() and l.key = d.tenant offset 0) as l
+  join tenants as t on t.tenant = l.tenant
 $$;
 
 -- How many more executions a limit admits now.

@@ -1,6 +1,6 @@
--- Changing jobs: update, pause, resume, delete, replace, complete, run now and cancel. Each is one statement: no
--- client code runs between its first lock and its commit, so no other transaction waits for a client that has
--- stopped.
+-- Changing jobs: update, pause, resume, delete, replace, complete, cancel, and run now of a one-time job. Each is one
+-- statement: no client code runs between its first lock and its commit, so no other transaction waits for a client that
+-- has stopped.
 --
 -- Locks are taken in one order, so that two changes cannot deadlock: the row of the idempotency key, the unique key (by
 -- `create_jobs`), the job, its membership, its executions (those that another transaction has locked are skipped), the
@@ -21,6 +21,7 @@ return ('{"status":"' || (array['SCHEDULED', 'PAUSED', 'COMPLETED', 'CANCELLED']
 --             definition: changed columns, of `jobs` or, for a one-time job, of `executions`; null: none
 --             membership: the terms on which a recurring job joins the timetable of its definition; null: it joins none
 --             pause: the reason and the end of a pause; null: none were given
+--             operation: the bulk operation that pauses it; null: none does
 --   p_write   tenant, actor, operation: for the audit
 --             key, fingerprint: of the answer to store; a null key: nothing is stored
 --             answer: if the job is changed; unchanged: if it is left as it was
@@ -44,12 +45,12 @@ begin
   if not hourbell.store_answer(p_now, write) then outcome := 'repeated'; return; end if;
   select * into change from json_to_record(p_change) as c(
     seen_version int, seen_status smallint, status smallint, outdated text, cancels boolean, definition json,
-    membership json, pause json);
+    membership json, pause json, operation bigint);
   select * into job from hourbell.jobs where id = p_job for no key update;
   outcome := case when found then hourbell.change_recurring(p_now, job, change, write)
     else hourbell.change_one_time(p_now, p_job, change, write) end;
   if outcome = 'changed' then perform hourbell.note_pause(p_now, p_job, change, write); end if;
-  perform hourbell.settle_answer(write, outcome);
+  perform hourbell.correct_answer(write, outcome);
 end $$;
 
 -- Changes several jobs, p_changes[k] for p_jobs[k], with one commit. p_write: as for `change_job`, without a key. Returns
@@ -78,12 +79,12 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
   if p_change.pause is not null then
-    insert into hourbell.pauses (job, at, actor, reason, until, look_at)
-    select p_job, p_now, p_write.actor, reason, until, coalesce(until, p_now + interval '1 day')
+    insert into hourbell.pauses (job, at, actor, reason, until, look_at, operation)
+    select p_job, p_now, p_write.actor, reason, until, coalesce(until, p_now + interval '1 day'), p_change.operation
     from json_to_record(p_change.pause) as p(reason text, until timestamptz)
     on conflict (job) do update
     set at = excluded.at, actor = excluded.actor, reason = excluded.reason, until = excluded.until,
-      look_at = excluded.look_at;
+      look_at = excluded.look_at, operation = excluded.operation;
   elsif p_change.status <> hourbell.job_paused() or p_change.seen_status <> hourbell.job_paused() then
     delete from hourbell.pauses where job = p_job;
   end if;
@@ -217,7 +218,7 @@ begin
       p_now, write.tenant, p_job, write.actor, write.operation, case when p_spec is not null then taken.spec::json end,
       p_spec::json);
   end if;
-  perform hourbell.settle_answer(write, outcome);
+  perform hourbell.correct_answer(write, outcome);
 end $$;
 
 -- Cancels an execution of p_job. p_awaits: its target has accepted it. p_write and outcome: as for `change_job`;
@@ -251,7 +252,7 @@ begin
   if outcome <> 'moved' then
     perform hourbell.note_change(p_now, write.tenant, p_job, write.actor, write.operation, null, null);
   end if;
-  perform hourbell.settle_answer(write, outcome);
+  perform hourbell.correct_answer(write, outcome);
 end $$;
 
 -- Removes a job for another that replaces it, as a delete by its owner would. False: it is queued or running. Called by
@@ -487,7 +488,7 @@ begin
 end $$;
 
 -- Corrects the stored answer when the outcome is known: nothing is stored if nothing was done.
-create or replace function hourbell.settle_answer(p_write record, p_outcome text) returns void
+create or replace function hourbell.correct_answer(p_write record, p_outcome text) returns void
 language plpgsql as $$
 begin
   if p_write.key is null or p_outcome = 'changed' then return; end if;

@@ -267,7 +267,7 @@ declare
   highest bigint;
   plain int;
 begin
-  -- Mostly all are of one kind, and reading them all in vain would double the time of a claim.
+  -- Mostly all are of one kind. Check the first: reading them all in vain would double the cost of the claim.
   perform from hourbell.executions where id = p_ids[1] and job is null;
   if not found then return; end if;
   select min(id), max(id) into lowest, highest from unnest(p_ids) as i(id);  -- only their partitions are opened
@@ -468,21 +468,15 @@ begin
   perform hourbell.requeue(array[e.id]);
 end $$;
 
--- Whether a limit of its queue, tenant or target applies to an execution.
-create or replace function hourbell.is_limited(e hourbell.executions) returns boolean
-language sql stable
-return exists (select from hourbell.limits as l where l.kind = hourbell.blocker_queue() and l.key = e.queue)
-  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_tenant() and l.key = e.tenant)
-  or exists (select from hourbell.limits as l where l.kind = hourbell.blocker_target() and l.key = e.target);
-
 -- The claim as workers call it. It commits before it answers: a worker that is stopped while the rows are sent to it
--- holds no lock, so no transaction waits for it.
+-- holds no lock, so no transaction waits for it. ended: how executions have ended that may not start any more, as
+-- `note_ended` notes it.
 create or replace procedure hourbell.claim(
   p_session bigint, p_token uuid, p_claim int, p_repeated boolean, p_limit int, p_reserved int, p_lowest_first boolean,
   p_same_start boolean, p_now timestamptz, p_patience interval,
   inout alive boolean, inout ids bigint[], inout jobs bigint[], inout tenants int[], inout attempts int[],
   inout fences bigint[], inout scheduled_for float8[], inout finish_by timestamptz[], inout specs text[],
-  inout waits float8[]
+  inout waits float8[], inout ended text
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -496,6 +490,7 @@ begin
     from hourbell.take_ready(
       p_session, p_token, p_claim, p_repeated, p_limit, p_reserved, p_lowest_first, p_same_start, p_now, p_patience,
       alive, ids, jobs, tenants, attempts, fences, scheduled_for, finish_by, specs, waits) as t;
+    ended := nullif(concat_ws(' ', ended, hourbell.ended()), '');  -- the commit forgets it
     commit;
     exit when ids is not null or not alive;
     if recalled then

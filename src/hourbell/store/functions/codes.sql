@@ -1,6 +1,6 @@
 -- Codes: the names of the numbers that small columns hold. PostgreSQL replaces each call by its number when it plans a
 -- statement, so a name costs nothing and partial indexes, whose conditions have the number, are still used.
--- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/outcomes.py have the same numbers.
+-- Example: `where status = hourbell.fate_dead()`. engine/codes.py and engine/life/settlement.py have the same numbers.
 -- This file is loaded before all others: see function_set.py.
 
 -- How an execution ended: outcomes.status.
@@ -26,45 +26,45 @@ create or replace function hourbell.job_cancelled() returns smallint
 language sql immutable parallel safe return 3::smallint;
 
 -- What became of a claimed execution: p_kinds of `settle`.
-create or replace function hourbell.outcome_succeeded() returns smallint
+create or replace function hourbell.settlement_succeeded() returns smallint
 language sql immutable parallel safe return 0::smallint;
-create or replace function hourbell.outcome_retry() returns smallint  -- failed, and to be retried
+create or replace function hourbell.settlement_retry() returns smallint  -- failed, and to be retried
 language sql immutable parallel safe return 1::smallint;
-create or replace function hourbell.outcome_dead() returns smallint
+create or replace function hourbell.settlement_dead() returns smallint
 language sql immutable parallel safe return 2::smallint;
-create or replace function hourbell.outcome_cancelled() returns smallint
+create or replace function hourbell.settlement_cancelled() returns smallint
 language sql immutable parallel safe return 3::smallint;
-create or replace function hourbell.outcome_released() returns smallint  -- given back, not started
+create or replace function hourbell.settlement_released() returns smallint  -- returned, not started
 language sql immutable parallel safe return 4::smallint;
-create or replace function hourbell.outcome_accepted() returns smallint  -- the target will report how it ended
+create or replace function hourbell.settlement_accepted() returns smallint  -- the target will report how it ended
 language sql immutable parallel safe return 5::smallint;
-create or replace function hourbell.outcome_gone() returns smallint  -- dead, and its job is to be paused
+create or replace function hourbell.settlement_gone() returns smallint  -- dead, and its job is to be paused
 language sql immutable parallel safe return 6::smallint;
-create or replace function hourbell.outcome_interrupted() returns smallint  -- given back, because its worker was stopped
+create or replace function hourbell.settlement_interrupted() returns smallint  -- returned, because its worker was stopped
 language sql immutable parallel safe return 7::smallint;
-create or replace function hourbell.outcome_snoozed() returns smallint  -- given back, because its handler asked for it
+create or replace function hourbell.settlement_snoozed() returns smallint  -- returned, because its handler asked for it
 language sql immutable parallel safe return 8::smallint;
--- Sets of outcomes: ended (the execution ends), dead (it ends as a dead letter), unfinished (it does not end),
+-- Sets of settlements: ended (the execution ends), dead (it ends as a dead letter), unfinished (it does not end),
 -- returned (it goes back to the gate), rerun (it was begun, and goes back without an ended attempt).
-create or replace function hourbell.outcomes_ended() returns smallint[]
+create or replace function hourbell.settlements_ended() returns smallint[]
 language sql immutable parallel safe
 return array[
-  hourbell.outcome_succeeded(), hourbell.outcome_dead(), hourbell.outcome_cancelled(), hourbell.outcome_gone()];
-create or replace function hourbell.outcomes_dead() returns smallint[]
+  hourbell.settlement_succeeded(), hourbell.settlement_dead(), hourbell.settlement_cancelled(), hourbell.settlement_gone()];
+create or replace function hourbell.settlements_dead() returns smallint[]
 language sql immutable parallel safe
-return array[hourbell.outcome_dead(), hourbell.outcome_gone()];
-create or replace function hourbell.outcomes_unfinished() returns smallint[]
-language sql immutable parallel safe
-return array[
-  hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_accepted(), hourbell.outcome_interrupted(),
-  hourbell.outcome_snoozed()];
-create or replace function hourbell.outcomes_returned() returns smallint[]
+return array[hourbell.settlement_dead(), hourbell.settlement_gone()];
+create or replace function hourbell.settlements_unfinished() returns smallint[]
 language sql immutable parallel safe
 return array[
-  hourbell.outcome_retry(), hourbell.outcome_released(), hourbell.outcome_interrupted(), hourbell.outcome_snoozed()];
-create or replace function hourbell.outcomes_rerun() returns smallint[]
+  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_accepted(), hourbell.settlement_interrupted(),
+  hourbell.settlement_snoozed()];
+create or replace function hourbell.settlements_returned() returns smallint[]
 language sql immutable parallel safe
-return array[hourbell.outcome_interrupted(), hourbell.outcome_snoozed()];
+return array[
+  hourbell.settlement_retry(), hourbell.settlement_released(), hourbell.settlement_interrupted(), hourbell.settlement_snoozed()];
+create or replace function hourbell.settlements_rerun() returns smallint[]
+language sql immutable parallel safe
+return array[hourbell.settlement_interrupted(), hourbell.settlement_snoozed()];
 
 -- The namespace of names of jobs that were put: unique_keys.space.
 create or replace function hourbell.key_space_name() returns smallint
@@ -137,7 +137,7 @@ language sql immutable parallel safe return 4::smallint;
 --   1, 2       its job restricts overlap; it must run alone
 --   4, 8       its level (`level_of`), 0 to 3
 --   16 to 128  the kind of the blocker that it was parked under until now; 0: it is newly due
---   256        it counts against a limit
+--   256        it counts against a limit or has a concurrency key
 -- Example: 4 * 3 + 16 * 2 = 44 is a row of level 3 that was just taken out of the line of its tenant.
 create or replace function hourbell.checks_overlap() returns int  -- its job restricts overlap
 language sql immutable parallel safe return 1;
@@ -157,6 +157,19 @@ create or replace function hourbell.checks_of(p_overlap smallint, p_crashes smal
 language sql immutable parallel safe
 return case when p_overlap <> hourbell.overlap_allow() then hourbell.checks_overlap() else 0 end
   + case when p_crashes > 1 then hourbell.checks_suspect() else 0 end;
+
+-- The level of an execution that is the p_nth of its tenant at its moment. The first 16 of each tenant have level 0,
+-- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by
+-- side, so an execution waits for at most about 16 times as many executions of each other tenant as its own tenant has.
+-- Only fairness depends on the level, so the producer of a row may count roughly.
+create or replace function hourbell.level_of(p_nth bigint) returns int
+language sql immutable parallel safe
+return case when p_nth <= 16 then 0 when p_nth <= 256 then 1 when p_nth <= 4096 then 2 else 3 end;
+
+-- The tiers that hold the due rows of a priority: see hourbell.tier.
+create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
+language sql immutable parallel safe
+return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
 
 -- The session that leases what targets have accepted. It never ends and serves no queue.
 create or replace function hourbell.awaiting_session() returns bigint

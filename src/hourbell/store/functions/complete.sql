@@ -12,7 +12,7 @@ begin
   select s.refused into refused from hourbell.settle(
     p_session, p_token, hourbell.clock(), array[p_id], array[p_fence], array[null::int], array[p_took_ms],
     case when p_result is null then '{}'::int[] else '{1}' end,
-    case when p_result is null then '{}'::smallint[] else array[hourbell.outcome_succeeded()] end,
+    case when p_result is null then '{}'::smallint[] else array[hourbell.settlement_succeeded()] end,
     array[null::float8], array[null::text], array[null::text], array[p_result], array[null::text]) as s;
   if refused <> '{}' then
     raise exception using errcode = 'HB008', message = 'this worker no longer holds the execution',

@@ -23,6 +23,11 @@ create or replace function hourbell.is_line(p_text text, p_most int) returns boo
 language sql immutable parallel safe
 return length(p_text) <= p_most and p_text ~ '\S' and p_text !~ '[\x01-\x1f\x7f-\x9f\u2028\u2029]';
 
+-- A W3C trace context of version 00.
+create or replace function hourbell.is_traceparent(p_text text) returns boolean
+language sql immutable parallel safe
+return p_text ~ '^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-0[0-3]$';
+
 -- A retry policy as it is stored, from a document with the fields that the API has. Raises invalid_parameter_value.
 create or replace function hourbell.read_retry_policy(p_policy json) returns json
 language plpgsql immutable as $$
@@ -85,15 +90,16 @@ end $$;
 -- data exceptions. `outcome`: null, or which name is unknown. Names are looked up, never created: a new row of
 -- `tenants` in a transaction of a user would make every other transaction that names the tenant wait for its end.
 --   head, tail   of the job's JSON: head || payload || tail || rest || '}'
---   settings     as `create_jobs` takes them, without k, level and start_seconds
 -- Called by `enqueue_jobs`, whose plan settings apply.
 create or replace function hourbell.read_term(
   p_term json,
-  out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text, out settings jsonb,
-  out delay interval, out expires_at timestamptz, out deadline_seconds int, out on_duplicate text, out notify boolean,
-  out idempotency_key text
+  out outcome text, out detail text, out tenant int, out has_quota boolean, out head text, out tail text,
+  out queue smallint, out target int, out priority smallint, out at_most_once boolean, out start_seconds int,
+  out deadline_seconds int, out key bigint, out key_limit int,
+  out delay interval, out expires_at timestamptz, out on_duplicate text, out notify boolean, out idempotency_key text
 )
 language plpgsql stable as $$
+#variable_conflict use_column
 declare
   t record;
   known record;
@@ -107,12 +113,13 @@ begin
     select k from json_object_keys(p_term) as k
     where k not in ('task', 'tenant', 'queue', 'priority', 'delay_seconds', 'timeout_seconds', 'retry_policy',
       'delivery', 'expires_at', 'expires_in_seconds', 'deadline_seconds', 'concurrency_key', 'concurrency_limit',
-      'on_duplicate', 'labels', 'notify', 'idempotency_key')
+      'on_duplicate', 'labels', 'notify', 'idempotency_key', 'traceparent', 'trace_link')
     limit 1) as unknown
   into t from json_to_record(p_term) as x(
     task text, tenant text, queue text, priority text, delay_seconds float8, timeout_seconds int, retry_policy json,
     delivery text, expires_at timestamptz, expires_in_seconds int, deadline_seconds int, concurrency_key text,
-    concurrency_limit int, on_duplicate text, labels json, notify boolean, idempotency_key text);
+    concurrency_limit int, on_duplicate text, labels json, notify boolean, idempotency_key text, traceparent text,
+    trace_link text);
   if t.unknown is not null then
     raise invalid_parameter_value using
       message = format('this database does not know the option %s; "hourbell migrate" of a newer version may', t.unknown);
@@ -123,35 +130,25 @@ begin
   t.delivery := coalesce(t.delivery, 'at_least_once');
   on_duplicate := coalesce(t.on_duplicate, 'reject');
   notify := coalesce(t.notify, true);
-  if t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then
-    raise invalid_parameter_value using message = 'task must be 1 to 200 letters, digits or . _ : -';
-  elsif t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then
-    raise invalid_parameter_value using message = 'tenant must be 1 to 64 letters, digits or . _ : -';
-  elsif t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then
-    raise invalid_parameter_value using message = 'queue must be 1 to 64 letters, digits or . _ : -';
-  elsif t.priority not in ('CRITICAL', 'HIGH', 'MEDIUM', 'LOW') then
-    raise invalid_parameter_value using message = 'priority must be CRITICAL, HIGH, MEDIUM or LOW';
-  elsif t.delivery not in ('at_least_once', 'at_most_once') then
-    raise invalid_parameter_value using message = 'delivery must be at_least_once or at_most_once';
-  elsif on_duplicate not in ('reject', 'keep', 'replace') then
-    raise invalid_parameter_value using message = 'on_duplicate must be reject, keep or replace';
-  elsif t.delay_seconds is not null and not t.delay_seconds between 0 and 315360000 then  -- NaN is above all numbers
-    raise invalid_parameter_value using message = 'delay must be from 0 seconds to 3650 days';
-  elsif t.timeout_seconds not between 1 and 86400 then
-    raise invalid_parameter_value using message = 'timeout must be from 1 to 86400 seconds';
-  elsif t.deadline_seconds not between 1 and 31622400 then
-    raise invalid_parameter_value using message = 'deadline must be from 1 second to 366 days';
-  elsif t.idempotency_key is not null and not hourbell.is_line(t.idempotency_key, 200) then
-    raise invalid_parameter_value using message = 'idempotency_key must be 1 to 200 printable characters';
-  elsif t.expires_in_seconds not between 1 and 2592000 then
-    raise invalid_parameter_value using message = 'expires_in must be from 1 second to 30 days';
-  elsif t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200) then
-    raise invalid_parameter_value using message = 'concurrency_key must be 1 to 200 printable characters';
-  elsif t.concurrency_limit is not null and t.concurrency_key is null then
-    raise invalid_parameter_value using message = 'concurrency_limit needs a concurrency_key';
-  elsif t.concurrency_limit not between 1 and 10000 then
-    raise invalid_parameter_value using message = 'concurrency_limit must be from 1 to 10000';
-  end if;
+  detail := case  -- one expression, because each one costs time in every transaction
+    when t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then 'task must be 1 to 200 letters, digits or . _ : -'
+    when t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then 'tenant must be 1 to 64 letters, digits or . _ : -'
+    when t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then 'queue must be 1 to 64 letters, digits or . _ : -'
+    when t.priority not in ('CRITICAL', 'HIGH', 'MEDIUM', 'LOW') then 'priority must be CRITICAL, HIGH, MEDIUM or LOW'
+    when t.delivery not in ('at_least_once', 'at_most_once') then 'delivery must be at_least_once or at_most_once'
+    when on_duplicate not in ('reject', 'keep', 'replace') then 'on_duplicate must be reject, keep or replace'
+    when t.delay_seconds is not null and not t.delay_seconds between 0 and 315360000  -- NaN is above all numbers
+      then 'delay must be from 0 seconds to 3650 days'
+    when t.timeout_seconds not between 1 and 86400 then 'timeout must be from 1 to 86400 seconds'
+    when t.deadline_seconds not between 1 and 31622400 then 'deadline must be from 1 second to 366 days'
+    when t.idempotency_key is not null and not hourbell.is_line(t.idempotency_key, 200)
+      then 'idempotency_key must be 1 to 200 printable characters'
+    when t.expires_in_seconds not between 1 and 2592000 then 'expires_in must be from 1 second to 30 days'
+    when t.concurrency_key is not null and not hourbell.is_line(t.concurrency_key, 200)
+      then 'concurrency_key must be 1 to 200 printable characters'
+    when t.concurrency_limit is not null and t.concurrency_key is null then 'concurrency_limit needs a concurrency_key'
+    when t.concurrency_limit not between 1 and 10000 then 'concurrency_limit must be from 1 to 10000' end;
+  if detail is not null then raise invalid_parameter_value using message = detail; end if;
   if t.labels is not null then
     if json_typeof(t.labels) <> 'object' then
       raise invalid_parameter_value using message = 'labels must be an object';
@@ -176,6 +173,11 @@ begin
     else
   end case;
   tenant := known.tenant;
+  queue := known.queue;
+  target := -known.task;
+  priority := array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1;
+  at_most_once := t.delivery = 'at_most_once';
+  key_limit := coalesce(t.concurrency_limit, 1);
   has_quota := known.max_jobs is not null;
   policy := case when t.retry_policy is not null then hourbell.read_retry_policy(t.retry_policy)
     when t.delivery = 'at_least_once' then known.retry_policy::json end;
@@ -191,32 +193,24 @@ begin
   expires_at := t.expires_at;
   deadline_seconds := t.deadline_seconds;
   idempotency_key := t.idempotency_key;
+  if t.concurrency_key is not null then key := hourbell.key_number(t.tenant, t.concurrency_key); end if;
+  if t.expires_at is null then start_seconds := t.expires_in_seconds; end if;
   head := '{"name":' || to_json(t.task) || ',"action":{"type":"TASK","name":' || to_json(t.task) || ',"payload":';
-  tail := '},"type":"ONE_TIME"';
-  if policy is not null then tail := tail || ',"retry_policy":' || policy::text; end if;
-  if timeout is not null then tail := tail || ',"timeout_seconds":' || timeout; end if;
-  if t.delivery <> 'at_least_once' then tail := tail || ',"delivery":"' || t.delivery || '"'; end if;
-  if t.tenant <> 'default' then tail := tail || ',"tenant_id":"' || t.tenant || '"'; end if;
-  if t.queue <> 'default' then tail := tail || ',"queue":"' || t.queue || '"'; end if;
-  if t.deadline_seconds is not null then tail := tail || ',"deadline_seconds":' || t.deadline_seconds; end if;
-  if t.labels is not null then tail := tail || ',"labels":' || t.labels::text; end if;
-  if t.concurrency_key is not null then
-    tail := tail || ',"concurrency_key":' || to_json(t.concurrency_key)
-      || ',"concurrency_limit":' || coalesce(t.concurrency_limit, 1);
-  end if;
-  if t.priority <> 'MEDIUM' then
-    tail := tail || ',"priority":' || array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1;
-  end if;
-  settings := jsonb_build_object(
-    'queue', known.queue, 'target', -known.task,
-    'priority', array_position(array['CRITICAL', 'HIGH', 'MEDIUM', 'LOW'], t.priority) - 1,
-    'at_most_once', t.delivery = 'at_most_once', 'finish_seconds', t.deadline_seconds,
-    'key', case when t.concurrency_key is not null then hourbell.key_number(t.tenant, t.concurrency_key) end, 'key_limit', coalesce(t.concurrency_limit, 1),
-    'notifies', 0);
-  if t.expires_at is null and t.expires_in_seconds is not null then
-    tail := tail || ',"start_deadline_seconds":' || t.expires_in_seconds;
-    settings := settings || jsonb_build_object('start_seconds', t.expires_in_seconds);
-  end if;
+  tail := concat(  -- without what is null
+    '},"type":"ONE_TIME"',
+    ',"retry_policy":' || policy::text,
+    ',"timeout_seconds":' || timeout,
+    ',"delivery":"' || nullif(t.delivery, 'at_least_once') || '"',
+    ',"tenant_id":"' || nullif(t.tenant, 'default') || '"',
+    ',"queue":"' || nullif(t.queue, 'default') || '"',
+    ',"deadline_seconds":' || t.deadline_seconds,
+    ',"labels":' || t.labels::text,
+    ',"concurrency_key":' || to_json(t.concurrency_key) || ',"concurrency_limit":' || key_limit,
+    -- Ignored if it is not valid: a trace is never a reason to refuse a job.
+    ',"traceparent":"' || case when hourbell.is_traceparent(t.traceparent) then t.traceparent end || '"',
+    ',"trace_link":"' || case when hourbell.is_traceparent(t.trace_link) then t.trace_link end || '"',
+    case when t.priority <> 'MEDIUM' then ',"priority":' || priority end,
+    ',"start_deadline_seconds":' || start_seconds);
 end $$;
 
 -- Whether a JSON text has more than 32 arrays and objects inside each other, as MAX_DEPTH in documents/kinds.py. Most
@@ -299,6 +293,7 @@ declare
   n constant int := coalesce(cardinality(p_payloads), 0);
   base constant bigint := hourbell.id_base(now);
   term record;
+  is_plain boolean;
   k int := 0;  -- the number of terms
   t int; seconds int;
   -- By term:
@@ -329,7 +324,15 @@ begin
           select coalesce(array_position(p_term_of, k), 1), null::bigint, term.outcome, null::bigint, term.detail;
         return;
       end if;
-      owners[k] := term.tenant; heads[k] := term.head; tails[k] := term.tail; settings[k] := term.settings;
+      -- The common case: one job that nothing can refuse.
+      is_plain := n = 1 and coalesce(p_term_of[1], 1) = 1 and p_unique_keys[1] is null and not term.has_quota
+        and term.idempotency_key is null;
+      exit when is_plain;
+      owners[k] := term.tenant; heads[k] := term.head; tails[k] := term.tail;
+      settings[k] := jsonb_build_object(
+        'queue', term.queue, 'target', term.target, 'priority', term.priority, 'at_most_once', term.at_most_once,
+        'start_seconds', term.start_seconds, 'finish_seconds', term.deadline_seconds,
+        'key', term.key, 'key_limit', term.key_limit, 'notifies', 0);
       delays[k] := term.delay; expiries[k] := term.expires_at; deadlines[k] := term.deadline_seconds;
       on_duplicates[k] := term.on_duplicate; notifies[k] := term.notify;
       if term.has_quota then limited := limited || term.tenant; end if;
@@ -350,7 +353,31 @@ begin
       return;
     end if;
   end;
-  if n = 1 then
+  if is_plain then
+    detail := hourbell.enqueue_problem(now, p_at[1], null, p_payloads[1], term.expires_at, term.deadline_seconds,
+      term.on_duplicate, term.delay);
+    place := 1;
+    if detail is not null then
+      outcome := 'invalid';
+      return next;
+      return;
+    end if;
+    first_at := coalesce(p_at[1], now + term.delay);
+    if term.expires_at is not null then
+      term.start_seconds := floor(extract(epoch from term.expires_at - first_at))::int;
+      term.tail := term.tail || ',"start_deadline_seconds":' || term.start_seconds;
+    end if;
+    outcome := 'created';
+    job_id := hourbell.next_id(base);
+    perform hourbell.create_job(
+      now, job_id, first_at, p_actor,
+      hourbell.enqueued_spec(term.head, p_payloads[1], term.tail, null, term.on_duplicate, first_at), term.tenant,
+      term.queue, term.target, term.priority, term.at_most_once, term.start_seconds, term.deadline_seconds, term.key,
+      term.key_limit);
+    if term.notify and first_at <= now + interval '1 second' then perform pg_notify('hourbell', ''); end if;
+    return next;
+    return;
+  elsif n = 1 then
     t := coalesce(p_term_of[1], 1);
     detail := case when t not between 1 and k then 'term_of is not the number of a term'
       else hourbell.enqueue_problem(

@@ -7,67 +7,10 @@
 -- Example: the virtual time is 100. Tenant A (weight 1) gets the tags 101, 102, 103; B (weight 2) gets 100.5, 101,
 -- 101.5.
 
--- Makes executions of one priority ready; p_tenants, p_queues, p_tasks and p_checks belong to p_ids, in the order in
--- which they fell due. p_checks: null: none of them is under a limit or suspect. Fairness comes from the tag that each
--- gets. They are cut into slabs in the order of their tags, small enough for four claims of each session of the queue;
--- what counts against a limit is a slab of its own.
--- Example: 1,000 executions for a queue with 5 sessions become 20 slabs of 50; 6 executions become 6 slabs of one.
-create or replace function hourbell.make_ready(
-  p_ids bigint[], p_tenants int[], p_queues bigint[], p_tasks int[], p_checks smallint[], p_priority smallint,
-  p_generation int, p_now timestamptz, p_pass bigint
-) returns void
-language plpgsql set plan = lookups_unsorted as $$
-#variable_conflict use_column
-declare
-  queues bigint[];
-  times float8[];  -- the virtual time of each of `queues`
-  positions int[];
-  tags float8[];
-begin
-  select array_agg(q.queue), array_agg(coalesce(v.v, 0)) into queues, times
-  from (select distinct unnest(p_queues) as queue) as q
-  left join lateral (
-    select v from hourbell.virtual_time as v where v.queue = q.queue and v.priority = p_priority
-    order by pass desc limit 1) as v on true;
-  select * into positions, tags from hourbell.tag(p_queues, p_tenants, p_priority, queues, times, p_pass);
-  with tagged as materialized (
-    select tag, p_ids[pos] as id, p_queues[pos] as queue, p_tasks[pos] as task,
-      coalesce(p_checks[pos] & hourbell.checks_limited() > 0, false) as limited,
-      coalesce(p_checks[pos] & hourbell.checks_suspect() > 0, false) as suspect
-    from unnest(positions, tags) as r(pos, tag)),
-  sizes as materialized (
-    select t.queue, t.highest, greatest(least(t.n / (4 * greatest(s.n, 1)), 100), 1)::int as size
-    from (select queue, count(*) as n, max(tag) as highest from tagged group by queue) as t
-    cross join lateral (
-      select count(*) as n from hourbell.sessions as s
-      where t.n > 4 and s.id > 0 and (s.all_queues or t.queue = any (s.queues))) as s),
-  suspected as (
-    insert into hourbell.suspects (tag, id, queue, priority, since, limited, generation, task)
-    select tag, id, queue, p_priority, p_now, limited, p_generation, task from tagged where suspect),
-  times as materialized (
-    select t.queue, coalesce(v.v, 0) as v, greatest(t.highest, v.highest) as highest, v.row as old
-    from sizes as t
-    left join lateral (
-      select v, highest, ctid as row from hourbell.virtual_time as v
-      where v.queue = t.queue and v.priority = p_priority order by pass desc limit 1) as v on true),
-  passed as (
-    delete from hourbell.virtual_time where ctid = any (array(select old from times where old is not null))),
-  highest as (
-    insert into hourbell.virtual_time (queue, priority, v, highest, pass)
-    select queue, p_priority, v, highest, p_pass from times),
-  lines as materialized (
-    select queue, task, array_agg(id order by tag, id) as ids, array_agg(tag order by tag, id) as tags
-    from tagged where not (suspect or limited) group by queue, task),
-  slabs as (
-    select l.tags[k] as tag, l.tags[least(k + s.size, cardinality(l.ids) + 1) - 1] as last_tag, l.task, l.queue,
-      false as limited, l.ids[k:k + s.size - 1] as ids
-    from lines as l join sizes as s using (queue)
-    cross join lateral generate_series(1, cardinality(l.ids), s.size) as k
-    union all
-    select tag, tag, task, queue, true, array[id] from tagged where limited and not suspect)
-  insert into hourbell.ready (tag, last_tag, generation, task, queue, priority, limited, ids)
-  select tag, last_tag, p_generation, task, queue, p_priority, limited, ids from slabs order by queue, tag;
-end $$;
+-- The tag space of rows parked by a blocker. The tag space of the ready rows of a queue is the queue's number.
+create or replace function hourbell.tag_space(p_kind smallint, p_key bigint) returns bigint
+language sql immutable
+return (p_kind::bigint << 56) + p_key;
 
 -- Tags rows of one priority: p_spaces and p_tenants are in the order of the rows, and tags[k] belongs to the row
 -- positions[k], counted from 1. Each tenant continues in its lane from its last tag, but never below the floor of the
@@ -111,8 +54,8 @@ begin
   from lanes as l cross join lateral unnest(l.positions) with ordinality as p(pos, nth);
 end $$;
 
--- V moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready. Only the gate does
--- this, under its lock. Only the gate makes rows ready, so no row can appear below V.
+-- The virtual time (V) moves up to the smallest ready tag, or to the highest tag given so far when nothing is ready.
+-- Only the gate does this, under its lock. Only the gate makes rows ready, so no row can appear below V.
 create or replace function hourbell.move_virtual_time(p_pass bigint) returns void
 language plpgsql set plan = lookups as $$
 #variable_conflict use_column
@@ -168,8 +111,9 @@ begin
 end $$;
 
 -- Applies a changed weight of a tenant. New rows use it at once. For ready and parked rows, the distance of the
--- tenant's tags from the first in line shrinks or stretches, a part of it in each pass, from the end where no tag can
--- be met twice. Rows that arrive meanwhile are placed behind all of them. Returns whether there is more to do.
+-- tenant's tags from the first in line shrinks or stretches, a part of it in each pass: in ascending order if it
+-- shrinks, descending if it stretches, so that no row is visited twice. Rows that arrive meanwhile are placed behind
+-- all of them. Returns whether there is more to do.
 -- Example: the virtual time is 100, and a tenant of weight 1 with the tags 101, 102, … 140 gets the weight 4. Its tags
 -- become 100.25, 100.5, … 110.
 create or replace function hourbell.retag(p_limit int, p_pass bigint) returns boolean

@@ -27,6 +27,10 @@ begin
     on conflict (cell) do nothing
     returning epoch into won;
   end if;
+  if won is not null then
+    insert into hourbell.terms (epoch, node, began_at) values (won, p_node, hourbell.clock())
+    on conflict (epoch) do nothing;
+  end if;
   return won;
 end $$;
 
@@ -56,6 +60,6 @@ begin
   perform from hourbell.leadership
   where epoch = p_epoch and node = p_node and expires_at > hourbell.clock() for key share;
   if not found then
-    raise exception 'epoch % is over', p_epoch using errcode = 'HB001';
+    raise exception 'epoch % is over', p_epoch using errcode = 'HB100';
   end if;
 end $$;

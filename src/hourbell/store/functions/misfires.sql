@@ -2,7 +2,7 @@
 -- it, follows the misfire policy of its job, like one that is planned too late (hourbell.member_share).
 
 -- The due rows p_rows without those that are recorded as missed. A row is judged once, when the gate first takes it:
--- not after it was parked, given back or retried, which makes its run_at differ from its occurrence (hourbell.requeue).
+-- not after it was parked, returned or retried, which makes its run_at differ from its occurrence (hourbell.requeue).
 -- Only occurrences of a schedule can be misfires.
 create or replace function hourbell.without_misfires(p_rows hourbell.due[], p_now timestamptz, p_grace interval)
 returns hourbell.due[]

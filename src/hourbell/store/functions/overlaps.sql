@@ -80,13 +80,13 @@ begin
       when overlap = hourbell.overlap_replace() then case when pos < n then 'skip' when busy then 'park' end
       when pos = 1 and not busy and not waiting then null
       when not waiting and pos = case when busy then 1 else 2 end then 'park'
-      else 'skip' end as fate
+      else 'skip' end as decision
     from looked_at)
-  select array_agg(id) filter (where fate = 'skip'),
+  select array_agg(id) filter (where decision = 'skip'),
     array_agg(case when overlap = hourbell.overlap_replace() then 'replaced' else 'overlap' end)
-      filter (where fate = 'skip'),
-    array_agg(id) filter (where fate = 'park'),
-    array_agg(job) filter (where overlap = hourbell.overlap_replace() and fate is distinct from 'skip')
+      filter (where decision = 'skip'),
+    array_agg(id) filter (where decision = 'park'),
+    array_agg(job) filter (where overlap = hourbell.overlap_replace() and decision is distinct from 'skip')
   into skipped, reasons, to_park, replacing from decided;
 
   if replacing is not null then

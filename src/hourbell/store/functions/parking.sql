@@ -105,8 +105,9 @@ end $$;
 
 -- Of these due executions, all of one priority, those that may proceed. They take what they need; the others are
 -- parked. `checks` of an execution that proceeds has `checks_limited` if it holds something.
--- First comes the key, which a parked execution keeps; then target, tenant and queue, which only executions that
--- proceed take. An execution that was parked at one of these has passed those before it, and does not wait there again.
+-- First comes the key, which a parked execution keeps; then task, target, tenant and queue. Only executions that pass
+-- all of them take a place at the last three. An execution that was parked at one of these has passed those before it,
+-- and does not wait there again.
 create or replace function hourbell.apply_limits(
   p_rows hourbell.due[], p_priority smallint, p_serving hourbell.sessions[], p_now timestamptz, p_pass bigint
 ) returns hourbell.due[]
@@ -116,26 +117,35 @@ declare
   proceeding hourbell.due[] := hourbell.acquire_keys(p_rows, p_now);
   blocked_rows hourbell.due[];
   blocker smallint;
+  keys bigint[]; rooms int[]; waited_for boolean[];  -- of what does not let all of them proceed
 begin
   foreach blocker in array array[
     hourbell.blocker_task(), hourbell.blocker_target(), hourbell.blocker_tenant(), hourbell.blocker_queue()]
   loop
-    with candidates as materialized (
-      select r, hourbell.blocker_key_of(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
-      from unnest(proceeding) as r),
-    limited as materialized (
-      select s.key, case
+    select array_agg(l.key), array_agg(l.room), array_agg(l.waited_for) into keys, rooms, waited_for
+    from (
+      select s.key, s.n, case
           when l.key is null or (
             blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_serving, s.key)) then 0
           else hourbell.limit_room(l, p_now) end as room,
         exists (
           select from hourbell.parked as p
           where p.kind = blocker and p.key = s.key and p.priority <= p_priority offset 0) as waited_for
-      from (select distinct key from candidates where key is not null) as s
+      from (
+        select hourbell.blocker_key_of(blocker, queue, tenant, target, key) as key, count(*) as n
+        from unnest(proceeding) group by 1) as s
       left join lateral (select * from hourbell.limits as l where l.kind = blocker and l.key = s.key) as l on true
-      where l.key is not null
+      where s.key is not null and (l.key is not null
         or (blocker = hourbell.blocker_queue() and not hourbell.is_queue_served(p_serving, s.key))
-        or (blocker = hourbell.blocker_task() and hourbell.lacks_task(p_serving, s.key))),
+        or (blocker = hourbell.blocker_task() and hourbell.lacks_task(p_serving, s.key)))
+      offset 0) as l
+    where l.waited_for or l.room < l.n;
+    continue when keys is null;
+    with candidates as materialized (
+      select r, hourbell.blocker_key_of(blocker, r.queue, r.tenant, r.target, r.key) as key, row_number() over () as pos
+      from unnest(proceeding) as r),
+    limited as materialized (
+      select * from unnest(keys, rooms, waited_for) as l(key, room, waited_for)),
     fit as (
       select (r).id, l.room >= row_number() over (partition by l.key order by pos) as fits
       from candidates as c join limited as l using (key)
@@ -179,9 +189,9 @@ begin
   return coalesce(proceeding, '{}');
 end $$;
 
--- Of these due executions, those that may proceed as far as their concurrency keys are concerned. They get a hold of
--- their key (a row of `limit_holds`), unless they still have it; the others are parked. Holds are given in the order of
--- the due times, whatever the priorities, and parked executions go before newly due ones.
+-- Filters due executions by concurrency key. Those that may proceed are returned, and get a hold of their key (a row of
+-- `limit_holds`), unless they still have it; the others are parked. Holds are given in the order of the due times,
+-- whatever the priorities, and parked executions go before newly due ones.
 -- Example: three executions of key K, which allows one at once, are due at 10:00, 10:01 and 10:02. The first gets the
 -- hold; the others are parked in this order. It keeps the hold while it is retried, until it has ended.
 -- p_rows may have only a part of what is due: an earlier execution of the key may still be in `due`, because the pass

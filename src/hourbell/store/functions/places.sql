@@ -5,20 +5,7 @@
 -- `end_executions` records those that it got as SUPERSEDED; the others belong to another transaction, or are found by
 -- their claim.
 
--- The level of an execution that is the p_nth of its tenant at its moment. The first 16 of each tenant have level 0,
--- those up to 256 level 1, up to 4,096 level 2, the rest level 3. The gate serves all levels of a priority side by
--- side, so an execution waits for at most about 16 times as many executions of each other tenant as its own tenant has.
--- Only fairness depends on the level, so the producer of a row may count roughly.
-create or replace function hourbell.level_of(p_nth bigint) returns int
-language sql immutable parallel safe
-return case when p_nth <= 16 then 0 when p_nth <= 256 then 1 when p_nth <= 4096 then 2 else 3 end;
-
--- The tiers that hold the due rows of a priority: see hourbell.tier.
-create or replace function hourbell.tiers_of(p_priority smallint) returns int[]
-language sql immutable parallel safe
-return array[p_priority, p_priority + 4, p_priority + 8, p_priority + 12];
-
--- The slab of `due_slabs` in which an execution is, if it is in one. A session takes numbers from the sequence of ids
+-- The slab of `due_slabs` in which an execution is, if it is in one. A connection takes numbers from the sequence of ids
 -- 64 at a time, so what it creates together shares a slab.
 create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
@@ -92,6 +79,32 @@ begin
   return coalesce(taken, '{}');
 end $$;
 
+-- How executions have ended in this transaction, as `note_ended` has noted it; null: none has.
+create or replace function hourbell.ended() returns text
+language sql stable
+return nullif(current_setting('hourbell.ended', true), '');
+
+-- The same, and forgets it: for a transaction of several statements that each count what they have ended.
+create or replace function hourbell.take_ended() returns text
+language plpgsql as $$
+declare
+  noted constant text := hourbell.ended();
+begin
+  if noted is not null then perform set_config('hourbell.ended', '', true); end if;
+  return noted;
+end $$;
+
+-- Notes how executions end, for the metrics of the process whose statement ends them: as `status:reason:count`, in a
+-- setting of the transaction. A statement that wants it selects `hourbell.ended()` beside the function that it calls.
+-- Example: `4:misfire:12 1:deadline:3`.
+create or replace function hourbell.note_ended(p_statuses smallint[], p_reasons text[]) returns void
+language sql as $$
+  select set_config('hourbell.ended', concat_ws(' ', hourbell.ended(), string_agg(e.note, ' ')), true)
+  from (
+    select format('%s:%s:%s', status, reason, count(*)) as note
+    from unnest(p_statuses, p_reasons) as d(status, reason) group by status, reason) as e
+$$;
+
 -- Records executions that end without a run of their own: skipped, superseded, cancelled, or dead by a deadline.
 -- p_statuses[k] (hourbell.fate_… in codes.sql) and p_reasons[k] belong to p_ids[k], which the caller has taken out of
 -- their places. Releases their limits and wakes what waits for them.
@@ -127,6 +140,7 @@ begin
     array_agg(distinct key) filter (where key is not null)
   into queues, tenants, targets, keys from gone;
   perform hourbell.note_ends(p_ids);
+  perform hourbell.note_ended(p_statuses, p_reasons);
   perform hourbell.release_limits(p_ids, true, p_now);
   if keys is not null or exists (select from hourbell.limits) then
     perform hourbell.wake_blockers(queues, tenants, targets, keys, p_now);

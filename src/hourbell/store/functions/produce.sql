@@ -40,6 +40,7 @@ declare
   made int;
   taken_over bigint[];  -- executions of older versions,
   versions int[];  -- and their new versions
+  skipped int;  -- stretches of missed occurrences
 begin
   -- Tenants with many executions at one moment, from earlier statements and this one. Small fires are not counted.
   if cardinality(p_members) >= 16 then
@@ -117,6 +118,9 @@ begin
       select id, job, first, first, tenant, version, queue, priority, hourbell.origin_schedule() from missed)
     insert into hourbell.outcomes (id, fence, recorded_at, status, reason, missed, missed_through)
     select id, 0, p_now, hourbell.fate_skipped(), 'misfire', n, last from missed;
+    get diagnostics skipped = row_count;
+    perform hourbell.note_ended(
+      array_fill(hourbell.fate_skipped(), array[skipped]), array_fill('misfire'::text, array[skipped]));
   end if;
   return made;
 end $$;

@@ -18,6 +18,8 @@ declare
   expired bigint;
   back bigint[];
   over bigint[];
+  fates smallint[];  -- of those,
+  reasons text[];  -- and why
   failing bigint[];
 begin
   perform hourbell.check_epoch(p_node, p_epoch);
@@ -62,20 +64,27 @@ begin
             history = hourbell.add_attempt(
               e.history, null, e.attempt + 1, j.claimed_at, p_now, j.fence, 'lost', 'the worker was lost', expired)
         from judged as j
-        where e.id = j.id and e.id = any (array(select id from judged where fate is null)))
+        where e.id = j.id and e.id = any (array(select id from judged where fate is null))),
+      counted as (
+        insert into hourbell.failed_attempts (at, started_at, tenant)
+        select p_now, j.claimed_at, (j.e).tenant from judged as j where j.fate is null)
       select array_agg(j.id) filter (where j.fate is null), array_agg(j.id) filter (where j.fate is not null),
-        array_agg(j.id) filter (where j.fate is null and j.notifies & hourbell.event_failure() <> 0)
-      into back, over, failing from judged as j;
+        array_agg(j.id) filter (where j.fate is null and j.notifies & hourbell.event_failure() <> 0),
+        array_agg(j.fate) filter (where j.fate is not null),
+        array_agg(case j.fate when hourbell.fate_cancelled() then 'cancelled' else j.why end)
+          filter (where j.fate is not null)
+      into back, over, failing, fates, reasons from judged as j;
       if failing is not null then perform hourbell.note_failures(failing); end if;
       if over is not null then
         perform hourbell.note_ends(over);
+        perform hourbell.note_ended(fates, reasons);
         perform hourbell.close_runs(over, p_now);
       end if;
       perform hourbell.release_limits(back, false, p_now);
       perform hourbell.release_limits(over, true, p_now);
       perform hourbell.requeue(back);
       delete from hourbell.leased where session = expired;
-      perform hourbell.remember_session(expired, p_now);
+      perform hourbell.remember_session(expired, p_now, coalesce(cardinality(back), 0));
       perform hourbell.end_session(expired, p_now);
       sessions := sessions + 1;
       returned := returned + coalesce(cardinality(back), 0); ended := ended + coalesce(cardinality(over), 0);

@@ -1,13 +1,13 @@
 -- Reruns: what an execution carries over from one run to the next.
 -- Executions that were begun can go back without an ended attempt, because their worker was stopped (interrupted) or
 -- their handler asked for it (snoozed). `settle` returns them; how often is counted here and sent with the next claim,
--- and engine/life/outcomes.py decides by it when it is enough. A checkpoint is sent with every later claim, whatever
+-- and engine/life/settlement.py decides by it when it is enough. A checkpoint is sent with every later claim, whatever
 -- ended the run that wrote it.
 -- Example: attempt 1 writes {"done": 500} and its worker is killed. The reaper makes the execution due again; the claim
 -- of attempt 2 has {"done": 500}, and attempt 1, should it still run, can write no more: its fence is no longer held.
 
--- Counts executions that `settle` has just returned. An attempt that has ended, or a snooze, shows that the handler can
--- come to an end between two interruptions: these are counted from there.
+-- Counts executions that `settle` has just returned. An attempt that has ended, or a snooze, resets the count of
+-- interruptions in a row.
 create or replace function hourbell.count_reruns(p_interrupted bigint[], p_snoozed bigint[]) returns void
 language plpgsql set plan = lookups_one_by_one as $$
 #variable_conflict use_column

@@ -103,7 +103,8 @@ begin
   return hourbell.delete_ended('executions_' || p_name, null, p_until, p_limit);
 end $$;
 
--- Deletes the records of deaths that were replayed longer than p_keep ago, and of sessions that ended before that.
+-- Deletes the records of deaths that were replayed longer than p_keep ago, and of sessions that ended before that;
+-- counts of minutes and terms of leaders that are older than any page shows; processes that are gone.
 create or replace function hourbell.delete_old_records(p_node uuid, p_epoch bigint, p_now timestamptz, p_keep interval)
 returns void
 language plpgsql as $$
@@ -114,6 +115,12 @@ begin
   delete from hourbell.past_sessions where ctid = any (array(
     select ctid from hourbell.past_sessions where ended_at < p_now - p_keep - interval '1 day'
     order by ended_at limit 10000));
+  delete from hourbell.minutes where minute = any (array(
+    select minute from hourbell.minutes where minute < p_now - interval '8 days' order by minute limit 10000));
+  delete from hourbell.failed_attempts where ctid = any (array(
+    select ctid from hourbell.failed_attempts where at < p_now - interval '2 days' order by at limit 10000));
+  delete from hourbell.terms where began_at < p_now - interval '8 days' and epoch < (select max(epoch) from hourbell.terms);
+  delete from hourbell.nodes where seen_at < p_now - interval '1 hour';
 end $$;
 
 -- Deletes executions that ended before p_until, with their outcomes, out of one table of executions: those of
@@ -142,8 +149,8 @@ begin
   return cardinality(ids);
 end $$;
 
--- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, progress and
--- cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes
+-- Deletes what is no longer needed: answers to idempotent writes, tokens of completions, deleted monitors, sign-ins that
+-- are over, progress and cancellation requests, counts of reruns and checkpoints whose execution has ended, timetables without members, lanes
 -- that virtual time has passed, unique keys of jobs that have ended, manifests.
 create or replace function hourbell.delete_expired(
   p_node uuid, p_epoch bigint, p_now timestamptz, p_keep_answers interval, p_limit int
@@ -168,6 +175,10 @@ begin
   delete from hourbell.monitors where ctid = any (array(
     select ctid from hourbell.monitors where deleted_at < p_now - p_keep_answers
     order by deleted_at limit p_limit for update skip locked));
+  get diagnostics n = row_count; total := total + n;
+  delete from hourbell.sign_ins where ctid = any (array(
+    select ctid from hourbell.sign_ins where used_at < p_now - interval '12 hours'
+    order by used_at limit p_limit for update skip locked));
   get diagnostics n = row_count; total := total + n;
   delete from hourbell.progress where ctid = any (array(
     select p.ctid from hourbell.progress as p

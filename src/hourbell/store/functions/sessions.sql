@@ -72,8 +72,8 @@ end $$;
 -- Extends the session and compares what the worker runs with what it holds. `lost`: the worker must stop these, the
 -- session no longer holds them. `cancelled`: their cancellation is requested.
 -- p_resolved: every claim up to this number has been answered, so executions of those claims that the worker does not
--- name are given back: the answer that named them was lost. Null: the worker does not say. Executions of an unnumbered
--- claim (0), and all executions if p_resolved is null, are given back when the worker does not name them a whole lease
+-- name are returned: the answer that named them was lost. Null: the worker does not say. Executions of an unnumbered
+-- claim (0), and all executions if p_resolved is null, are returned when the worker does not name them a whole lease
 -- after their claim.
 create or replace function hourbell.heartbeat(
   p_session bigint, p_token uuid, p_now timestamptz, p_lease interval, p_running bigint[], p_resolved int,
@@ -131,7 +131,7 @@ language plpgsql set plan = lookups as $$
 begin
   perform from hourbell.sessions where id = p_session and token = p_token for update;
   if not found then return 0; end if;
-  perform hourbell.remember_session(p_session, p_now);
+  perform hourbell.remember_session(p_session, p_now, null);
   return hourbell.discard_session(p_session, p_token, p_now);
 end $$;
 
@@ -151,11 +151,12 @@ begin
 end $$;
 
 -- Stores an ended session: for a worker that repeats an outcome whose answer was lost (`already_settled`), and for the
--- worker's name in executions that the session has ended.
-create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz) returns void
+-- worker's name in executions that the session has ended. p_returned: how many executions went back because its lease
+-- had expired; null: its worker has closed it.
+create or replace function hourbell.remember_session(p_session bigint, p_now timestamptz, p_returned int) returns void
 language sql volatile as $$
-  insert into hourbell.past_sessions (id, token, ended_at, worker)
-  select id, token, p_now, worker from hourbell.sessions where id = p_session
+  insert into hourbell.past_sessions (id, token, ended_at, worker, returned)
+  select id, token, p_now, worker, p_returned from hourbell.sessions where id = p_session
 $$;
 
 -- Ends a session that holds nothing. Rows that wait for a worker of its queues are checked again.

@@ -11,15 +11,16 @@
 -- p_kinds: hourbell.outcome_… in codes.sql.
 -- p_delays: the seconds until a retry, or until a returned execution may start; for one that its target has accepted,
 --   the seconds that the target has to report how it ended.
--- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was given back waits for.
+-- p_reasons: why it is dead; the kind of failure of one that is retried; what one that was returned waits for.
 -- p_failures: the kind of failure of one that is dead.
 -- p_results: what it returned; for one that its target has accepted, the digest of the token that the target was given.
 -- Returns the ids that were refused: no longer leased by this session, or not under this fence. Their rows are
--- untouched. freed: whether other executions may be waiting for limits that were released.
+-- untouched. freed: whether other executions may be waiting for limits that were released. cancelled: those that were
+-- reported as something else, and ended because their cancellation is requested.
 create or replace function hourbell.settle(
   p_session bigint, p_token uuid, p_now timestamptz, p_ids bigint[], p_fences bigint[], p_begun_ms int[],
   p_took_ms int[], p_others int[], p_kinds smallint[], p_delays float8[], p_reasons text[], p_errors text[],
-  p_results json[], p_failures text[], out refused bigint[], out freed boolean
+  p_results json[], p_failures text[], out refused bigint[], out freed boolean, out cancelled bigint[]
 )
 language plpgsql set plan = lookups_by_hash
 set plan_cache_mode = force_generic_plan as $$
@@ -28,12 +29,14 @@ declare
   kinds smallint[] := p_kinds;
   slabs hourbell.leased[];
   rows tid[];  -- of `slabs`
-  unfinished constant boolean := kinds && hourbell.outcomes_unfinished();
+  unfinished constant boolean := kinds && hourbell.settlements_unfinished();
   ended bigint[];
   whole int[];  -- slabs of which all executions end here
   requeued bigint[];
   accepted bigint[];
   noting bigint[];  -- executions with notifications
+  failed_starts timestamptz[];  -- of attempts that have failed and will be retried,
+  failed_tenants int[];
   settled bigint[];
 begin
   freed := false;
@@ -49,21 +52,21 @@ begin
   -- An execution whose cancellation is requested and that has not ended by itself ends now.
   if unfinished and exists (select from hourbell.cancellations) then
     kinds := array(
-      select case when kind = any (hourbell.outcomes_unfinished()) and exists (
+      select case when kind = any (hourbell.settlements_unfinished()) and exists (
           select from hourbell.cancellations as c where c.id = p_ids[at] offset 0)
-        then hourbell.outcome_cancelled() else kind end
+        then hourbell.settlement_cancelled() else kind end
       from unnest(p_others, kinds) with ordinality as o(at, kind, pos) order by pos);
   end if;
 
-  if kinds && hourbell.outcomes_returned() then
+  if kinds && hourbell.settlements_returned() then
     with reported as (
       select o.*, x.kind, x.delay, x.reason, x.error
       from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
       join unnest(p_others, kinds, p_delays, p_reasons, p_errors) as x(pos, kind, delay, reason, error) on x.pos = o.pos
-      where x.kind = any (hourbell.outcomes_returned())),
+      where x.kind = any (hourbell.settlements_returned())),
     members as materialized (select * from hourbell.members(slabs)),
     taken as materialized (
-      select o.*, o.kind = hourbell.outcome_retry() as failed, o.kind <> hourbell.outcome_released() as begun,
+      select o.*, o.kind = hourbell.settlement_retry() as failed, o.kind <> hourbell.settlement_released() as begun,
         hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
         hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
       from members as h join reported as o on o.id = h.id and o.fence = h.fence
@@ -72,7 +75,7 @@ begin
       update hourbell.executions as e
       set fence = t.fence,
           attempt = e.attempt + t.failed::int,
-          crashes = case when t.failed or t.kind = hourbell.outcome_snoozed() then 0 else e.crashes end,
+          crashes = case when t.failed or t.kind = hourbell.settlement_snoozed() then 0 else e.crashes end,
           start_by = case when not t.begun then e.start_by end,  -- it has started in time
           run_at = p_now + make_interval(secs => coalesce(t.delay, 0)),
           waits_for = case when not t.failed then t.reason end,
@@ -84,19 +87,25 @@ begin
             else e.history end
       from taken as t
       where e.id = t.id and e.id = any (array(select id from taken))
-      returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes)
-    select array_agg(id), array_agg(id) filter (where notes) into requeued, noting from again;
+      returning e.id, e.notifies & hourbell.event_failure() <> 0 and t.failed as notes, t.failed, t.started_at, e.tenant)
+    select array_agg(id), array_agg(id) filter (where notes), array_agg(started_at) filter (where failed),
+      array_agg(tenant) filter (where failed)
+    into requeued, noting, failed_starts, failed_tenants from again;
+    if failed_starts is not null then
+      insert into hourbell.failed_attempts (at, started_at, tenant)
+      select p_now, f.started_at, f.tenant from unnest(failed_starts, failed_tenants) as f(started_at, tenant);
+    end if;
     perform hourbell.requeue(requeued);
     if noting is not null then perform hourbell.note_failures(noting); end if;
-    if kinds && hourbell.outcomes_rerun() then
+    if kinds && hourbell.settlements_rerun() then
       perform hourbell.count_reruns(
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-              where kind = hourbell.outcome_interrupted() and p_ids[at] = any (requeued)),
+              where kind = hourbell.settlement_interrupted() and p_ids[at] = any (requeued)),
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-              where kind = hourbell.outcome_snoozed() and p_ids[at] = any (requeued)));
+              where kind = hourbell.settlement_snoozed() and p_ids[at] = any (requeued)));
     end if;
   end if;
-  if hourbell.outcome_accepted() = any (kinds) then
+  if hourbell.settlement_accepted() = any (kinds) then
     accepted := hourbell.move_to_awaiting(
       slabs, p_now, p_ids, p_fences, p_begun_ms, p_others, kinds, p_delays, p_results);
   end if;
@@ -110,8 +119,8 @@ begin
         exit;
       end if;
       with reported as (
-        select o.*, coalesce(x.kind, hourbell.outcome_succeeded()) as kind,
-          case x.kind when hourbell.outcome_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
+        select o.*, coalesce(x.kind, hourbell.settlement_succeeded()) as kind,
+          case x.kind when hourbell.settlement_cancelled() then 'cancelled' else x.reason end as reason, x.error, x.result,
           x.failure
         from unnest(p_ids, p_fences, p_begun_ms, p_took_ms) with ordinality as o(id, fence, begun_ms, took_ms, pos)
         left join unnest(p_others, kinds, p_reasons, p_errors, p_results, p_failures)
@@ -124,17 +133,17 @@ begin
           hourbell.started(h.claimed_at, o.begun_ms, o.took_ms, p_now) as started_at,
           hourbell.finished(h.claimed_at, o.begun_ms, o.took_ms, p_now) as finished_at
         from members as h join reported as o on o.id = h.id and o.fence = h.fence
-        where o.kind = any (hourbell.outcomes_ended())
+        where o.kind = any (hourbell.settlements_ended())
           and (try = 1 or not exists (select from hourbell.outcomes as e where e.id = o.id offset 0))),
       recorded as (
         insert into hourbell.outcomes
           (id, fence, started_at, finished_at, recorded_at, session, version, status, reason, error, result,
            failure_kind)
         select id, fence, started_at, finished_at, p_now, p_session, version, case kind
-            when hourbell.outcome_succeeded() then hourbell.fate_succeeded()
-            when hourbell.outcome_cancelled() then hourbell.fate_cancelled()
+            when hourbell.settlement_succeeded() then hourbell.fate_succeeded()
+            when hourbell.settlement_cancelled() then hourbell.fate_cancelled()
             else hourbell.fate_dead() end,
-          reason, error, result, case when kind = any (hourbell.outcomes_dead()) then failure end
+          reason, error, result, case when kind = any (hourbell.settlements_dead()) then failure end
         from taken)
       select array_agg(id), array(select slab from taken group by slab, size having count(*) = size)
       into ended, whole from taken;
@@ -144,16 +153,21 @@ begin
   end loop;
 
   if ended is not null then
-    if kinds && hourbell.outcomes_dead() then
+    if kinds && hourbell.settlements_dead() then
       perform hourbell.write_dead_letters(
         array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-              where kind = any (hourbell.outcomes_dead()) and p_ids[at] = any (ended)),
-        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.outcome_gone()));
+              where kind = any (hourbell.settlements_dead()) and p_ids[at] = any (ended)),
+        array(select p_ids[at] from unnest(p_others, kinds) as o(at, kind) where kind = hourbell.settlement_gone()));
     end if;
-    if hourbell.outcome_cancelled() = any (kinds) then
+    if hourbell.settlement_cancelled() = any (kinds) then
       delete from hourbell.cancellations where id = any (array(
         select p_ids[at] from unnest(p_others, kinds) as o(at, kind)
-        where kind = hourbell.outcome_cancelled() and p_ids[at] = any (ended)));
+        where kind = hourbell.settlement_cancelled() and p_ids[at] = any (ended)));
+      if kinds <> p_kinds then
+        cancelled := array(
+          select p_ids[at] from unnest(p_others, kinds, p_kinds) as o(at, kind, reported)
+          where kind <> reported and p_ids[at] = any (ended));
+      end if;
     end if;
     if exists (select from unnest(slabs) as s where s.notifies) then perform hourbell.note_ends(ended); end if;
     if exists (select from unnest(slabs) as s where s.versions is not null) then
@@ -255,7 +269,7 @@ begin
     select o.id, o.fence, o.begun_ms, x.delay, x.result
     from unnest(p_ids, p_fences, p_begun_ms) with ordinality as o(id, fence, begun_ms, pos)
     join unnest(p_others, p_kinds, p_delays, p_results) as x(pos, kind, delay, result) on x.pos = o.pos
-    where x.kind = hourbell.outcome_accepted()),
+    where x.kind = hourbell.settlement_accepted()),
   members as materialized (select * from hourbell.members(p_slabs)),
   moving as materialized (
     select o.*, s.claimed_at, s.claim, s.alone, s.limited, s.notifies, h.version
@@ -276,9 +290,9 @@ begin
 end $$;
 
 -- Takes executions that have left without an outcome (p_left) out of slabs that the caller has locked, and deletes the
--- slabs of which nothing is left. Those that have ended are left in a slab until then: a slab of which one is reported
--- at a time would be rewritten a hundred times. What is left is looked for from the end of a slab: a worker mostly ends
--- what it was given first.
+-- slabs of which nothing is left. Those that have ended are left in a slab until then: removing them one by one would
+-- rewrite the slab up to a hundred times. The scan for what is left runs backwards, because workers finish roughly in
+-- the order of the claim.
 create or replace function hourbell.shrink_slabs(p_rows tid[], p_left bigint[]) returns void
 language plpgsql set plan = lookups_one_by_one
 set plan_cache_mode = force_generic_plan as $$
@@ -329,12 +343,12 @@ begin
       from jsonb_array_elements(coalesce(e.history, '[]')) as h
       where (h ->> 'fence')::bigint = o.fence) as h
     where case
-      when o.kind = hourbell.outcome_succeeded() then
+      when o.kind = hourbell.settlement_succeeded() then
         l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_succeeded()
-      when (o.kind = hourbell.outcome_released() or o.kind = any (hourbell.outcomes_rerun()))
+      when (o.kind = hourbell.settlement_released() or o.kind = any (hourbell.settlements_rerun()))
         and ((e.fence = o.fence and not h.ended)
           or (l.fence = o.fence and l.session = p_session and l.status = hourbell.fate_cancelled())) then true
-      when o.kind = hourbell.outcome_released() then false
+      when o.kind = hourbell.settlement_released() then false
       else h.failed or (l.fence = o.fence and l.session = p_session and (l.status = hourbell.fate_cancelled()
         or (l.status = hourbell.fate_dead()
           and (l.reason not in ('lost', 'crashed') or l.failure_kind is not null)))) end);

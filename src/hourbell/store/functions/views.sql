@@ -25,7 +25,7 @@ return case
   when not p_in_paused and (not p_in_due or e.run_at <= p_now) then 'QUEUED'
   when e.attempt > 0 then 'RETRYING'
   when not p_in_paused and e.waits_for <> 'snoozed'
-    then 'QUEUED'  -- given back by a worker: its target's circuit is open
+    then 'QUEUED'  -- returned by a worker: its target's circuit is open
   else 'SCHEDULED' end;
 
 -- The status of a one-time job, as in `jobs.status`; p_fate: how it ended, null: it has not.

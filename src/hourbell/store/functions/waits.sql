@@ -66,7 +66,7 @@ begin
   -- As if its handler had asked to run again now.
   perform hourbell.settle(
     hourbell.awaiting_session(), hourbell.awaiting_token(), p_now, ids, fences, begun, took,
-    array(select generate_series(1, n)), array_fill(hourbell.outcome_snoozed(), array[n]),
+    array(select generate_series(1, n)), array_fill(hourbell.settlement_snoozed(), array[n]),
     array_fill(0::float8, array[n]), array_fill(null::text, array[n]), array_fill(null::text, array[n]),
     array_fill(null::json, array[n]), array_fill(null::text, array[n]));
   update hourbell.waits set is_open = false where id = any (ids) and outcome is not null;

@@ -13,7 +13,9 @@
 --   terms        a JSON array of what jobs have in common: task, tenant, queue, priority, delay_seconds,
 --                timeout_seconds, retry_policy, delivery, expires_at or expires_in_seconds (after the time of the job),
 --                deadline_seconds, concurrency_key, concurrency_limit, on_duplicate, labels, notify,
---                idempotency_key (of one job: a repeated call returns it as kept, also when it has ended)
+--                idempotency_key (of one job: a repeated call returns it as kept, also when it has ended),
+--                traceparent (the span that creates the job, which continues its trace) or trace_link (its run has a
+--                trace of its own, linked to the span); ignored if it is not valid
 --   payloads     a JSON object for each job
 --   term_of      the number of the job's term; null: the first
 --   at           when the job runs; null: after delay_seconds of its term

@@ -41,11 +41,3 @@ from (
      where (job, id) < ($3, 0) and job >= ($3::bigint >> 22) << 22 and $3 = any (jobs)
      order by job desc, id desc limit 1) as a
    where a.id < $1)) as a
-
--- name: last_pause
--- When a job was last paused, and by which actor, among its latest changes.
-select at, actor
-from (
-  select * from hourbell.audit where (job, id) <= ($1, 9223372036854775807) and job >= $1
-  order by job desc, id desc limit 1000) as a
-where operation = 'pause' limit 1

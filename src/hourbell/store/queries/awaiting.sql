@@ -35,7 +35,7 @@ update hourbell.awaiting set outcome = $3 where id = $1 and fence = $2 and hourb
 
 -- name: cancel_requested
 -- Ends executions whose cancellation was requested and that no worker will ever report.
-select hourbell.cancel_requested($1, $2, $3)
+select hourbell.ended() from hourbell.cancel_requested($1, $2, $3)
 
 -- name: end_waits
 -- Ends waits of handlers whose time is over, and resumes what has to be resumed.

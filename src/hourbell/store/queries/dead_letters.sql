@@ -1,11 +1,13 @@
 -- Dead letters: the statements of list, read, replay, retry and purge.
 
--- Lists, newest death first, before ($1, $2): the first $3 rows that are `wanted`, among the $4
+-- Lists, without attempts and jobs, newest death first, before ($1, $2): the first $3 rows that are `wanted`, among the $4
 -- newest, and the last of these if the walk ends there (engine/views/pages.py). $5: no death before
 -- this; $6: the reason or null.
 
 -- name: list_letters
-select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
+  x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
     row_number() over (order by d.died_at desc, d.id desc) as pos,
@@ -14,14 +16,15 @@ from (
     select * from hourbell.dead_letters as d
     where (d.died_at, d.id) < ($1, $2) and d.died_at >= $5
     order by d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution)
-  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
 where d.wanted or d.pos = $4
 order by d.died_at desc, d.id desc limit $3
 
 -- name: list_letters_of_tenant
 -- For the tenant $7.
-select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
+  x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
     row_number() over (order by d.tenant desc, d.died_at desc, d.id desc) as pos,
@@ -30,14 +33,15 @@ from (
     select * from hourbell.dead_letters as d
     where (d.tenant, d.died_at, d.id) < ($7, $1, $2) and (d.tenant, d.died_at) >= ($7, $5)
     order by d.tenant desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution)
-  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
 where d.wanted or d.pos = $4
 order by d.tenant desc, d.died_at desc, d.id desc limit $3
 
 -- name: list_letters_of_job
 -- For the job $7, if it belongs to the tenant $8 (null: any).
-select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
+select d.id, d.job, d.tenant, d.died_at, d.reason, d.pos, d.wanted, x.occurrence, x.attempt, x.target,
+  x.history #>> '{-1,reason}' as kind, coalesce(d.error, x.history #>> '{-1,error}') as error,
+  (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name
 from (
   select d.id, d.job, d.tenant, d.died_at, d.reason, d.error, d.execution,
     row_number() over (order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc) as pos,
@@ -46,18 +50,25 @@ from (
     select * from hourbell.dead_letters as d
     where (coalesce(d.job, d.id), d.died_at, d.id) < ($7, $1, $2) and (coalesce(d.job, d.id), d.died_at) >= ($7, $5)
     order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $4) as d) as d
-cross join lateral jsonb_to_record(d.execution)
-  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+cross join lateral jsonb_to_record(d.execution) as x(occurrence timestamptz, attempt int, target int, history jsonb)
 where d.wanted or d.pos = $4
 order by coalesce(d.job, d.id) desc, d.died_at desc, d.id desc limit $3
 
 -- name: letter
-select d.*, x.*, (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
+select d.id, d.job, d.tenant, d.died_at, d.reason, x.*, x.history #>> '{-1,reason}' as kind,
+  coalesce(d.error, x.history #>> '{-1,error}') as error,
+  (select name from hourbell.tenants as t where t.id = d.tenant) as tenant_name,
   hourbell.workers_of(x.history, null) as workers
 from hourbell.dead_letters as d
 cross join lateral jsonb_to_record(d.execution)
-  as x(occurrence timestamptz, attempt int, history jsonb, spec text, job_spec text)
+  as x(occurrence timestamptz, attempt int, target int, history jsonb, spec text, job_spec text)
 where d.id = $1
+
+-- name: names_of_targets
+-- The hosts and tasks $1: hosts have positive numbers, tasks negative ones, -1 stands for webhooks of any host.
+select t.id, t.host as name from hourbell.targets as t where t.id = any ($1)
+union all
+select -t.id, t.name from hourbell.tasks as t where -t.id = any ($1)
 
 -- name: leave_slabs
 -- Before a replay of the dead letters $1.

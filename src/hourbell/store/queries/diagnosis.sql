@@ -1,8 +1,10 @@
 -- Diagnosis: what `hourbell doctor` looks at. Every count stops at a bound.
 
 -- name: server
--- The version of the server, its connections, and how long its oldest transaction has been open.
+-- The version of the server, its connections, whether commits are durable, and how long its oldest transaction has been
+-- open.
 select current_setting('server_version') as version, current_setting('max_connections')::int as max_connections,
+  current_setting('synchronous_commit') <> 'off' as commits_wait,
   (select count(*)::int from pg_stat_activity where backend_type = 'client backend') as connections,
   (select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8
    from pg_stat_activity where datname = current_database() and backend_type = 'client backend') as oldest_transaction

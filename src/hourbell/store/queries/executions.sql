@@ -37,7 +37,7 @@ select id, occurrence from made order by occurrence
 select * from hourbell.run_one_time($1, $2, $3, $4, $5)
 
 -- name: cancel_execution
-select * from hourbell.cancel_execution($1, $2, $3, $4, $5)
+select *, hourbell.ended() as ended from hourbell.cancel_execution($1, $2, $3, $4, $5)
 
 -- An execution as `execution` shows it: with how it ended (null: it has not), its location if it has
 -- not ended, and names.
@@ -76,6 +76,30 @@ cross join lateral hourbell.display_columns(
   e.id, e.job, e.tenant, e.queue, e.spec, e.history, coalesce(o.end_session, w.session)) as s
 order by e.occurrence desc, e.id desc
 
+-- name: usual_run
+-- How long the latest successes of the recurring job $1 took, among the newest $2 executions that are due by $3, now:
+-- their number and their median.
+select count(*)::int as runs,
+  coalesce(percentile_cont(0.5) within group (order by extract(epoch from o.finished_at - o.started_at)), 0) as seconds
+from (
+  select id from hourbell.executions where job = $1 and occurrence <= $3 order by occurrence desc limit $2) as e
+cross join lateral (select * from hourbell.outcomes as o where o.id = e.id offset 0) as o
+where o.status = hourbell.fate_succeeded() and o.started_at is not null
+
+-- name: last_outcomes
+-- The newest $2 executions that are due by $3, now, of each of the jobs $1: how they ended, or their status.
+select j.id as of_job, e.id, e.occurrence, o.fate, o.reason, w.status
+from unnest($1::bigint[]) as j(id)
+cross join lateral (
+  (select e, e.id, e.occurrence from hourbell.executions as e
+   where e.job = j.id and e.occurrence <= $3 order by e.occurrence desc limit $2)
+  union all
+  (select e, e.id, e.occurrence from hourbell.executions as e
+   where e.id = j.id and e.job is null and e.occurrence <= $3)) as e
+left join lateral hourbell.end_of(e.id) as o on true
+cross join hourbell.slab_index(null, true) as i
+left join lateral hourbell.location_of(e.e, i.ids, i.slabs, o.recorded_at is null, $3) as w on true
+
 -- name: oldest_live
 -- The oldest live execution of a job, without those planned ahead of $2, now.
 select id from hourbell.live_executions($1) where occurrence <= $2 order by occurrence, id limit 1
@@ -94,7 +118,8 @@ select exists (
 -- (engine/views/pages.py). $5 the tenant, $6 the statuses of those that have not ended, $7 the queue,
 -- $8 a label of the job as `name:value`, $9 the codes of those that have ended, $10 now, $11 the
 -- reason; each of $5 to $9 and $11 may be null. $12: whether any that has not ended is asked for.
--- Executions that are only planned ahead are left out. Cheap conditions come first.
+-- Executions that are only planned ahead are left out. Cheap conditions come first: an execution without an ended attempt
+-- is not RETRYING, wherever it is.
 
 -- name: list_all
 select e.*, s.*,
@@ -107,6 +132,7 @@ from (
     select e.*, o.*, ($7::smallint is null or e.queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
       and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+          and (e.attempt > 0 or $6::text[] is distinct from '{RETRYING}')
         else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
     from (
       select e, e.* from hourbell.executions as e where $5::int is null and id < $1 and id >= $4
@@ -131,6 +157,7 @@ from (
     select e.*, o.*, ($7::smallint is null or e.queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
       and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+          and (e.attempt > 0 or $6::text[] is distinct from '{RETRYING}')
         else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
     from (
       select e, e.* from hourbell.executions as e
@@ -156,6 +183,7 @@ from (
     select e.*, o.*, ($7::smallint is null or e.queue = $7)
       and ($8::text is null or hourbell.is_wanted(hourbell.job_spec(e.job, e.spec), null, $8))
       and case when o.recorded_at is null then $12 and (e.job is null or e.occurrence <= $10 or e.attempt > 0)
+          and (e.attempt > 0 or $6::text[] is distinct from '{RETRYING}')
         else ($9::smallint[] is null or o.fate = any ($9)) and ($11::text is null or o.reason = $11) end as fits
     from (
       select e, e.* from hourbell.executions as e

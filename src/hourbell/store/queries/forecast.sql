@@ -58,6 +58,25 @@ from (
 where m.dates <> '{}'
 group by m.timetable, m.since, m.until, m.zone, m.dates
 
+-- name: tenants_of_timetables
+-- The tenants with the most jobs of the timetables $1, after $2: at most $4 of each, among $3 memberships of it; $5: only
+-- this tenant, or null.
+select w.id as timetable, t.name
+from unnest($1::bigint[]) as w(id)
+cross join lateral (
+  select m.tenant, count(*) as n
+  from (
+    select m.tenant from hourbell.memberships as m
+    where m.timetable = w.id and (m.until is null or m.until > $2) and ($5::int is null or m.tenant = $5) limit $3) as m
+  group by m.tenant order by n desc, m.tenant limit $4) as m
+cross join lateral (select name from hourbell.tenants as t where t.id = m.tenant offset 0) as t
+
+-- name: busiest_minute
+-- How many attempts ended in the busiest minute from $1 on, of those that were counted for good; the first and the last
+-- of these minutes.
+select max(succeeded + failed) as n, min(minute) as first, max(minute) as last
+from hourbell.minutes where minute >= $1 and final
+
 -- name: has_dates
 -- Whether a calendar of any tenant has a date from $1 to $2.
 select exists (select from hourbell.calendar_dates where day between $1 and $2)

@@ -8,7 +8,7 @@ select * from hourbell.before_create($1, $2, $3, $4, $5)
 -- name: create_jobs
 -- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10 to $14, numbers, as the
 -- text of an array; $15, their specs, as lines, because JSON has no line break inside.
-select * from hourbell.create_jobs(
+select *, hourbell.take_ended() as ended from hourbell.create_jobs(
   $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
   $14::text::int[], string_to_array($15, E'\n'), $16, $17, $18)
 
@@ -42,7 +42,7 @@ select id, name from made union all select id, host from hourbell.targets where 
 select * from hourbell.ensure_tasks($1, $2, $3, $4)
 
 -- name: timetables
--- The existing timetables of some rhythms, by their place in the arrays.
+-- The existing timetables with these rules, zones and DST policies, by their place in the arrays.
 select a.k, t.id
 from unnest($1::text[], $2::text[], $3::text[], $4::text[]) with ordinality as a(rule, zone, dst_gap, dst_overlap, k)
 cross join lateral (
@@ -74,10 +74,10 @@ where tenant = (select id from hourbell.tenants where name = $1) and space = $2 
   and hourbell.live_jobs(array[job]) <> '{}'
 
 -- name: change_job
-select * from hourbell.change_job($1, $2, $3, $4)
+select *, hourbell.ended() as ended from hourbell.change_job($1, $2, $3, $4)
 
 -- name: pause_abandoned
-select hourbell.pause_abandoned($1, $2, $3, $4, $5)
+select seen, hourbell.ended() as ended from hourbell.pause_abandoned($1, $2, $3, $4, $5) as seen
 
 -- name: lock_recurring
 select j.*, t.name as tenant_name from hourbell.jobs as j join hourbell.tenants as t on t.id = j.tenant
@@ -113,7 +113,7 @@ select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as te
 from (
   select j.*, row_number() over (order by j.id desc) as pos,
     coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
-      and hourbell.is_wanted(j.spec, $6, $7) as wanted
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
   from (select * from hourbell.jobs where id < $1 order by id desc limit $3) as j) as j
 where j.wanted or j.pos = $3
 order by j.id desc limit $2
@@ -124,15 +124,34 @@ order by j.id desc limit $2
 select j.*, (select name from hourbell.tenants as t where t.id = $8) as tenant_name
 from (
   select j.*, row_number() over (order by j.down) as pos,
-    ($5::smallint is null or j.queue = $5) and hourbell.is_wanted(j.spec, $6, $7) as wanted
+    ($5::smallint is null or j.queue = $5)
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
   from (
     select *, -id as down from hourbell.jobs
     where tenant = $8 and status = $4 and -id > -$1::bigint order by -id limit $3) as j) as j
 where j.wanted or j.pos = $3
 order by j.down limit $2
 
+-- name: list_recurring_by_tenants
+-- As list_recurring, where few jobs are in the status $4: the newest $3 of them, found tenant by tenant.
+select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
+from (
+  select j.*, w.pos, ($5::smallint is null or j.queue = $5)
+      and ($6::text is null or starts_with(j.name, $6)) and hourbell.is_wanted(j.spec, null, $7) as wanted
+  from (
+    select w.id, row_number() over (order by w.id desc) as pos
+    from (
+      select i.id from hourbell.tenants as t
+      cross join lateral (
+        select id from hourbell.jobs where tenant = t.id and status = $4 and -id > -$1::bigint
+        order by -id limit $3) as i
+      order by i.id desc limit $3) as w) as w
+  cross join lateral (select * from hourbell.jobs as j where j.id = w.id offset 0) as j) as j
+where j.wanted or j.pos = $3
+order by j.id desc limit $2
+
 -- name: list_one_time
--- $4: the statuses, as in `jobs.status`.
+-- $4: the statuses, as in `jobs.status`. Runs of recurring jobs, which may be most of the rows, are not looked up.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
 from (
   select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
@@ -141,9 +160,9 @@ from (
       and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
   from (
     select * from hourbell.executions where id < $1 order by id desc limit $3) as e
-  left join lateral hourbell.end_of(e.id) as o on true
+  left join lateral hourbell.end_of(case when e.job is null then e.id end) as o on true
   cross join lateral (select hourbell.one_time_status(
-    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
+    e.job is null and exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
 where e.wanted or e.pos = $3
 order by e.id desc limit $2
 
@@ -164,6 +183,49 @@ from (
     exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
 where e.wanted or e.pos = $3
 order by e.tenant desc, e.id desc limit $2
+
+-- name: list_one_time_paused
+-- Of the tenant $8 (null: of all), in the status paused ($4), of which there is a table.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.id, e.run_at, e.version, e.spec, e.updated_at, e.tenant, hourbell.job_paused() as status,
+    null::timestamptz as recorded_at, h.pos,
+    e.job is null and e.origin = hourbell.origin_schedule() and ($8::int is null or e.tenant = $8)
+      and hourbell.job_paused() = any ($4) and ($5::smallint is null or e.queue = $5)
+      and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  from (
+    select id, row_number() over (order by id desc) as pos
+    from (select id from hourbell.paused where id < $1 order by id desc limit $3) as h) as h
+  cross join lateral (select * from hourbell.executions as e where e.id = h.id offset 0) as e) as e
+where e.wanted or e.pos = $3
+order by e.id desc limit $2
+
+-- name: list_one_time_by_tenants
+-- As list_one_time, where few executions are one-time jobs: the newest $3 of them, found tenant by tenant.
+select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
+from (
+  select e.id, e.run_at, coalesce(o.end_version, e.version) as version, e.spec, e.updated_at, e.tenant, h.status,
+    o.recorded_at, w.pos,
+    e.origin = hourbell.origin_schedule() and h.status = any ($4)
+      and ($5::smallint is null or e.queue = $5) and hourbell.is_wanted(e.spec, $6, $7) as wanted
+  from (
+    select w.id, row_number() over (order by w.id desc) as pos
+    from (
+      select i.id from hourbell.tenants as t
+      cross join lateral (
+        select id from hourbell.executions
+        where job is null and (tenant, id) < (t.id, $1) and tenant >= t.id order by tenant desc, id desc limit $3) as i
+      order by i.id desc limit $3) as w) as w
+  cross join lateral (select * from hourbell.executions as e where e.id = w.id offset 0) as e
+  left join lateral hourbell.end_of(e.id) as o on true
+  cross join lateral (select hourbell.one_time_status(
+    exists (select from hourbell.paused as h where h.id = e.id offset 0), o.fate) as status) as h) as e
+where e.wanted or e.pos = $3
+order by e.id desc limit $2
+
+-- name: few_tenants
+-- Whether there are at most $1.
+select count(*) <= $1 from (select from hourbell.tenants limit $1 + 1) as t
 
 -- name: queue_by_name
 select id from hourbell.queues where name = $1

@@ -41,20 +41,28 @@ insert into hourbell.gate_wakeups (at, kind, key) values ($1, $2, $3)
 update hourbell.queues set timeout_seconds = $2, retry_policy = $3 where id = $1
 
 -- name: blocker_of
--- What an execution is parked by: the blocker, one holder of what it waits for, whether the
--- blocker's concurrency is used up, and when its token arrives if it is not overtaken. $2 now.
+-- What an execution is parked by: the blocker, one holder of what it waits for, its limit and how much
+-- of it is in use, whether it is the first in the line, and when its token arrives if it is not overtaken. $2 now.
 select p.kind, p.key,
   case p.kind
     when hourbell.blocker_job() then (select e.id from hourbell.blocking_runs(p.key, '{}') as e
       order by e.occurrence limit 1)
     else (select h.id from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key order by h.id limit 1)
   end as holder,
-  l.max_concurrency <= (select count(*) from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as full,
+  l.max_concurrency <= h.in_use as full, l.rate,
+  case when p.kind <> hourbell.blocker_job() then h.in_use end as in_use,
+  case p.kind when hourbell.blocker_concurrency_key() then (select e.key_limit from hourbell.executions as e where e.id = p.id)
+    else l.max_concurrency end as max_in_use,
   case when l.rate is not null then hourbell.next_token_at(p.kind, p.key, $2) + make_interval(secs => (
     select count(*) from (
       select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
         and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id) limit 10000) as before) / l.rate) end as next_token,
+  not exists (
+    select from hourbell.parked as b where b.kind = p.kind and b.key = p.key
+      and (b.priority, b.rank, b.id) < (p.priority, p.rank, p.id)) as is_first,
   p.kind = hourbell.blocker_task() and hourbell.lacks_task(hourbell.serving_sessions(), p.key) as lacks_task
 from hourbell.parked as p
 left join hourbell.limits as l on l.kind = p.kind and l.key = p.key
+cross join lateral (
+  select count(*) as in_use from hourbell.limit_holds as h where h.kind = p.kind and h.key = p.key) as h
 where p.id = $1

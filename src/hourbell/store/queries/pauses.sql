@@ -2,7 +2,22 @@
 
 -- name: pauses
 -- The pauses of the jobs $1 for which their owners gave a reason or an end.
-select job, at, actor, reason, until from hourbell.pauses where job = any ($1)
+select job, reason, operation from hourbell.pauses where job = any ($1)
+
+-- name: pauses_of
+-- The pauses of the paused jobs $1: as their owners gave them, or else by the audit trail, among the latest changes of
+-- each job.
+select p.job, p.at, p.actor, p.reason, p.until from hourbell.pauses as p where p.job = any ($1)
+union all
+select w.job, a.at, a.actor, null, null
+from unnest($1::bigint[]) as w(job)
+cross join lateral (
+  select a.at, a.actor
+  from (
+    select * from hourbell.audit where (job, id) <= (w.job, 9223372036854775807) and job >= w.job
+    order by job desc, id desc limit 200) as a
+  where a.operation = 'pause' limit 1) as a
+where not exists (select from hourbell.pauses as p where p.job = w.job offset 0)
 
 -- name: pauses_to_check
 -- The first $2 pauses to look at by $1: whether the job is still paused, and the version of the job. A pause that is
@@ -27,4 +42,4 @@ delete from hourbell.pauses as p using unnest($1::bigint[], $2::timestamptz[]) a
 where p.job = seen.job and p.look_at = seen.look_at
 
 -- name: change_jobs
-select hourbell.change_jobs($1, $2, $3::text[]::json[], $4)
+select outcomes, hourbell.ended() as ended from hourbell.change_jobs($1, $2, $3::text[]::json[], $4) as outcomes

@@ -155,7 +155,7 @@ def _request(
     engine: Engine, item: T, read: Callable[[T], object], write: Write
 ) -> CreateRequest | HourbellError:
     try:
-        return create_request(engine, read(item), write)
+        return create_request(engine, read(item), write, is_one_of_many=True)
     except HourbellError as error:
         return error
 
@@ -185,7 +185,7 @@ class _Batch:
         row = job_row(job_id, job, self._request_row)
         if secrets := request.required_secrets(job, row.spec):
             self._secrets[job_id] = row.tenant, secrets
-        if row.recurring is not None and (named := required_calendars(job)):
+        if row.recurring is not None and (named := required_calendars(job.schedule)):
             self._calendars[job_id] = row.tenant, named
         return row
 

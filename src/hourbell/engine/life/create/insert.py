@@ -34,7 +34,7 @@ FAILPOINTS = CommitFailpoints("create.before_commit", "create.after_commit")
 _Q = queries("jobs")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_MAX_CONCURRENT_JOINS = 4  # at once
+_MAX_CONCURRENT_JOINS = 4
 
 
 class LockTimeouts(msgspec.Struct, frozen=True):
@@ -82,8 +82,14 @@ class JobInserter:
         requests = {row.request: 0 for row in rows}
         for number, request in enumerate(requests, start=1):
             requests[request] = number
+        clock, counts = self._engine.clock, self._engine.counts
+        began = clock.monotonic()
         result = await self._execute(self._arguments(rows, requests))
         repeated, refused, excessive = result["repeated"], result["refused"], result["excessive"]
+        left_out = len(repeated) + len(refused) + len(excessive)
+        counts.created.add(max(len(rows) - left_out, 0), clock.monotonic() - began)
+        counts.taken_keys.add(len(refused))
+        counts.count_ended(result["ended"])
         if not (repeated or refused or excessive):
             return {}
         by_id = {row.job_id: row for row in rows}

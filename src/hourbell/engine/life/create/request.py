@@ -18,7 +18,7 @@ from hourbell.engine.life.references import Required
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.operations.limits import queue_settings
 from hourbell.model.errors import IdempotencyKeyReused, QuotaExceeded
-from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob
+from hourbell.model.jobs import DEFAULT_QUEUE, DEFAULT_TENANT, NewJob, traced
 from hourbell.model.limits import Limits, QueueSettings
 from hourbell.security.secrets import may_name_secrets, required_secrets
 from hourbell.store.queries import queries
@@ -35,6 +35,12 @@ class CreateRequest(msgspec.Struct, frozen=True):
     queue: str  # as named by the document
     write: Write
     name: str | None = None  # PUT by name: it must be the only job with this name
+    is_one_of_many: bool = False  # in a batch
+
+    def traced(self, job: NewJob) -> NewJob:
+        """The requested job, with the span of the request if it has one."""
+        span = self.write.traceparent
+        return job if span is None else traced(job, span, self.is_one_of_many)
 
     def required_secrets(self, job: NewJob, spec: str) -> Required:
         """The secrets that must exist for the requested job, which is stored as `spec`."""
@@ -44,13 +50,17 @@ class CreateRequest(msgspec.Struct, frozen=True):
 
 
 def create_request(
-    engine: Engine, document: object, write: Write, name: str | None = None
+    engine: Engine,
+    document: object,
+    write: Write,
+    name: str | None = None,
+    is_one_of_many: bool = False,
 ) -> CreateRequest:
     """A request to create a job, for a tenant that the caller may act for."""
     default_tenant = engine.scope or DEFAULT_TENANT
     tenant, queue = _tenant_and_queue(document, default_tenant)
     engine.require_access(tenant)
-    return CreateRequest(document, default_tenant, tenant, queue, write, name)
+    return CreateRequest(document, default_tenant, tenant, queue, write, name, is_one_of_many)
 
 
 class CreateContext:
@@ -92,9 +102,11 @@ class CreateContext:
         if isinstance(document, SimpleJob):
             simple = document.new_job(self.now, queue, request.default_tenant)
             if simple is not None:
-                return simple
+                return request.traced(simple)
             document = document.document()
-        return parse_new_job(document, self.now, job_id, queue, request.default_tenant)
+        return request.traced(
+            parse_new_job(document, self.now, job_id, queue, request.default_tenant)
+        )
 
     def reserve_quota(self, row: JobRow) -> None:
         """Reserve one job of the tenant's quota; raises QuotaExceeded if the quota is used up.

@@ -142,7 +142,7 @@ async def _create_group(
     group: dict[int, _Pending] = {}  # by job id
     first: dict[object, _Pending] = {}  # by keys that may occur only once in a statement
     later: list[tuple[_Pending, _Pending]] = []  # requests whose key an earlier one also needs
-    for pending in await _with_references(engine, _parsed(submissions, context)):
+    for pending in await _with_references(engine, _parsed(engine, submissions, context)):
         keys = [key for key in (pending.key, pending.row.unique_key) if key is not None]
         earlier = next((first[key] for key in keys if key in first), None)
         if earlier is not None:
@@ -159,16 +159,19 @@ async def _create_group(
         await _store_group(engine, timeouts, context, group)
     finally:
         for earlier, pending in later:
-            _resolve_later(earlier, pending)
+            _resolve_later(engine, earlier, pending)
 
 
-def _parsed(submissions: list[_Submission], context: CreateContext) -> list[_Pending]:
+def _parsed(
+    engine: Engine, submissions: list[_Submission], context: CreateContext
+) -> list[_Pending]:
     """Parse the documents of a group. Repeated and invalid requests are answered here."""
     group = []
     for position, submission in enumerate(submissions):
         try:
             answer = context.stored_answer(position, submission.request.write)
             if answer is not None:
+                engine.counts.repeated_keys.add()
                 submission.answer(msgspec.json.decode(answer, type=Created))
             else:
                 group.append(_pending(submission, context, context.ids[position]))
@@ -185,7 +188,7 @@ def _pending(submission: _Submission, context: CreateContext, job_id: int) -> _P
     request_row = RequestRow(new.tenant_id, write.actor, write.key, write.fingerprint, answer)
     row = job_row(job_id, new, request_row, request.name)
     secrets = request.required_secrets(new, row.spec)
-    return _Pending(submission, row, created, secrets, required_calendars(new))
+    return _Pending(submission, row, created, secrets, required_calendars(new.schedule))
 
 
 async def _with_references(engine: Engine, group: list[_Pending]) -> list[_Pending]:
@@ -268,7 +271,7 @@ def _retry(
             submission.refuse(Conflict(IN_USE))
 
 
-def _resolve_later(first: _Pending, later: _Pending) -> None:
+def _resolve_later(engine: Engine, first: _Pending, later: _Pending) -> None:
     """Resolve a request that lost its key to an earlier request in the same group."""
     future, submission = first.submission.future, later.submission
     if not future.done() or future.cancelled():
@@ -283,10 +286,13 @@ def _resolve_later(first: _Pending, later: _Pending) -> None:
         # The unique key is still free, so this job would need room as well.
         submission.refuse(error)
     elif outcome is None or repeats:
+        if outcome is not None:
+            engine.counts.repeated_keys.add()
         submission.answer(outcome)
     elif later.row.on_duplicate is OnDuplicate.REPLACE:
         submission.answer(None)
     else:
+        engine.counts.taken_keys.add()
         holder = outcome.job_id if isinstance(outcome, KeyTaken) else outcome.job.job_id
         submission.answer(KeyTaken(holder, later.row.on_duplicate))
 

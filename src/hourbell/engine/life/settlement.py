@@ -88,9 +88,8 @@ def settlement_without_policy(
         result, error = _result(outcome.result)
         return Settlement(number, fence, SUCCEEDED, begun_ms, took_ms, None, None, error, result)
     if isinstance(outcome, Cancelled):
-        return Settlement(
-            number, fence, CANCELLED, begun_ms, took_ms, reason=Reason.CANCELLED.value
-        )
+        reason, why = Reason.CANCELLED.value, clean(outcome.why) if outcome.why else None
+        return Settlement(number, fence, CANCELLED, begun_ms, took_ms, None, reason, why)
     if isinstance(outcome, Accepted):
         digest = f'"{outcome.token_digest.hex()}"'
         within = max(outcome.within_seconds, 0.0)

@@ -21,6 +21,15 @@ select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days
 from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
 where t.name = $1
 
+-- name: tenants
+-- Those of the names $1.
+select t.id, t.name, t.max_jobs, t.ledger_days, t.dead_letter_days, t.audit_days, l.max_concurrency, l.rate,
+  l.burst, coalesce(
+    (select weight from hourbell.weight_changes as r where r.tenant = t.id order by r.id desc limit 1),
+    t.weight) as weight
+from hourbell.tenants as t left join hourbell.limits as l on l.kind = hourbell.blocker_tenant() and l.key = t.id
+where t.name = any ($1)
+
 -- name: list_queues
 select q.id, q.name, q.timeout_seconds, q.retry_policy, l.max_concurrency, l.rate, l.burst
 from hourbell.queues as q left join hourbell.limits as l on l.kind = hourbell.blocker_queue() and l.key = q.id
@@ -105,3 +114,39 @@ from (
 -- name: target_counts
 select count(*) as parked from (
   select from hourbell.parked as p where p.kind = hourbell.blocker_target() and p.key = $1 limit $2) as p
+
+-- name: tenants_counts
+-- The counts of the tenants $1 for a list, each up to $2; running executions and jobs that are not planned are counted
+-- among $3 of the cell.
+with running as materialized (
+  select e.tenant from (select id from hourbell.sessions order by id desc) as s
+  cross join lateral (select id from hourbell.leases as l where l.session = s.id limit $3) as l
+  cross join lateral (select tenant from hourbell.executions as e where e.id = l.id offset 0) as e
+  limit $3),
+unplanned as materialized (
+  select m.tenant, m.job, m.version
+  from (select id from hourbell.timetables where look_at is not null order by look_at limit $3) as t
+  cross join lateral (select * from hourbell.memberships as m where m.timetable = t.id limit $3) as m
+  limit $3)
+select w.tenant, jobs.n + one_time.live as jobs, greatest(jobs.n, one_time.examined) as jobs_examined,
+  (select count(*) from running as r where r.tenant = w.tenant) as running,
+  (select count(*) from running) as running_examined,
+  (select count(*) from (
+    select from hourbell.parked as p where p.kind = hourbell.blocker_tenant() and p.key = w.tenant limit $2) as p) as parked,
+  (select count(*) from unplanned as u where u.tenant = w.tenant and exists (
+    select from hourbell.jobs as j where j.id = u.job and j.version = u.version
+      and j.status = hourbell.job_scheduled() offset 0)) as not_planned,
+  (select count(*) from unplanned) as not_planned_examined
+from unnest($1::int[]) as w(tenant)
+cross join lateral (
+  select count(*) as n from unnest(array[hourbell.job_scheduled(), hourbell.job_paused()]) as s(status)
+  cross join lateral (
+    select from hourbell.jobs as j where j.tenant = w.tenant and j.status = s.status limit $2) as j) as jobs
+cross join lateral (
+  select count(*) filter (where e.live) as live, count(*) as examined from (
+    select e.origin = hourbell.origin_schedule() and not exists (
+      select from hourbell.outcomes as o where o.id = e.id offset 0) as live
+    from (
+      select id, origin from hourbell.executions as e
+      where e.job is null and (e.tenant, e.id) <= (w.tenant, 9223372036854775807) and e.tenant >= w.tenant
+      order by e.tenant desc, e.id desc limit $2) as e) as e) as one_time

@@ -12,7 +12,8 @@ import asyncpg
 import structlog
 
 from hourbell.dispatch import RELEASED, Settlement
-from hourbell.engine.life.outcomes import unstorable, without_result
+from hourbell.engine.life.settlement import unstorable, without_result
+from hourbell.model.ids import execution_text
 
 MAX_SETTLE_BATCH = 2_000
 
@@ -21,10 +22,10 @@ REJECTED = (asyncpg.PostgresError, UnicodeError, ValueError, TypeError, Overflow
 
 Settle = Callable[[Sequence[Settlement]], Awaitable[Sequence[int]]]
 
-log = structlog.get_logger()
+log = structlog.get_logger(component="worker")
 
 
-async def settle_all(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
+async def settle_bisecting(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
     """Settle every outcome as far as possible; returns the executions whose outcome was refused."""
     try:
         return list(await settle(batch))
@@ -33,8 +34,8 @@ async def settle_all(settle: Settle, batch: Sequence[Settlement]) -> list[int]:
             return await _settle_reduced(settle, batch[0], error)
     middle = len(batch) // 2
     return [
-        *await settle_all(settle, batch[:middle]),
-        *await settle_all(settle, batch[middle:]),
+        *await settle_bisecting(settle, batch[:middle]),
+        *await settle_bisecting(settle, batch[middle:]),
     ]
 
 
@@ -43,14 +44,18 @@ async def _settle_reduced(settle: Settle, bad: Settlement, rejected: Exception) 
     # An execution that was not started is released anyway, and must not become dead.
     ways = () if bad.kind == RELEASED else (without_result, unstorable)
     for reduced in ways:
-        log.error("outcome not stored", execution=bad.execution_id, error=str(rejected))
+        log.error(
+            "outcome not stored",
+            execution_id=execution_text(bad.execution_id),
+            error=str(rejected),
+        )
         try:
             return list(await settle([reduced(bad, f"{type(rejected).__name__}: {rejected}")]))
         except REJECTED as again:
             rejected = again
     log.error(
         "outcome rejected, execution will run again",
-        execution=bad.execution_id,
+        execution_id=execution_text(bad.execution_id),
         error=str(rejected),
     )
     return []

@@ -1,0 +1,176 @@
+"""`hourbell top`: the overview of a cell in a terminal, over the API."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from hourbell.cli.output import (
+    Column,
+    counted,
+    paint,
+    plain,
+    print_json,
+    table_lines,
+    terminal_width,
+    uses_color,
+)
+from hourbell.cli.remote import Session, remote
+from hourbell.client.values import Bucket, Depth, Overview
+
+_WIDTH_IN_A_PIPE = 100
+_CLEAR = "\x1b[H\x1b[J"  # to the first line, and clear what is below
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_HIGHER = ".:-=+*#%@"
+_SEVERITIES = {"error": "failure", "warning": "warning", "info": "ok"}  # as in other commands
+
+
+@click.command("top")
+@click.option("--window", type=click.Choice(["15m", "1h", "6h", "24h"]), default="1h")
+@click.option("--every", type=click.FloatRange(1, 3600), default=2.0, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print it once, as in a pipe.")
+@remote
+def top_command(session: Session, window: str, every: float, once: bool) -> None:
+    """Show what runs, what waits and what needs attention, again and again."""
+    while True:
+        overview = session.client.cell.overview(window=window)
+        if session.as_json:
+            print_json(overview)
+            return
+        if once or not sys.stdout.isatty():
+            click.echo("\n".join(top_lines(overview, _WIDTH_IN_A_PIPE, False, _can_show_blocks())))
+            return
+        lines = top_lines(overview, terminal_width(), uses_color(), _can_show_blocks())
+        click.echo(_CLEAR + "\n".join(lines))
+        time.sleep(every)
+
+
+def top_lines(overview: Overview, width: int, color: bool, blocks: bool) -> list[str]:
+    """The lines of the screen."""
+    return [
+        *_head(overview),
+        "",
+        *_figures(overview, width, blocks),
+        *_depth(overview.depth, width, color),
+        *_attention(overview, width, color),
+    ]
+
+
+def _head(overview: Overview) -> Iterator[str]:
+    leader, workers = overview.leader, overview.workers
+    if leader is None or not leader.present:
+        led = "no leader: nothing is planned"
+    else:
+        since = "" if leader.since is None else f" for {_span(overview.at - leader.since)}"
+        name = leader.name or leader.node_id
+        led = f"leader {plain(name)}, epoch {leader.epoch}{since}"
+        led += f", planned {_span(leader.planned_until - overview.at)} ahead"
+    whose = "" if overview.tenant_id is None else f"tenant {plain(overview.tenant_id)}, "
+    yield f"hourbell  {_clock(overview.at)}  {whose}{led}"
+    if workers is not None:
+        lost = f", {workers.lost_in_1h:,} lost in 1 h" if workers.lost_in_1h else ""
+        yield (
+            f"{counted(workers.alive, 'worker')}{lost}, "
+            f"{workers.running:,} of {workers.slots:,} slots in use"
+        )
+
+
+def _figures(overview: Overview, width: int, blocks: bool) -> Iterator[str]:
+    totals, late = overview.totals, overview.lateness_ms
+    parts = [f"started {totals.started:,} ({overview.started_per_minute:,.1f} a minute)"]
+    for name in ("succeeded", "failed", "dead", "skipped"):
+        value = getattr(totals, name)
+        if value is not None:
+            parts.append(f"{name} {value:,}")
+    yield f"last {overview.window}:  " + "  ".join(parts)
+    if late is not None:
+        yield f"late:  p50 {_ms(late.p50)}  p95 {_ms(late.p95)}  p99 {_ms(late.p99)}"
+    yield "started  " + _sparkline(overview.series, width - 9, blocks)
+    peak = overview.peak
+    if peak is not None:
+        when = _span(peak.at - overview.at)
+        yield f"next 24 h:  busiest minute {_clock(peak.at)} (in {when}), {peak.executions:,} due"
+    more = "+" if overview.dead_today.at_least else ""
+    yield f"dead letters of today (UTC): {overview.dead_today.count:,}{more}"
+
+
+def _depth(depth: Sequence[Depth], width: int, color: bool) -> Iterator[str]:
+    if not depth:
+        return
+    columns = [Column("PRIORITY"), *(Column(name, right=True) for name in _COUNTS)]
+    columns.append(Column("OLDEST", right=True))
+    rows = [
+        [
+            each.priority,
+            *(
+                f"{getattr(each, name.lower()):,}{'+' if name.lower() in each.at_least else ''}"
+                for name in _COUNTS
+            ),
+            "-" if each.oldest_seconds is None else _span(timedelta(seconds=each.oldest_seconds)),
+        ]
+        for each in depth
+    ]
+    yield ""
+    yield from table_lines(columns, rows, width, color)
+
+
+_COUNTS = ("READY", "PARKED", "RUNNING")
+
+
+def _attention(overview: Overview, width: int, color: bool) -> Iterator[str]:
+    yield ""
+    if not overview.attention:
+        yield "Nothing needs attention."
+        return
+    yield f"Needs attention ({len(overview.attention)})"
+    for item in overview.attention:
+        level = f"{item.severity:8}"
+        age = "" if item.since is None else f" ({_span(overview.at - item.since)})"
+        text = plain(item.message) + age
+        room = max(width - len(level) - 1, 20)
+        short = text if len(text) <= room else text[: room - 1] + "…"
+        yield f"{paint(level, _SEVERITIES.get(item.severity, ''), color)} {short}"
+
+
+def _sparkline(series: Sequence[Bucket], width: int, blocks: bool) -> str:
+    """The starts of the window, as many columns as fit; the newest on the right."""
+    counts = [bucket.started for bucket in series]
+    room = max(width, 10)
+    per_column = max(1, -(-len(counts) // room))
+    sums = [sum(counts[k : k + per_column]) for k in range(0, len(counts), per_column)]
+    most = max(sums, default=0)
+    marks = _BLOCKS if blocks else _HIGHER
+    steps = len(marks) - 1
+    # Anything above 0 is seen.
+    return "".join(marks[-(-count * steps // most)] if most else marks[0] for count in sums)
+
+
+def _can_show_blocks() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16")
+
+
+def _clock(moment: datetime) -> str:
+    return moment.strftime("%H:%M:%SZ")
+
+
+def _ms(milliseconds: float) -> str:
+    if milliseconds < 1000:
+        return f"{milliseconds:,.0f} ms"
+    return _span(timedelta(milliseconds=milliseconds))
+
+
+def _span(span: timedelta) -> str:
+    seconds = max(span.total_seconds(), 0.0)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.0f} h"
+    return f"{seconds / 86_400:.0f} d"

@@ -1,0 +1,201 @@
+"""resources: tenants, queues and targets as users see them: their settings and current counts.
+
+Queues and targets belong to the cell. A caller restricted to one tenant sees the queues, which its
+jobs name, and none of the targets: tenants cannot see which hosts other tenants call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import msgspec
+
+from hourbell.documents.problems import shown_key, text_problem
+from hourbell.engine.core import Engine
+from hourbell.engine.operations.limits import host_named, queue_settings
+from hourbell.engine.views.activity import Share, shares
+from hourbell.engine.views.pages import MAX_PAGE_SIZE, Page, page_token, read_token, walk
+from hourbell.model.errors import InvalidInput, NotFound
+from hourbell.model.limits import Limits, QueueSettings, RateLimit, TenantSettings
+from hourbell.store.queries import queries
+
+_Q = queries("resources")
+
+MAX_COUNTED = 10_000
+MAX_LISTED = 500  # up to which the jobs of each tenant of a list are counted
+MAX_COUNTED_TENANTS = 100  # of a list with counts
+TENANT_COUNTS = ("jobs", "running", "parked", "not_planned")
+
+
+class NamedResource(msgspec.Struct, frozen=True):
+    """A tenant, a queue or a target."""
+
+    name: str
+    settings: Limits
+    counts: dict[str, int] | None = None  # None in lists
+    at_least: tuple[str, ...] = ()  # counts that are lower bounds, because counting stopped
+    share: Share | None = None  # of a tenant in all starts; None: not asked for
+
+
+async def list_tenants(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Tenants by name."""
+    if engine.scope is not None:
+        if token is not None:
+            read_token(token, str)
+            return Page([], None)
+        row = await _row_or_none(engine, "tenant", engine.scope)
+        return Page([] if row is None else [NamedResource(row["name"], _tenant(row))], None)
+    return await _list(engine, "list_tenants", page_size, token, _tenant)
+
+
+async def list_tenants_by_share(engine: Engine) -> Page:
+    """The tenants with the most starts in the last hour, most first."""
+    found = await shares(engine, await engine.clock.now())
+    rows = await engine.database.fetch(_Q["tenants"], [share.tenant_id for share in found])
+    settings = {row["name"]: _tenant(row) for row in rows}
+    listed = [
+        NamedResource(share.tenant_id, settings[share.tenant_id], share=share) for share in found
+    ]
+    return Page(listed, None)
+
+
+async def count_tenants(engine: Engine, tenants: Sequence[NamedResource]) -> list[NamedResource]:
+    """These tenants with their counts, which stop earlier than those of one tenant."""
+    known = await engine.database.fetch(_Q["tenants"], [tenant.name for tenant in tenants])
+    ids = {row["name"]: row["id"] for row in known}
+    rows = await walk(engine, _Q["tenants_counts"], [*ids.values()], MAX_LISTED, MAX_COUNTED)
+    by_id = {row["tenant"]: row for row in rows}
+    return [
+        msgspec.structs.replace(
+            tenant,
+            counts={
+                each: min(by_id[ids[tenant.name]][each], MAX_COUNTED) for each in TENANT_COUNTS
+            },
+            at_least=_cut(by_id[ids[tenant.name]]),
+        )
+        for tenant in tenants
+    ]
+
+
+def _cut(row: asyncpg.Record) -> tuple[str, ...]:
+    """The counts of a row of `tenants_counts` that are lower bounds."""
+    seen = {
+        "jobs": (row["jobs_examined"], MAX_LISTED),
+        "running": (row["running_examined"], MAX_COUNTED),
+        "parked": (row["parked"], MAX_LISTED),
+        "not_planned": (row["not_planned_examined"], MAX_COUNTED),
+    }
+    return tuple(name for name, (examined, limit) in seen.items() if examined >= limit)
+
+
+async def list_queues(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Queues by name."""
+    return await _list(engine, "list_queues", page_size, token, _queue)
+
+
+async def list_targets(engine: Engine, page_size: int = 50, token: str | None = None) -> Page:
+    """Hosts that webhooks call, by name."""
+    if engine.scope is not None:
+        return Page([], None)
+    return await _list(engine, "list_targets", page_size, token, _limits)
+
+
+async def get_tenant(engine: Engine, name: str) -> NamedResource:
+    """A tenant with its counts.
+
+    Jobs that are scheduled, paused or waiting; executions that run, or wait for its limits; jobs
+    that are not planned, because the leader cannot compute their schedule.
+    """
+    if not engine.may_see(name):
+        raise NotFound("tenant", shown_key(name))
+    row = await _row(engine, "tenant", name)
+    (counts,) = await walk(engine, _Q["tenant_counts"], row["id"], MAX_COUNTED)
+    return _counted(name, _tenant(row), counts)
+
+
+async def get_queue(engine: Engine, name: str) -> NamedResource:
+    """A queue with counts: executions ready, running or waiting for its limits; live workers."""
+    row = await _row(engine, "queue", name)
+    now = await engine.clock.now()
+    (counts,) = await walk(engine, _Q["queue_counts"], row["id"], MAX_COUNTED, now)
+    return _counted(name, _queue(row), counts)
+
+
+async def get_target(engine: Engine, host: str) -> NamedResource:
+    """A target with its count: executions that wait for its limits."""
+    try:
+        named = host_named(host)
+    except InvalidInput:
+        raise NotFound("target", shown_key(host)) from None
+    if engine.scope is not None:
+        raise NotFound("target", shown_key(host))
+    row = await _row(engine, "target", named)
+    (counts,) = await walk(engine, _Q["target_counts"], row["id"], MAX_COUNTED)
+    return _counted(named, _limits(row), counts)
+
+
+async def _list(
+    engine: Engine,
+    statement: str,
+    page_size: int,
+    token: str | None,
+    settings: Callable[[asyncpg.Record], Limits],
+) -> Page:
+    after = "" if token is None else read_token(token, str)
+    if text_problem(after) is not None:
+        after = ""  # a forged token: no name sorts there
+    size = min(page_size, MAX_PAGE_SIZE)
+    rows = await walk(engine, _Q[statement], after, size + 1)
+    more = len(rows) > size
+    return Page(
+        [NamedResource(row["name"], settings(row)) for row in rows[:size]],
+        page_token(rows[size - 1]["name"]) if more else None,
+    )
+
+
+async def _row(engine: Engine, kind: str, name: str) -> asyncpg.Record:
+    row = await _row_or_none(engine, kind, name)
+    if row is None:
+        raise NotFound(kind, shown_key(name))
+    return row
+
+
+async def _row_or_none(engine: Engine, kind: str, name: str) -> asyncpg.Record | None:
+    if text_problem(name) is not None:
+        return None
+    return await engine.database.row_or_none(_Q[kind], name)
+
+
+def _counted(name: str, settings: Limits, row: asyncpg.Record) -> NamedResource:
+    counts: dict[str, int] = dict(row)
+    examined = {
+        each: counts.pop(f"{each}_examined")
+        for each in ("jobs", "running", "not_planned")
+        if each in counts
+    }
+    seen = counts | examined
+    at_least = tuple(each for each in counts if seen[each] >= MAX_COUNTED)
+    return NamedResource(name, settings, counts, at_least)
+
+
+def _limits(row: asyncpg.Record) -> Limits:
+    rate = None if row["rate"] is None else RateLimit(row["rate"], row["burst"])
+    return Limits(max_concurrency=row["max_concurrency"], rate_limit=rate)
+
+
+def _queue(row: asyncpg.Record) -> QueueSettings:
+    return queue_settings(_limits(row), row["timeout_seconds"], row["retry_policy"])
+
+
+def _tenant(row: asyncpg.Record) -> TenantSettings:
+    limits = _limits(row)
+    return TenantSettings(
+        max_concurrency=limits.max_concurrency,
+        rate_limit=limits.rate_limit,
+        weight=row["weight"],
+        max_jobs=row["max_jobs"],
+        ledger_days=row["ledger_days"],
+        dead_letter_days=row["dead_letter_days"],
+        audit_days=row["audit_days"],
+    )

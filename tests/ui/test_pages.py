@@ -1,0 +1,590 @@
+"""The dashboard in a real browser, against a real server with something of everything.
+
+Screenshots of every page, in both themes and at two widths, are kept in tests/artefacts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+import services
+from conftest import in_database
+from hourbell.api.dashboard import FILES
+from ui.server import NASTY, Server, key, receiving, seed
+
+ROOT = Path(__file__).parents[2]
+ARTEFACTS = ROOT / "tests" / "artefacts"
+AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+# A small tablet, and a window of 1,280 pixels at a zoom of 400%.
+OTHER_WIDTHS = (768, 320)
+# What axe calls best practices is not all; these are what people need.
+STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));
+"""
+
+
+def execute(dsn: str, statement: LiteralString) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(statement)
+
+
+TWO_DIED_YESTERDAY = """
+update hourbell.dead_letters set died_at = died_at - interval '1 day'
+ where id in (select id from hourbell.dead_letters
+               where error like '%Service Unavailable%' order by died_at limit 2)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if not (FILES / "index.html").exists():
+        services.unavailable("The build of the dashboard")
+    execute(postgres, "create database dashboard")
+    server = Server(str(tmp_path_factory.mktemp("data")), in_database(postgres, "dashboard"))
+    try:
+        server.until_ready()
+        with receiving() as target:
+            server.ids = seed(server, target)
+            yield server
+    finally:
+        server.stop()
+        execute(postgres, "drop database dashboard with (force)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = services.chromium()
+    if program is None:
+        services.unavailable("Chromium")
+    ARTEFACTS.mkdir(exist_ok=True)
+    expect.set_options(timeout=20_000)  # of a loaded machine
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, everything that was written to its console, and its clicks."""
+
+    def __init__(self, page: Page, server: Server) -> None:
+        self.page = page
+        self.server = server
+        self.said: list[str] = []
+        self.refused: list[str] = []
+        self.clicks = 0
+        page.add_init_script(WATCH)
+        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        page.on("response", self._note)
+
+    def _note(self, response: Any) -> None:
+        if response.status == 403:
+            self.refused.append(f"{response.request.method} {response.url}")
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.server.url + path)
+        self.settle()
+
+    def settle(self) -> None:
+        """Until the page has its heading and nothing is loading."""
+        self.page.locator("h1").first.wait_for()
+        expect(self.page.get_by_role("status", name="Loading")).to_have_count(0)
+
+    def click(
+        self, role: Any, name: str | re.Pattern[str], within: Any = None, exact: bool = False
+    ) -> None:
+        """A click that counts."""
+        self.clicks += 1
+        (within or self.page).get_by_role(role, name=name, exact=exact).first.click()
+
+    def problems(self) -> list[str]:
+        """What no page may have: messages and violations of its policy."""
+        return self.said + self.page.evaluate("window.violations")
+
+    def axe(self, exclude: str = "[data-cell][tabindex='-1']") -> list[str]:
+        """What axe finds, each with the element. Of the 1,440 cells of the heat map one is enough."""
+        # The policy of the page allows no script of ours, so it runs as the debugger's.
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate(
+            """([exclude, tags]) => axe.run({exclude: [[exclude]]}, {runOnly: {type: "tag", values: tags}})
+                 .then((result) => result.violations)""",
+            [exclude, STANDARDS],
+        )
+        return [f"{one['id']}: {node['html'][:160]}" for one in found for node in one["nodes"]]
+
+
+@pytest.fixture
+def watched(browser: Browser, server: Server) -> Iterator[Watched]:
+    context = browser.new_context(
+        viewport=WIDE, color_scheme="light", timezone_id="Europe/Berlin", locale="en-GB"
+    )
+    watched = Watched(context.new_page(), server)
+    yield watched
+    context.close()
+
+
+PAGES = {
+    "overview": "/",
+    "jobs": "/jobs",
+    "jobs-filtered": "/jobs?tenant_id=acme&status=SCHEDULED",
+    "job": "/jobs/{heartbeat}",
+    "job-paused": "/jobs/{mail-digest}",
+    "job-definition": "/jobs/{invoice-nightly}?tab=definition",
+    "job-versions": "/jobs/{invoice-nightly}?tab=versions",
+    "job-new": "/jobs/new",
+    "job-edit": "/jobs/{invoice-nightly}/edit",
+    "executions": "/executions",
+    "executions-failed": "/executions?view=failed",
+    "dead-letters": "/dead-letters",
+    "dead-letters-list": "/dead-letters?view=list",
+    "forecast": "/forecast",
+    "tenants": "/tenants",
+    "tenants-by-name": "/tenants?order=name",
+    "tenant": "/tenants/acme",
+    "queues": "/queues",
+    "queue": "/queues/images",
+    "targets": "/targets",
+    "fleet": "/fleet",
+    "operations": "/operations",
+    "monitors": "/monitors",
+    "audit": "/audit",
+    "secrets": "/secrets",
+    "keys": "/keys",
+    "settings": "/settings",
+    "more": "/more",
+    "reference": "/reference",
+}
+
+
+def address(server: Server, path: str) -> str:
+    return re.sub(r"\{(.+?)\}", lambda match: server.ids[match[1]], path)
+
+
+def scrolls_sideways(page: Page) -> bool:
+    wider: bool = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    return wider
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_accessible_quiet_and_fits_in_both_themes_and_at_both_widths(
+    watched: Watched, name: str
+) -> None:
+    page, found = watched.page, []
+    watched.open(address(watched.server, PAGES[name]))
+    for width, size in (("wide", WIDE), ("narrow", NARROW)):
+        page.set_viewport_size(size)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            expect(page.locator("html")).to_have_attribute("data-theme", theme)
+            # One run for each theme and each width. In a box that scrolls, axe takes minutes for the map.
+            if (width, theme) == ("wide", "light"):
+                found += [f"{theme}, {width}: {each}" for each in watched.axe()]
+            if (width, theme) == ("narrow", "dark"):
+                found += [f"{theme}, {width}: {each}" for each in watched.axe("[role=grid]")]
+            page.screenshot(
+                path=ARTEFACTS / f"{name}-{theme}-{width}.png", full_page=width == "wide"
+            )
+        found += [f"{width}: scrolls sideways"] if scrolls_sideways(page) else []
+    for pixels in OTHER_WIDTHS:
+        page.set_viewport_size({"width": pixels, "height": 900})
+        found += [f"{pixels}: scrolls sideways"] if scrolls_sideways(page) else []
+    assert found + watched.problems() == []
+    assert page.locator("h1").count() == 1
+
+
+def test_why_a_job_did_not_run_is_one_click_from_what_needs_attention(watched: Watched) -> None:
+    watched.open("/")
+    row = watched.page.get_by_role("listitem").filter(has_text="ledger-compaction")
+    watched.click("link", "Why?", row)
+    why = watched.page.get_by_role("region", name="Why?")
+    expect(why).to_contain_text("an earlier run")
+    expect(why.get_by_role("link", name="Open that run")).to_be_visible()
+    assert watched.clicks == 1
+    assert watched.problems() == []
+
+
+def test_why_a_job_did_not_run_is_one_search_away(watched: Watched) -> None:
+    watched.open("/")
+    watched.click("combobox", "Search jobs by name, or an id")
+    watched.page.keyboard.type("mail-dig")
+    watched.click("option", re.compile("mail-digest"))
+    why = watched.page.get_by_role("region", name="Why?")
+    expect(why).to_contain_text("paused")
+    expect(why).to_contain_text("partner is down, ticket 812")
+    assert watched.clicks <= 3
+    assert watched.problems() == []
+
+
+def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    watched.click("link", "Tenants")
+    watched.click("button", "Acts on gamma")
+    watched.click("menuitem", "Pause everything…")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("tenant gamma")
+    dialog.get_by_label("Reason").fill("audit of the tenant")
+    typed = dialog.get_by_label("Type gamma to confirm")
+    if typed.count():
+        typed.fill("gamma")
+    watched.click("button", re.compile("^Pause "), dialog)
+    expect(page.get_by_role("heading", name="Operation")).to_be_visible()
+    expect(page.get_by_text("done", exact=True)).to_be_visible(timeout=20_000)
+    assert watched.clicks <= 4
+    statuses = {
+        each["status"]
+        for each in watched.server.ask("GET", "/api/v1/jobs?tenant_id=gamma")["items"]
+    }
+    assert statuses == {"PAUSED"}
+    assert watched.problems() == []
+
+
+def test_yesterdays_dead_letters_of_one_error_are_replayed_with_progress(watched: Watched) -> None:
+    page = watched.page
+    execute(watched.server.database, TWO_DIED_YESTERDAY)
+    watched.open("/")
+    watched.click("link", re.compile("^Dead letters"))
+    watched.click("link", "Yesterday")
+    row = page.get_by_role("row").filter(has_text="http_503")
+    watched.click("button", "Replay 2…", row)
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("http_503")
+    expect(dialog).to_contain_text("died yesterday")
+    watched.click("button", "Replay 2", dialog, exact=True)
+    progress = page.get_by_role("region", name="Operation")
+    expect(progress).to_contain_text("2 of 2 replayed")
+    assert watched.clicks == 4
+    assert watched.problems() == []
+
+
+def test_whether_tonight_is_crowded_is_said_at_once(watched: Watched) -> None:
+    watched.open("/")
+    expect(watched.page.get_by_text(re.compile(r"Busiest minute:"))).to_be_visible()
+    watched.click("link", "Forecast")
+    expect(watched.page.get_by_role("heading", name="Forecast")).to_be_visible()
+    expect(watched.page.get_by_role("grid")).to_be_visible()
+    expect(watched.page.get_by_role("table", name="Herds")).to_contain_text("0 2 * * *")
+    assert watched.clicks <= 1
+    assert watched.problems() == []
+
+
+def test_a_job_at_half_past_two_in_berlin_shows_both_clock_changes_before_it_is_created(
+    watched: Watched,
+) -> None:
+    page = watched.page
+    watched.open("/")
+    watched.click("link", "Jobs", exact=True)
+    watched.click("link", "New job")
+    page.get_by_label("Name", exact=True).fill("berlin-report")
+    page.get_by_label("At", exact=True).fill("02:30")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_label("URL").fill("https://example.com/report")
+    changes = page.locator("section").filter(
+        has=page.get_by_role("heading", name="When the clocks change")
+    )
+    expect(changes).to_contain_text("02:30 does not exist")
+    expect(changes).to_contain_text("02:30 happens twice")
+    watched.click("button", "Create job")
+    expect(page.get_by_role("heading", name="berlin-report")).to_be_visible()
+    assert watched.clicks <= 3
+    assert watched.problems() == []
+
+
+def test_a_refused_job_says_why_at_the_field(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/jobs/new")
+    page.get_by_role("button", name="Cron rule").click()
+    page.get_by_label("Cron rule").fill("0 22-2 * * *")
+    expect(page.get_by_text(re.compile("22-2"))).to_be_visible()
+    page.get_by_role("button", name="Create job").click()
+    expect(page.get_by_role("alert")).to_contain_text("name")
+    assert page.evaluate("document.activeElement.getAttribute('aria-invalid')") == "true"
+    said = [each for each in watched.said if "422" not in each]  # the browser logs refused requests
+    assert said == []
+
+
+def test_nothing_that_users_write_is_read_as_html(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    letters = server.ask("GET", "/api/v1/dead-letters?page_size=500")["items"]
+    letter = next(each for each in letters if NASTY in (each["error"] or ""))
+    job = f"/jobs/{letter['job_id']}"
+    for path in (
+        "/jobs",
+        job,
+        f"{job}?tab=definition",
+        f"{job}?tab=audit",
+        f"{job}/edit",
+        "/executions",
+        f"/executions/{letter['execution_id']}",
+        "/dead-letters",
+        "/dead-letters?view=list",
+        "/audit",
+        f"/jobs?name_prefix={NASTY[:20]}",
+    ):
+        watched.open(path)
+        assert "Hourbell" in page.title(), path
+        assert page.locator("main img").count() == 0, path
+        assert page.locator("main script").count() == 0, path
+    watched.open(f"/executions/{letter['execution_id']}")
+    expect(page.get_by_text(NASTY).first).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_numbers_of_users_keep_their_digits(watched: Watched) -> None:
+    runs = watched.server.ask(
+        "GET", f"/api/v1/jobs/{watched.server.ids['heartbeat']}/executions?status=SUCCEEDED"
+    )
+    watched.open(f"/executions/{runs['items'][0]['execution_id']}")
+    text = watched.page.locator("main").inner_text()
+    assert "12345678901234567890" in text or "Result" not in text
+
+
+def test_the_keyboard_reaches_pages_rows_and_acts(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_focused()
+    watched.settle()
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.closest('tr') !== null")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Why?")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_role("combobox", name="Search jobs by name, or an id")).to_be_focused()
+    page.keyboard.type("gj?")  # a field takes letters
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert watched.problems() == []
+
+
+def test_the_choice_of_a_theme_and_of_a_clock_lasts(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/jobs")
+    page.get_by_role("button", name="Use the dark theme").click()
+    page.get_by_role("button", name=re.compile("Clock")).click()
+    page.get_by_role("menuitem", name=re.compile("Local")).click()
+    watched.open("/jobs")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(page.get_by_role("button", name=re.compile("Clock"))).to_contain_text(
+        re.compile("CES?T")
+    )
+
+
+def test_a_second_change_of_a_job_is_not_overwritten(watched: Watched) -> None:
+    page, server = watched.page, watched.server
+    job = server.ids["seller-report"]
+    watched.open(f"/jobs/{job}/edit")
+    server.ask("PATCH", f"/api/v1/jobs/{job}", {"priority": "LOW"})
+    page.get_by_label("Name", exact=True).fill("seller-report-2")
+    page.get_by_role("button", name="Save changes").click()
+    expect(page.get_by_role("alert")).to_contain_text("was changed while you were editing it")
+    assert server.ask("GET", f"/api/v1/jobs/{job}")["name"] == "seller-report"
+    expect(page.get_by_label("Name", exact=True)).to_have_value("seller-report-2")
+    page.get_by_role("button", name="Save my changes on top").click()
+    expect(page.get_by_role("heading", name="seller-report-2")).to_be_visible()
+    saved = server.ask("GET", f"/api/v1/jobs/{job}")
+    assert (saved["name"], saved["priority"]) == ("seller-report-2", "LOW")
+
+
+def test_a_form_with_changes_is_not_left_without_asking(watched: Watched) -> None:
+    page = watched.page
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    watched.open("/jobs/new")
+    page.get_by_label("Name", exact=True).fill("half-done")
+    page.get_by_role("link", name="Executions").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("half-done")
+    assert asked == ["Your changes are not saved. Leave the page?"]
+
+
+def test_a_dialog_gives_back_the_focus(watched: Watched) -> None:
+    page = watched.page
+    watched.open(f"/jobs/{watched.server.ids['heartbeat']}")
+    page.get_by_role("button", name="Pause…").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause…")).to_be_focused()
+
+
+def test_a_page_whose_code_is_gone_leaves_the_frame_standing(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    page.route("**/assets/reference-*.js", lambda route: route.abort())  # as after an upgrade
+    page.get_by_role("link", name="API", exact=True).click()
+    expect(page.get_by_role("heading", name="This page cannot be shown")).to_be_visible()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+
+
+def test_a_refused_read_is_repeated_when_the_server_says_so(watched: Watched) -> None:
+    page = watched.page
+    problem = {"title": "Too many requests", "detail": "Wait.", "code": "rate_limited"}
+    page.route(
+        "**/api/v1/audit*",
+        lambda route: route.fulfill(status=429, headers={"Retry-After": "1"}, json=problem),
+        times=1,
+    )
+    watched.open("/audit")
+    expect(page.get_by_text("Too many requests")).to_be_visible()
+    expect(page.get_by_text(re.compile("Pause")).first).to_be_visible()
+    expect(page.get_by_text("Too many requests")).to_have_count(0)
+
+
+def test_a_filtered_list_is_exported_and_its_view_is_kept(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/jobs?tenant_id=acme&name_prefix=settlement")
+    page.get_by_role("button", name="Views").click()
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Export as CSV").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0].startswith("job_id,")
+    assert len(lines) == 1 + 40
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("menuitem", name="Saved views…").click()
+    page.get_by_label("Name of the view").fill("Settlements")
+    page.get_by_role("button", name="Save this view").click()
+    watched.open("/jobs")
+    page.get_by_role("button", name="Views").click()
+    page.get_by_role("menuitem", name="Settlements").click()
+    expect(page.get_by_text("40 jobs.")).to_be_visible()
+    assert watched.problems() == []
+
+
+def test_forced_colours_keep_what_colours_tell(watched: Watched) -> None:
+    page = watched.page
+    page.emulate_media(forced_colors="active")
+    watched.open("/forecast")
+    colours = page.evaluate(
+        """[...new Set(Array.from(document.querySelectorAll("[data-cell]"),
+              (cell) => getComputedStyle(cell).backgroundColor))].length"""
+    )
+    assert colours > 1
+    current = page.locator("nav[aria-label=Pages] [aria-current]")
+    assert current.evaluate("(link) => getComputedStyle(link).outlineStyle") == "solid"
+    page.screenshot(path=ARTEFACTS / "forecast-forced-colours.png")
+
+
+# From here on the server needs keys: these tests are the last of the module.
+
+
+@pytest.fixture(scope="module")
+def admin(browser: Browser, server: Server) -> str:
+    """The first key, created on the page: it is shown once, and its owner is signed in with it."""
+    context = browser.new_context(viewport=WIDE)
+    page = context.new_page()
+    page.goto(server.url)
+    page.get_by_role("link", name="Create the first key").click()
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name", exact=True).fill("admin of the tests")
+    page.get_by_role("button", name="Create").click()
+    made = page.get_by_role("region", name="Key", exact=True).inner_text().strip()
+    assert server.ask("GET", "/api/v1/me", key=made)["role"] == "admin"
+    page.get_by_role("button", name="I have stored it").click()
+    expect(page.get_by_text("(yours)")).to_be_visible()
+    context.close()
+    return made
+
+
+def sign_in(watched: Watched, secret: str) -> None:
+    page = watched.page
+    page.goto(watched.server.url + "/jobs")
+    page.get_by_label("API key").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    watched.settle()
+
+
+def test_a_key_opens_the_page_that_was_asked_for_and_is_not_kept(
+    watched: Watched, admin: str
+) -> None:
+    page = watched.page
+    page.goto(watched.server.url + "/jobs")
+    page.get_by_label("API key").fill("hb_" + "x" * 43)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("This key is not known, or was revoked.")).to_be_visible()
+    assert watched.axe() == []
+    page.screenshot(path=ARTEFACTS / "sign-in-light-wide.png")
+    page.get_by_label("API key").fill(admin)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
+    kept = page.evaluate(
+        "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+    )
+    assert "hb_" not in kept
+    page.get_by_role("button", name=re.compile("admin of the tests")).click()
+    page.get_by_role("menuitem", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+WRITES = re.compile(
+    r"New job|Create job|Run now|Pause|Resume|Edit|Replay|Delete|Revoke|Limits…|New key|Set a secret"
+)
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_a_role_sees_no_button_that_would_fail(watched: Watched, admin: str, role: str) -> None:
+    page, server = watched.page, watched.server
+    sign_in(watched, key(server, role, admin))
+    watched.refused.clear()
+    shown: set[str] = set()
+    job = server.ids["heartbeat"]
+    for path in (
+        f"/jobs/{job}",
+        f"/jobs/{job}/edit",
+        "/jobs",
+        "/jobs/new",
+        "/dead-letters?time=7d",
+        "/tenants/acme",
+        "/queues",
+    ):
+        watched.open(path)
+        shown |= set(page.get_by_role("button", name=WRITES).all_inner_texts())
+        shown |= set(page.get_by_role("link", name=WRITES).all_inner_texts())
+    assert watched.refused == []
+    if role == "viewer":
+        assert shown == set()
+    if role != "operator":
+        assert not any(text.startswith("Replay") for text in shown)
+    assert not any("imits" in text for text in shown)
+
+
+def test_a_key_that_is_revoked_elsewhere_leads_back_to_the_sign_in(
+    watched: Watched, admin: str
+) -> None:
+    page, server = watched.page, watched.server
+    made = server.ask("POST", "/api/v1/keys", {"name": "gone", "role": "operator"}, admin)
+    sign_in(watched, made["key"])
+    server.ask("DELETE", f"/api/v1/keys/{made['key_id']}", key=admin)
+    # A write in the middle of something: the page is left for the sign-in as well.
+    page.get_by_role("button", name="Acts on trial-ends").click()
+    page.get_by_role("menuitem", name="Pause…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_label("API key")).to_be_visible(timeout=30_000)
+
+
+def test_a_key_of_one_tenant_sees_nothing_of_others(watched: Watched, admin: str) -> None:
+    sign_in(watched, key(watched.server, "viewer", admin, "beta"))
+    page = watched.page
+    for path in ("/", "/jobs", "/executions", "/dead-letters?time=7d", "/forecast", "/queues"):
+        watched.open(path)
+        text = page.locator("main").inner_text()
+        assert not re.search(r"acme|gamma|settlement|partner-export", text), path
+    assert watched.refused == []

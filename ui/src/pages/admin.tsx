@@ -1,0 +1,308 @@
+// Monitors, the audit trail, secrets and keys.
+import { useState } from "react";
+import { Link } from "wouter";
+
+import { call } from "../api/client";
+import { useAct, useApi, useCan, useMe } from "../api/hooks";
+import type { AuditEntry, Key, MadeKey, Monitor, Page, Secret } from "../api/types";
+import { useParams } from "../lib/url";
+import { Button, Can, Code, Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Field, Select } from "../parts/fields";
+import { Confirm, Dialog, Menu, toast } from "../parts/overlays";
+import { Pager } from "../parts/pager";
+import { Table, type Column } from "../parts/table";
+import { AuditEntries } from "./job";
+
+function Badge({ text, colour }: { text: string; colour: string }) {
+  return (
+    <span className={parts.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>
+      <span>{text}</span>
+    </span>
+  );
+}
+
+export function Monitors() {
+  const [params] = useParams();
+  const can = useCan();
+  const [deleting, setDeleting] = useState<Monitor | null>(null);
+  const { act, busy, problem } = useAct();
+  const read = useApi<Page<Monitor>>("/api/v1/monitors", { page_size: 50, page_token: params.get("after") }, { keep: true });
+  const columns: Column<Monitor>[] = [
+    { id: "job", title: "Job", first: true, cell: (monitor) => <Link className={parts.name} href={`/jobs/${monitor.job_id}`}>{monitor.job_id}</Link> },
+    { id: "status", title: "Status", kind: "nowrap", cell: (monitor) => <Badge text={monitor.status === "UP" ? "Up" : "Down"} colour={monitor.status === "UP" ? "succeeded" : "failed"} /> },
+    { id: "tenant", title: "Tenant", cell: (monitor) => monitor.tenant_id },
+    { id: "expected", title: "Expected", kind: "nowrap", cell: (monitor) => <Time at={monitor.expected_at} /> },
+    { id: "success", title: "Last success", kind: "nowrap", cell: (monitor) => <Time at={monitor.last_success_at} /> },
+    { id: "grace", title: "Grace", kind: "number", cell: (monitor) => `${monitor.grace_seconds} s` },
+    { id: "url", title: "Tells", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
+    { id: "menu", title: "Acts", kind: "menu", cell: (monitor) => <Menu label="Acts on the monitor" items={[{ label: "Delete…", red: true, act: () => setDeleting(monitor), hidden: !can("delete_monitor") }]} /> },
+  ];
+  async function remove(monitor: Monitor) {
+    await act("DELETE", `/api/v1/monitors/${monitor.monitor_id}`);
+    toast("The monitor was deleted.");
+    setDeleting(null);
+  }
+  return (
+    <>
+      <PageHead title="Monitors" />
+      <Lead>A monitor calls a URL when a job has not succeeded in time. Create one with POST /api/v1/monitors.</Lead>
+      <Panel flush label="Monitors">
+        <Reading of={read} what="list of monitors" rows={4}>
+          {(page) =>
+            page.items.length ? (
+              <>
+                <Table label="Monitors" columns={columns} rows={page.items} keyOf={(monitor) => monitor.monitor_id} />
+                <Pager page={page} size={50} noun="monitor" />
+              </>
+            ) : (
+              <Empty>There is no monitor.</Empty>
+            )
+          }
+        </Reading>
+      </Panel>
+      {deleting && (
+        <Confirm title="Delete the monitor?" verb="Delete" danger close={() => setDeleting(null)} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
+          <p>A job that does not succeed in time is then no longer reported.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** The tenant whose rows are shown; keys of one tenant have no choice. */
+function TenantFilter({ placeholder }: { placeholder: string }) {
+  const [params, setParams] = useParams();
+  const [tenant, setTenant] = useState(params.get("tenant_id") ?? "");
+  if (useMe()?.tenant_id) return null;
+  return (
+    <form
+      className={parts.filters}
+      onSubmit={(event) => {
+        event.preventDefault();
+        setParams({ tenant_id: tenant.trim() || null, after: null });
+      }}
+    >
+      <input className={parts.input} style={{ width: 220 }} aria-label="Tenant" placeholder={placeholder} value={tenant} onChange={(event) => setTenant(event.target.value)} />
+      <Button type="submit">Show</Button>
+    </form>
+  );
+}
+
+export function Audit() {
+  const [params] = useParams();
+  const read = useApi<Page<AuditEntry>>("/api/v1/audit", { page_size: 50, tenant_id: params.get("tenant_id"), page_token: params.get("after") }, { keep: true, hold: !!params.get("after") });
+  return (
+    <>
+      <PageHead title="Audit trail" />
+      <TenantFilter placeholder="All tenants" />
+      <Panel flush label="Audit trail">
+        <Reading of={read} what="audit trail" rows={8}>
+          {(page) =>
+            page.items.length ? (
+              <>
+                <AuditEntries entries={page.items} jobs />
+                <Pager page={page} size={50} noun="entry" many="entries" back={page.items.at(-1)?.at} />
+              </>
+            ) : (
+              <Empty>No change is recorded.</Empty>
+            )
+          }
+        </Reading>
+      </Panel>
+    </>
+  );
+}
+
+export function Secrets() {
+  const [params] = useParams();
+  const can = useCan();
+  const me = useMe();
+  const [making, setMaking] = useState(false);
+  const [deleting, setDeleting] = useState<Secret | null>(null);
+  const { act, busy, problem, reset } = useAct();
+  const [form, setForm] = useState({ name: "", value: "", tenant: "" });
+  const read = useApi<Page<Secret>>("/api/v1/secrets", { page_size: 50, tenant_id: params.get("tenant_id"), page_token: params.get("after") }, { keep: true });
+  const columns: Column<Secret>[] = [
+    { id: "name", title: "Name", first: true, cell: (secret) => <b>{secret.name}</b> },
+    { id: "tenant", title: "Tenant", cell: (secret) => secret.tenant_id },
+    { id: "updated", title: "Updated", kind: "nowrap", cell: (secret) => <Time at={secret.updated_at} /> },
+    { id: "previous", title: "Previous value until", kind: "nowrap", cell: (secret) => <Time at={secret.previous_until} /> },
+    { id: "menu", title: "Acts", kind: "menu", cell: (secret) => <Menu label={`Acts on ${secret.name}`} items={[{ label: "Delete…", red: true, act: () => setDeleting(secret), hidden: !can("delete_secret") }]} /> },
+  ];
+  const path = (name: string) => `/api/v1/secrets/${encodeURIComponent(name)}`;
+  async function save() {
+    await act("PUT", path(form.name), { body: { value: form.value, ...(form.tenant ? { tenant_id: form.tenant } : {}) } });
+    setForm({ name: "", value: "", tenant: "" });
+    toast("The secret was stored.");
+    setMaking(false);
+  }
+  async function remove(secret: Secret) {
+    await act("DELETE", path(secret.name), { query: { tenant_id: secret.tenant_id } });
+    toast("The secret was deleted.");
+    setDeleting(null);
+  }
+  const close = () => {
+    reset();
+    setMaking(false);
+    setDeleting(null);
+  };
+  return (
+    <>
+      <PageHead
+        title="Secrets"
+        actions={
+          <Can op="set_secret">
+            <Button kind="primary" onClick={() => setMaking(true)}>
+              Set a secret
+            </Button>
+          </Can>
+        }
+      />
+      <Lead>Names only: a value that was stored is never shown again. Jobs use one as {"{{secret:name}}"}.</Lead>
+      <TenantFilter placeholder="Tenant: default" />
+      <Panel flush label="Secrets">
+        <Reading of={read} what="list of secrets" rows={4}>
+          {(page) =>
+            page.items.length ? (
+              <>
+                <Table label="Secrets" columns={columns} rows={page.items} keyOf={(secret) => `${secret.tenant_id} ${secret.name}`} />
+                <Pager page={page} size={50} noun="secret" />
+              </>
+            ) : (
+              <Empty>This tenant has no secret.</Empty>
+            )
+          }
+        </Reading>
+      </Panel>
+      {making && (
+        <Confirm title="Set a secret" verb="Store" close={close} confirm={() => void save().catch(() => undefined)} busy={busy} problem={problem}>
+          <Field label="Name">{(props) => <input {...props} className={parts.input} autoComplete="off" value={form.name} onChange={(event) => setForm({ ...form, name: event.target.value })} />}</Field>
+          <Field label="Value">{(props) => <input {...props} className={parts.input} type="password" autoComplete="new-password" value={form.value} onChange={(event) => setForm({ ...form, value: event.target.value })} />}</Field>
+          {!me?.tenant_id && <Field label="Tenant">{(props) => <input {...props} className={parts.input} placeholder="default" value={form.tenant} onChange={(event) => setForm({ ...form, tenant: event.target.value })} />}</Field>}
+        </Confirm>
+      )}
+      {deleting && (
+        <Confirm title={`Delete ${deleting.name}?`} verb="Delete" danger typed={deleting.name} close={close} confirm={() => void remove(deleting).catch(() => undefined)} busy={busy} problem={problem}>
+          <p>Jobs that use it fail until it is set again. There is no undo.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+const ROLES: [string, string][] = [
+  ["viewer", "viewer: reads"],
+  ["producer", "producer: creates, changes and runs jobs"],
+  ["operator", "operator: also dead letters, secrets, bulk acts"],
+  ["admin", "admin: everything, also keys and limits"],
+  ["worker", "worker: claims and settles executions only"],
+];
+
+export function Keys() {
+  const [params] = useParams();
+  const me = useMe();
+  const can = useCan();
+  const { act, busy, problem, reset } = useAct();
+  const [making, setMaking] = useState(false);
+  const [made, setMade] = useState<MadeKey | null>(null);
+  const [revoking, setRevoking] = useState<Key | null>(null);
+  const [form, setForm] = useState({ name: "", role: me?.requires_keys ? "viewer" : "admin", tenant: "" });
+  const read = useApi<Page<Key>>("/api/v1/keys", { page_size: 100, page_token: params.get("after") }, { keep: true, hold: made !== null });
+  const columns: Column<Key>[] = [
+    {
+      id: "name",
+      title: "Name",
+      first: true,
+      cell: (key) => (
+        <span>
+          <b>{key.name}</b> {key.key_id === me?.key_id && <Muted>(yours)</Muted>}
+        </span>
+      ),
+    },
+    { id: "role", title: "Role", cell: (key) => key.role },
+    { id: "tenant", title: "Tenant", cell: (key) => key.tenant_id ?? "all" },
+    { id: "id", title: "Id", kind: "nowrap", cell: (key) => <code>{key.key_id}</code> },
+    { id: "created", title: "Created", kind: "nowrap", cell: (key) => <Time at={key.created_at} /> },
+    { id: "state", title: "State", kind: "nowrap", cell: (key) => (key.revoked_at ? <span>revoked <Time at={key.revoked_at} /></span> : <Badge text="Valid" colour="succeeded" />) },
+    { id: "menu", title: "Acts", kind: "menu", cell: (key) => <Menu label={`Acts on ${key.name}`} items={[{ label: "Revoke…", red: true, act: () => setRevoking(key), hidden: !can("revoke_key") || key.revoked_at !== null }]} /> },
+  ];
+  async function make() {
+    const body = { name: form.name, role: form.role, ...(form.tenant ? { tenant_id: form.tenant } : {}) };
+    await act("POST", "/api/v1/keys", { body }, async (value) => {
+      const key = value as MadeKey;
+      setMade(key);
+      setMaking(false);
+      // The first key closes the server. Without a session the page, and the key on it, would give way to the sign-in.
+      if (!me?.requires_keys && key.key && key.role !== "worker") await call("POST", "/api/v1/session", { body: { api_key: key.key } });
+    });
+  }
+  async function revoke(key: Key) {
+    await act("DELETE", `/api/v1/keys/${key.key_id}`);
+    toast(`${key.name} was revoked.`);
+    setRevoking(null);
+  }
+  const close = () => {
+    reset();
+    setMaking(false);
+    setRevoking(null);
+  };
+  return (
+    <>
+      <PageHead
+        title="Keys"
+        actions={
+          <Can op="create_key">
+            <Button kind="primary" onClick={() => setMaking(true)}>
+              New key
+            </Button>
+          </Can>
+        }
+      />
+      <Panel flush label="Keys">
+        <Reading of={read} what="list of keys" rows={4}>
+          {(page) =>
+            page.items.length ? (
+              <>
+                <Table label="Keys" columns={columns} rows={page.items} keyOf={(key) => key.key_id} />
+                <Pager page={page} size={100} noun="key" />
+              </>
+            ) : (
+              <Empty>No key exists, so this server is open to this machine. The first key, of an administrator, closes it.</Empty>
+            )
+          }
+        </Reading>
+      </Panel>
+      {making && (
+        <Confirm title="New key" verb="Create" close={close} confirm={() => void make().catch(() => undefined)} busy={busy} problem={problem}>
+          {!me?.requires_keys && <p>From the first key on every request needs one. You will be signed in with it.</p>}
+          <Field label="Name" hint="Its owner or purpose; shown in the audit trail." error={problem?.errors.find((error) => error.path === "name")?.message}>
+            {(props) => <input {...props} className={parts.input} autoComplete="off" value={form.name} onChange={(event) => setForm({ ...form, name: event.target.value })} />}
+          </Field>
+          <Field label="Role">{(props) => <Select {...props} value={form.role} onChange={(role) => setForm({ ...form, role })} options={ROLES} />}</Field>
+          <Field label="Tenant" hint="Empty: all tenants." error={problem?.errors.find((error) => error.path === "tenant_id")?.message}>
+            {(props) => <input {...props} className={parts.input} autoComplete="off" value={form.tenant} onChange={(event) => setForm({ ...form, tenant: event.target.value })} />}
+          </Field>
+        </Confirm>
+      )}
+      {made && (
+        <Dialog title={`The key of ${made.name}`} close={() => setMade(null)}>
+          <p>It is shown only now. Store it where its owner finds it.</p>
+          <Code label="Key" text={made.key ?? "The answer with the key was lost. Revoke it and create another."} />
+          <div className={parts.dialogActions}>
+            <Button kind="primary" onClick={() => setMade(null)}>
+              I have stored it
+            </Button>
+          </div>
+        </Dialog>
+      )}
+      {revoking && (
+        <Confirm title={`Revoke ${revoking.name}?`} verb="Revoke" danger typed={revoking.name} close={close} confirm={() => void revoke(revoking).catch(() => undefined)} busy={busy} problem={problem}>
+          <p>
+            Requests and sessions with this key fail within seconds, and there is no undo.
+            {revoking.key_id === me?.key_id ? " It is your own key: you will be signed out." : ""}
+          </p>
+        </Confirm>
+      )}
+    </>
+  );
+}

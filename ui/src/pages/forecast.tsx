@@ -1,0 +1,248 @@
+// Will tonight be all right? Load by minute, the herds in it, and what jitter would do to them.
+import { useEffect, useMemo, useRef, useState } from "react";
+import { Link } from "wouter";
+
+import { now } from "../api/client";
+import { useApi, useMe } from "../api/hooks";
+import type { Forecast, Herd, Page, Tenant } from "../api/types";
+import { bin, hourRows, loadWith, type Row } from "../lib/forecast";
+import { useSettings } from "../lib/settings";
+import { absolute, group, localZone, relative, rough, timeOfDay, zoneFor, zoneName } from "../lib/time";
+import { changed, useParams } from "../lib/url";
+import { plural } from "../lib/words";
+import { Empty, Lead, Muted, PageHead, Panel, Reading, styles as parts, Time } from "../parts/basics";
+import { Segments, Select } from "../parts/fields";
+import { Table, type Column } from "../parts/table";
+import s from "./pages.module.css";
+
+export function ForecastPage() {
+  const [params, setParams] = useParams();
+  const me = useMe();
+  const hours = ["6", "12", "24", "48"].includes(params.get("hours") ?? "") ? (params.get("hours") as string) : "24";
+  const read = useApi<Forecast>("/api/v1/forecast", { hours, tenant_id: params.get("tenant_id") }, { everySeconds: 60, keep: true });
+  const tenants = useApi<Page<Tenant>>("/api/v1/tenants", { page_size: 200 }, { enabled: !me?.tenant_id });
+  return (
+    <>
+      <PageHead title="Forecast" />
+      <div className={parts.filters}>
+        <Segments label="How far" current={hours} items={["6", "12", "24", "48"].map((id) => ({ id, text: `${id} h`, href: changed("/forecast", new URLSearchParams(params), { hours: id === "24" ? null : id }) }))} />
+        {!me?.tenant_id && <Select label="Tenant" value={params.get("tenant_id") ?? ""} onChange={(tenant_id) => setParams({ tenant_id })} options={[["", "All tenants"], ...(tenants.data?.items ?? []).map((each): [string, string] => [each.tenant_id, each.tenant_id])]} />}
+      </div>
+      <Reading of={read} what="forecast" rows={14}>
+        {(forecast) => (forecast.minutes.length ? <Content forecast={forecast} hours={hours} /> : <Empty>Nothing is due in {hours} hours.</Empty>)}
+      </Reading>
+    </>
+  );
+}
+
+function Content({ forecast, hours }: { forecast: Forecast; hours: string }) {
+  const { clock } = useSettings();
+  const zone = clock === "job" ? localZone : zoneFor(clock);
+  const capacity = forecast.capacity_per_minute.executions;
+  const { herds, herd_moments: moments } = forecast;
+  const [jitter, setJitter] = useState(120);
+  const current = useMemo(() => loadWith(0, forecast.minutes, moments, capacity), [forecast, moments, capacity]);
+  const spread = useMemo(() => loadWith(jitter, forecast.minutes, moments, capacity), [jitter, forecast, moments, capacity]);
+  const complete = Date.parse(forecast.complete_until);
+  const rows = useMemo(() => hourRows(forecast.minutes, Date.parse(forecast.begins_at), Date.parse(forecast.ends_at), complete, zone), [forecast, complete, zone]);
+  const at = current.peakMinuteAt;
+  const crowded = capacity !== null && current.peakMinute > capacity;
+  return (
+    <div className={s.stack}>
+      <p className={s.sentence}>
+        <b>
+          Busiest minute: {absolute(at, zone, now(), false)} ({relative(at, now())}), {plural(current.peakMinute, "run")}.
+        </b>{" "}
+        {capacity === null
+          ? `How many this installation can do in a minute is not known yet${forecast.capacity_per_minute.reason ? `: ${forecast.capacity_per_minute.reason}` : "."}`
+          : crowded
+            ? `It has done up to ${group(capacity)} in a minute, so the last of them would start about ${rough((current.longestWait ?? 0) * 1000)} late.`
+            : `It has done up to ${group(capacity)} in a minute, so all should start on time.`}
+      </p>
+      <Panel title={`Runs due in each minute, next ${hours} h`} actions={<Muted>{zone === "UTC" ? "UTC" : `${zone}, ${zoneName(now(), zone)}`}</Muted>}>
+        <HeatMap rows={rows} capacity={capacity} zone={zone} peak={at} herds={herds} />
+        <Scale capacity={capacity} />
+      </Panel>
+      <Panel title="What would jitter do?">
+        {herds.length === 0 ? (
+          <Muted>No two jobs are due at the same moment, so jitter would change nothing.</Muted>
+        ) : (
+          <div className={s.stack}>
+            <label className={s.range}>
+              <span>Spread each herd over</span>
+              <input type="range" min={0} max={600} step={10} value={jitter} onChange={(event) => setJitter(Number(event.target.value))} />
+              <b>{jitter} s</b>
+            </label>
+            <table className={s.plain} style={{ maxWidth: 720 }}>
+              <thead>
+                <tr>
+                  <th scope="col">Jitter</th>
+                  <th scope="col">Busiest minute</th>
+                  <th scope="col">Busiest second</th>
+                  {capacity !== null && <th scope="col">Minutes above capacity</th>}
+                  {capacity !== null && <th scope="col">Longest wait</th>}
+                </tr>
+              </thead>
+              <tbody>
+                {[
+                  { name: "as it is", load: current },
+                  { name: `${jitter} s`, load: spread },
+                ].map(({ name, load }) => (
+                  <tr key={name}>
+                    <td>{name}</td>
+                    <td>
+                      {group(load.peakMinute)} ({timeOfDay(load.peakMinuteAt, zone, false)})
+                    </td>
+                    <td>{load.peakSecond === null ? "–" : group(load.peakSecond)}</td>
+                    {load.minutesAbove !== null && <td>{group(load.minutesAbove)}</td>}
+                    {load.longestWait !== null && <td>{rough(load.longestWait * 1000)}</td>}
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+            <Muted>Computed in this page from every moment at which a herd is due. Jitter delays each job by a fixed time; set it in the schedule of a job, or write H for the minute.</Muted>
+          </div>
+        )}
+      </Panel>
+      {herds.length > 0 && (
+        <Panel title="Herds: jobs that are due at the same moment" flush>
+          <Herds herds={herds} />
+        </Panel>
+      )}
+      <Lead>
+        Counted in full until {absolute(complete, zone, now(), false)}. {forecast.estimated ? "Some schedules have too many jobs to count and are estimated. " : ""}
+        Not known in advance, and not included: limits by number of runs, overlaps, and runs on request.
+      </Lead>
+    </div>
+  );
+}
+
+function Scale({ capacity }: { capacity: number | null }) {
+  const words = ["0", "1–9", "10–99", "100–999", "1,000–9,999", "10,000 and more"];
+  return (
+    <ul className={s.scale} aria-label="Scale">
+      {words.map((word, index) => (
+        <li key={word}>
+          <i style={{ background: `var(--heat-${index})` }} />
+          {word}
+        </li>
+      ))}
+      {capacity !== null && (
+        <li>
+          <i style={{ background: "repeating-linear-gradient(135deg, var(--bg) 0 2px, var(--heat-4) 2px 5px)" }} />
+          above {group(capacity)} a minute
+        </li>
+      )}
+    </ul>
+  );
+}
+
+/** A grid with one tab stop; arrow keys move, and the line above tells the cell. */
+function HeatMap({ rows, capacity, zone, peak, herds }: { rows: Row[]; capacity: number | null; zone: string; peak: number; herds: Herd[] }) {
+  const start = useMemo(() => {
+    const row = Math.max(0, rows.findIndex((each) => peak >= each.begins && peak < each.begins + 3_600_000 && each.cells.some((_, index) => minuteAt(each, index) === peak)));
+    const cells = rows[row]?.cells ?? [];
+    const cell = cells.findIndex((_, index) => rows[row] !== undefined && minuteAt(rows[row], index) === peak);
+    return { row, cell: Math.max(0, cell) };
+  }, [rows, peak]);
+  const [moved, setMoved] = useState<{ row: number; cell: number } | null>(null);
+  const current = moved ?? start;
+  const table = useRef<HTMLTableElement>(null);
+  useEffect(() => setMoved(null), [rows.length, zone]);
+
+  function move(event: React.KeyboardEvent) {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -60], End: [0, 60], PageUp: [-60, 0], PageDown: [60, 0] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const row = Math.max(0, Math.min(rows.length - 1, current.row + (step[0] ?? 0)));
+    const cell = Math.max(0, Math.min(59, current.cell + (step[1] ?? 0)));
+    setMoved({ row, cell });
+    table.current?.querySelector<HTMLElement>(`[data-cell="${row}-${cell}"]`)?.focus();
+  }
+
+  const shown = rows[current.row];
+  const count = shown?.cells[current.cell] ?? null;
+  const at = shown ? minuteAt(shown, current.cell) : null;
+  const herd = at === null ? undefined : herds.find((each) => Math.floor(Date.parse(each.at) / 60_000) * 60_000 === at);
+  return (
+    <>
+      <p className={s.cellText} aria-live="polite">
+        {at !== null && (
+          <>
+            <b>{absolute(at, zone, now(), false)}</b>
+            {zone !== "UTC" && ` (${timeOfDay(at, "UTC", false)} UTC)`}: {count === null ? "not in the forecast" : plural(count, "run")}
+            {capacity !== null && count !== null && count > capacity ? ", more than it has done in a minute" : ""}
+            {herd ? `, most by ${herd.rule} in ${herd.timezone}` : ""}
+          </>
+        )}
+      </p>
+      <div className={s.heatBox} tabIndex={-1}>
+        <table ref={table} className={s.heat} role="grid" aria-label="Runs due in each minute" onKeyDown={move}>
+          <thead>
+            <tr>
+              <th scope="col">
+                <span className="visually-hidden">Hour</span>
+              </th>
+              {[0, 15, 30, 45].map((minute) => (
+                <th key={minute} scope="col" colSpan={15}>
+                  :{String(minute).padStart(2, "0")}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map((row, rowIndex) => (
+              <tr key={row.begins}>
+                <th scope="row">{rowIndex === 0 || rows[rowIndex - 1]?.day !== row.day ? `${row.day} ${row.label}` : row.label}</th>
+                {row.cells.map((value, index) => (
+                  <td key={index}>
+                    {value === null ? (
+                      <span data-none="true" />
+                    ) : !row.known[index] && value === 0 ? (
+                      <span data-unknown="true" />
+                    ) : (
+                      <button
+                        type="button"
+                        data-cell={`${rowIndex}-${index}`}
+                        data-bin={bin(value)}
+                        data-above={capacity !== null && value > capacity}
+                        tabIndex={rowIndex === current.row && index === current.cell ? 0 : -1}
+                        aria-label={`${timeOfDay(minuteAt(row, index), zone, false)}, ${value}`}
+                        onFocus={() => setMoved({ row: rowIndex, cell: index })}
+                        onMouseEnter={() => setMoved({ row: rowIndex, cell: index })}
+                        onClick={() => setMoved({ row: rowIndex, cell: index })}
+                      />
+                    )}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+/** The instant of a cell: rows may begin within their hour. */
+function minuteAt(row: Row, index: number): number {
+  const first = row.cells.findIndex((cell) => cell !== null);
+  return row.begins + (index - Math.max(0, first)) * 60_000;
+}
+
+function tenantNames(herd: Herd): string {
+  return herd.tenants.join(", ");
+}
+
+function Herds({ herds }: { herds: Herd[] }) {
+  const columns: Column<Herd>[] = [
+    { id: "at", title: "At", first: true, kind: "nowrap", cell: (herd) => <Time at={herd.at} zone={herd.timezone} mode="absolute" /> },
+    { id: "executions", title: "Runs", kind: "number", cell: (herd) => <b>{group(herd.executions)}</b> },
+    { id: "rule", title: "Rule", kind: "nowrap", cell: (herd) => <code title={herd.words}>{herd.rule}</code> },
+    { id: "zone", title: "Zone", cell: (herd) => herd.timezone },
+    { id: "jobs", title: "Jobs", kind: "number", cell: (herd) => group(herd.jobs) },
+    { id: "tenants", title: "Tenants", cell: tenantNames },
+    { id: "open", title: "Jobs of it", cell: (herd) => <Link href={`/jobs?status=SCHEDULED${herd.tenants.length === 1 ? `&tenant_id=${encodeURIComponent(tenantNames(herd))}` : ""}`}>Jobs</Link>, unlabelled: true },
+  ];
+  return <Table label="Herds" columns={columns} rows={herds.slice(0, 20)} keyOf={(herd) => `${herd.at} ${herd.rule} ${herd.timezone}`} />;
+}

@@ -1,0 +1,167 @@
+// Acts on many jobs or dead letters: in progress and past.
+import { useEffect, useState } from "react";
+import { Link } from "wouter";
+
+import { useAct, useApi } from "../api/hooks";
+import type { Operation, Page } from "../api/types";
+import { group } from "../lib/time";
+import { useParams } from "../lib/url";
+import { capital, counted } from "../lib/words";
+import { Button, Can, Empty, Failure, Lead, Meter, Muted, PageHead, Panel, Reading, Time } from "../parts/basics";
+import { toast } from "../parts/overlays";
+import { Pager } from "../parts/pager";
+import s from "./pages.module.css";
+
+const FILTER_WORDS: Record<string, string> = { tenant_id: "tenant", job_id: "job", name_prefix: "name begins with", fingerprint: "error", from: "from", to: "until" };
+
+/** A filter in words; instants in the chosen clock. */
+function FilterWords({ filter }: { filter: Record<string, unknown> }) {
+  const given = Object.entries(filter).filter(([, value]) => value !== null && value !== undefined);
+  if (!given.length) return <>everything</>;
+  return given.map(([name, value], index) => (
+    <span key={name}>
+      {index > 0 && ", "}
+      {FILTER_WORDS[name] ?? name.replaceAll("_", " ")} {name === "from" || name === "to" ? <Time at={String(value)} mode="absolute" seconds={false} /> : name === "fingerprint" ? String(value).slice(0, 8) : String(value).replaceAll("_", " ")}
+    </span>
+  ));
+}
+
+const DONE_WORDS = { pause: "paused", resume: "resumed", replay: "replayed", purge: "purged" };
+const LEFT_WORDS: Record<string, string> = {
+  changed_meanwhile: "changed meanwhile",
+  ended: "ended",
+  gone: "gone",
+  in_use: "being changed by another request",
+  invalid_schedule: "schedule cannot be computed",
+  job_deleted: "job deleted",
+  occurrence_live: "live again",
+  underway: "queued or running",
+  until_passed: "end of the pause has passed",
+};
+
+export function Progress({ operation }: { operation: Operation }) {
+  const { act, busy, problem } = useAct();
+  const total = operation.total ?? 0;
+  const running = operation.state === "RUNNING";
+  async function stop() {
+    await act("POST", `/api/v1/operations/${operation.operation_id}/stop`);
+    toast("The rest is not done.");
+  }
+  return (
+    <div className={s.progress}>
+      <div className={s.entryHead}>
+        <strong>
+          {capital(operation.act)} {counted(operation.total, operation.total_at_least)}
+        </strong>
+        <Muted>
+          <FilterWords filter={operation.filter} />
+        </Muted>
+        <span>{{ RUNNING: "in progress", DONE: "done", STOPPED: "stopped", FAILED: "failed" }[operation.state]}</span>
+      </div>
+      <Meter of={Math.max(total, operation.done + operation.left)} part={operation.done + operation.left} label="Progress" />
+      <div className={s.entryHead} role="status">
+        <span>
+          {group(operation.done)} of {counted(operation.total, operation.total_at_least)} {DONE_WORDS[operation.act]}
+          {operation.left > 0 && `, ${group(operation.left)} left`}
+          {operation.left_reasons.length > 0 && ` (${operation.left_reasons.map((each) => `${LEFT_WORDS[each.code] ?? each.code.replaceAll("_", " ")} ${group(each.count)}`).join(", ")})`}
+        </span>
+        {running && (
+          <Can op="stop_operation">
+            <Button small disabled={busy} onClick={() => void stop().catch(() => undefined)}>
+              Stop the rest
+            </Button>
+          </Can>
+        )}
+        {!running && operation.act === "pause" && operation.reason && <Undo operation={operation} />}
+      </div>
+      {operation.error && <p>{operation.error}</p>}
+      {problem && <Failure problem={problem} />}
+    </div>
+  );
+}
+
+/** Resume what this operation has paused: the jobs that were paused with its reason. */
+function Undo({ operation }: { operation: Operation }) {
+  const { act, busy, problem } = useAct();
+  async function resume() {
+    await act("POST", "/api/v1/operations", { body: { act: "resume", filter: { ...operation.filter, reason: operation.reason } } });
+    toast("The jobs are being resumed.", { href: "/operations" });
+  }
+  return (
+    <Can op="create_operation">
+      <Button small disabled={busy} onClick={() => void resume().catch(() => undefined)}>
+        Resume them
+      </Button>
+      {problem && <Failure problem={problem} />}
+    </Can>
+  );
+}
+
+export function useOperation(id: string | null) {
+  const [state, setState] = useState<string>();
+  const read = useApi<Operation>(`/api/v1/operations/${id}`, undefined, { enabled: !!id, everySeconds: state === undefined || state === "RUNNING" ? 2 : 30 });
+  const found = read.data?.state;
+  useEffect(() => setState(found), [found]);
+  return read;
+}
+
+export function OperationPage({ id }: { id: string }) {
+  const read = useOperation(id);
+  return (
+    <>
+      <PageHead title="Operation" />
+      <Reading of={read} what="operation" rows={4}>
+        {(operation) => (
+          <>
+            <Panel flush>
+              <Progress operation={operation} />
+            </Panel>
+            <p style={{ marginTop: 12 }}>
+              <Muted>
+                Begun by {operation.created_by}, <Time at={operation.created_at} mode="absolute" />
+                {operation.reason ? `, because: “${operation.reason}”` : ""}. It continues when this page is closed. <Link href="/operations">All operations</Link>
+              </Muted>
+            </p>
+          </>
+        )}
+      </Reading>
+    </>
+  );
+}
+
+export function Operations() {
+  const [params] = useParams();
+  const read = useApi<Page<Operation>>("/api/v1/operations", { page_size: 25, page_token: params.get("after") }, { keep: true, everySeconds: 5 });
+  return (
+    <>
+      <PageHead title="Operations" />
+      <Lead>Pauses, resumptions, replays and purges of many at once. The server does them, whether a page is open or not.</Lead>
+      <Panel flush label="Operations">
+        <Reading of={read} what="list of operations" rows={6}>
+          {(page) =>
+            page.items.length === 0 ? (
+              <Empty>There has been none. Filter the jobs, or open the dead letters, to act on many at once.</Empty>
+            ) : (
+              <>
+                <ol className={s.entries}>
+                  {page.items.map((operation) => (
+                    <li key={operation.operation_id} style={{ padding: 0 }}>
+                      <Progress operation={operation} />
+                      <p style={{ padding: "0 16px 12px" }}>
+                        <Muted>
+                          <Link href={`/operations/${operation.operation_id}`}>{operation.operation_id}</Link> by {operation.created_by}, <Time at={operation.created_at} mode="absolute" />
+                          {operation.reason ? `, “${operation.reason}”` : ""}
+                        </Muted>
+                      </p>
+                    </li>
+                  ))}
+                </ol>
+                <Pager page={page} size={25} noun="operation" />
+              </>
+            )
+          }
+        </Reading>
+      </Panel>
+    </>
+  );
+}

@@ -1,0 +1,330 @@
+// Is all well, and will tonight be all right?
+import { useQuery } from "@tanstack/react-query";
+import { AlertTriangle, CheckCircle2, Info, OctagonAlert } from "lucide-react";
+import { lazy, Suspense } from "react";
+import { Link } from "wouter";
+
+import { now } from "../api/client";
+import { useApi, useMe, useTick } from "../api/hooks";
+import type { Attention, Depth, Job, Leader, Overview as OverviewData, Page, Quantiles } from "../api/types";
+import { useSettings } from "../lib/settings";
+import { absolute, duration, group, relative, rough, timeOfDay, zoneFor } from "../lib/time";
+import { changed, useParams } from "../lib/url";
+import { counted, plural, statusWord } from "../lib/words";
+import { ButtonLink, Code, Loading, Meter, Muted, PageHead, Panel, Reading, Time, Told } from "../parts/basics";
+import { Segments } from "../parts/fields";
+import { Bars } from "../parts/spark";
+import s from "./pages.module.css";
+
+const Charts = lazy(() => import("./overview-charts").then((part) => ({ default: part.Charts })));
+
+const WINDOWS = ["15m", "1h", "6h", "24h"];
+
+interface Live {
+  at: string;
+  started_per_second: number | null;
+  lateness_ms: Quantiles | null;
+  depth: Depth[];
+  workers: OverviewData["workers"];
+  leader: Leader | null;
+}
+
+export function Overview() {
+  const [params] = useParams();
+  const window = WINDOWS.includes(params.get("window") ?? "") ? (params.get("window") as string) : "1h";
+  const read = useApi<OverviewData>("/api/v1/overview", { window }, { keep: true, everySeconds: 10 });
+  return (
+    <>
+      <PageHead title="Overview" />
+      <Reading of={read} what="overview" rows={12}>
+        {(overview) => <Content overview={overview} window={window} />}
+      </Reading>
+    </>
+  );
+}
+
+function Content({ overview, window }: { overview: OverviewData; window: string }) {
+  const live = useQuery<Live>({ queryKey: ["live"], enabled: false }).data;
+  const { clock } = useSettings();
+  const depth = live?.depth.length ? live.depth : overview.depth;
+  const leader = live?.leader ?? overview.leader;
+  const workers = live?.workers ?? overview.workers;
+  const cell = overview.tenant_id === null;
+  return (
+    <div className={s.stack}>
+      <NeedsAttention items={overview.attention} overview={overview} />
+      <Tonight peak={overview.peak} clockZone={zoneFor(clock)} />
+      <Figures overview={overview} live={live} window={window} />
+      {cell && (
+        <Panel
+          title="Throughput and lateness"
+          actions={<Segments label="Window" current={window} items={WINDOWS.map((id) => ({ id, text: id, href: changed("/", new URLSearchParams(), { window: id === "1h" ? null : id }) }))} />}
+          flush
+        >
+          <Suspense fallback={<Loading rows={7} />}>
+            <Charts overview={overview} />
+          </Suspense>
+        </Panel>
+      )}
+      {cell && (
+        <div className={s.wide}>
+          <DepthPanel depth={depth} />
+          <CellPanel leader={leader} workers={workers} failures={overview.failures} window={window} />
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Figures({ overview, live, window }: { overview: OverviewData; live?: Live; window: string }) {
+  const late = live?.lateness_ms ?? overview.lateness_ms;
+  const perMinute = typeof live?.started_per_second === "number" ? live.started_per_second * 60 : overview.started_per_minute;
+  const { started, failed } = overview.totals;
+  const share = failed !== null && started ? (failed / started) * 100 : null;
+  return (
+    <div className={s.figures}>
+      <Link className={s.figure} href="/executions">
+        <span>Started per minute</span>
+        <b>{perMinute === null ? "–" : group(Math.round(perMinute))}</b>
+      </Link>
+      <div className={s.figure}>
+        <span>Lateness, p50</span>
+        <b>{late ? duration(late.p50) : "–"}</b>
+      </div>
+      <div className={s.figure}>
+        <span>Lateness, p95</span>
+        <b>{late ? duration(late.p95) : "–"}</b>
+      </div>
+      <div className={s.figure}>
+        <span>Lateness, p99</span>
+        <b>{late ? duration(late.p99) : "–"}</b>
+      </div>
+      <Link className={s.figure} href="/executions?view=failed">
+        <span>Failed attempts, {window}</span>
+        <b>
+          {failed === null ? "–" : group(failed)} {share !== null && <small>{share >= 0.05 || share === 0 ? share.toFixed(1) : "<0.1"}%</small>}
+        </b>
+      </Link>
+      <Link className={s.figure} href="/dead-letters">
+        <span>Dead today</span>
+        <b>{counted(overview.dead_today.count, overview.dead_today.at_least)}</b>
+      </Link>
+    </div>
+  );
+}
+
+const ICONS = { error: OctagonAlert, warning: AlertTriangle, info: Info };
+
+function NeedsAttention({ items, overview }: { items: Attention[]; overview: OverviewData }) {
+  const jobs = useApi<Page<Job>>("/api/v1/jobs", { page_size: 1 });
+  if (jobs.data && jobs.data.items.length === 0 && items.length === 0) return <FirstSteps workers={overview.workers?.alive ?? 0} />;
+  if (!items.length) return <AllIsWell overview={overview} />;
+  return (
+    <section aria-labelledby="attention">
+      <div className={s.entryHead} style={{ marginBottom: 8 }}>
+        <h2 id="attention">Needs attention</h2>
+        <Muted>{items.length}</Muted>
+      </div>
+      <ul className={s.attention}>
+        {items.map((item, index) => {
+          const Icon = ICONS[item.severity];
+          const way = wayOf(item);
+          return (
+            <li key={index} data-severity={item.severity}>
+              <Icon size={18} aria-label={item.severity} role="img" />
+              <p>
+                <Told text={item.refers_to.kind === "dead_letters" && item.refers_to.id ? item.message.replace(item.refers_to.id, item.refers_to.id.replaceAll("_", " ")) : item.message} />
+              </p>
+              <span className={s.since}>{item.since && <Time at={item.since} mode="relative" />}</span>
+              {way && (
+                <ButtonLink small href={way.href}>
+                  {way.text}
+                </ButtonLink>
+              )}
+            </li>
+          );
+        })}
+      </ul>
+    </section>
+  );
+}
+
+/** Where an item leads, and what the link says. */
+export function wayOf(item: Attention): { href: string; text: string } | null {
+  const { kind, id } = item.refers_to;
+  switch (kind) {
+    case "job":
+      return { href: `/jobs/${id}`, text: "Why?" };
+    case "queue":
+      return { href: `/queues/${encodeURIComponent(id ?? "")}`, text: "Queue" };
+    case "target":
+      return { href: "/targets", text: "Target" };
+    case "tenant":
+      return { href: `/tenants/${encodeURIComponent(id ?? "")}`, text: "Tenant" };
+    case "monitor":
+      return { href: "/monitors", text: "Monitor" };
+    case "dead_letters":
+      return { href: changed("/dead-letters", new URLSearchParams({ time: "7d" }), { reason: id }), text: "Dead letters" };
+    case "node":
+    case "worker":
+    case "cell":
+      return { href: "/fleet", text: "Fleet" };
+  }
+  return null;
+}
+
+function AllIsWell({ overview }: { overview: OverviewData }) {
+  return (
+    <div className={s.well}>
+      <CheckCircle2 size={20} aria-hidden />
+      <p>
+        All is well. {overview.workers ? `${plural(overview.workers.alive, "worker")} alive, ` : ""}
+        {counted(overview.dead_today.count, overview.dead_today.at_least)} dead today.
+      </p>
+    </div>
+  );
+}
+
+function FirstSteps({ workers }: { workers: number }) {
+  const can = useMe()?.operations.includes("create_job");
+  return (
+    <Panel title="Three steps to a first run">
+      <ol className={s.steps}>
+        <li>
+          <strong>{workers ? "A worker is running" : "Start a worker"}</strong>
+          {workers ? <Muted>{plural(workers, "worker")} alive: nothing to do.</Muted> : <Code label="Command" text="hourbell worker" />}
+        </li>
+        <li>
+          <strong>Create a job</strong>
+          <span>{can ? <ButtonLink kind="primary" href="/jobs/new">New job</ButtonLink> : <Muted>Your key may only look. A producer’s key can create jobs.</Muted>}</span>
+        </li>
+        <li>
+          <strong>Watch it run</strong>
+          <Muted>
+            It appears under <Link href="/executions">Executions</Link> when its time comes.
+          </Muted>
+        </li>
+      </ol>
+    </Panel>
+  );
+}
+
+function Tonight({ peak, clockZone }: { peak: OverviewData["peak"]; clockZone: string }) {
+  useTick(30_000);
+  if (!peak) {
+    return (
+      <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
+        <Muted>Nothing is due in 24 hours.</Muted>
+      </Panel>
+    );
+  }
+  const at = Date.parse(peak.at);
+  const total = peak.hours.reduce((sum, count) => sum + count, 0);
+  const begins = now();
+  const label = (index: number) => `${timeOfDay(begins + index * 3_600_000, clockZone, false)} to ${timeOfDay(begins + (index + 1) * 3_600_000, clockZone, false)}: ${plural(peak.hours[index] ?? 0, "run")}`;
+  return (
+    <Panel title="Next 24 hours" actions={<Link href="/forecast">Forecast</Link>}>
+      <div className={s.tonight}>
+        <p>
+          Busiest minute: <b>{absolute(at, clockZone, now(), false)}</b> ({relative(at, now())}), {plural(peak.executions, "run")}. {group(total)} in all.
+          {peak.estimated ? " Some schedules are estimated." : ""}
+        </p>
+        <Bars values={peak.hours} label={`Runs due in each of the next 24 hours: ${peak.hours.join(", ")}`} labels={label} />
+        <div className={s.hours} aria-hidden>
+          {[0, 6, 12, 18, 24].map((hour) => (
+            <span key={hour}>{hour === 0 ? "now" : `+${hour} h`}</span>
+          ))}
+        </div>
+      </div>
+    </Panel>
+  );
+}
+
+function DepthPanel({ depth }: { depth: Depth[] }) {
+  return (
+    <Panel title="Depth by priority">
+      <table className={s.plain}>
+        <thead>
+          <tr>
+            <th scope="col">Priority</th>
+            <th scope="col">Ready</th>
+            <th scope="col">Parked</th>
+            <th scope="col">Running</th>
+            <th scope="col">Oldest</th>
+          </tr>
+        </thead>
+        <tbody>
+          {depth.map((row) => (
+            <tr key={row.priority}>
+              <td>{statusWord(row.priority)}</td>
+              <td>{counted(row.ready, row.at_least.includes("ready"))}</td>
+              <td>{counted(row.parked, row.at_least.includes("parked"))}</td>
+              <td>{counted(row.running, row.at_least.includes("running"))}</td>
+              <td>{row.oldest_seconds === null ? "–" : duration(row.oldest_seconds * 1000)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
+function CellPanel({ leader, workers, failures, window }: { leader: Leader | null; workers: OverviewData["workers"]; failures: OverviewData["failures"]; window: string }) {
+  useTick(1000);
+  return (
+    <Panel title="Leader and workers" actions={<Link href="/fleet">Fleet</Link>}>
+      <dl className={s.diff}>
+        <dt>Leader</dt>
+        <dd>
+          {leader === null ? (
+            "There has never been one. Start hourbell scheduler."
+          ) : leader.present ? (
+            <>
+              <b>{leader.name ?? "present"}</b>, epoch {leader.epoch}
+              {leader.since ? `, for ${rough(now() - Date.parse(leader.since))}` : ""}
+            </>
+          ) : (
+            <b>missing</b>
+          )}
+        </dd>
+        {leader && (
+          <>
+            <dt>Planned to</dt>
+            <dd>
+              {leader.planned_until ? relative(Date.parse(leader.planned_until), now()) : "–"}
+              {leader.planner_lag_seconds !== null && leader.planner_lag_seconds >= 1 ? `, ${duration(leader.planner_lag_seconds * 1000)} behind` : ""}
+            </dd>
+            <dt>Clock</dt>
+            <dd>{leader.clock_drift_ms === null ? "–" : `${leader.clock_drift_ms >= 0 ? "+" : "−"}${duration(Math.abs(leader.clock_drift_ms))} against the database`}</dd>
+          </>
+        )}
+        {workers && (
+          <>
+            <dt>Workers</dt>
+            <dd>
+              {group(workers.alive)} alive{workers.lost_in_1h ? `, ${group(workers.lost_in_1h)} lost in 1 h` : ""}
+            </dd>
+            <dt>Slots</dt>
+            <dd>
+              <Meter of={workers.slots} part={workers.running} label="Slots in use" />
+              {group(workers.running)} of {group(workers.slots)} in use
+            </dd>
+          </>
+        )}
+        <dt>Not succeeded, {window}</dt>
+        <dd>
+          {failures.length === 0
+            ? "none"
+            : failures.slice(0, 4).map((failure, index) => (
+                <span key={failure.reason}>
+                  {index > 0 && ", "}
+                  <Link href={`/executions?reason=${encodeURIComponent(failure.reason)}`}>
+                    {failure.reason.replaceAll("_", " ")} {group(failure.count)}
+                  </Link>
+                </span>
+              ))}
+        </dd>
+      </dl>
+    </Panel>
+  );
+}

@@ -1,0 +1,93 @@
+// What this browser remembers, and the way to the pages that have no place in the navigation.
+import { Link } from "wouter";
+
+import { useCan, useMe } from "../api/hooks";
+import { change, useSettings } from "../lib/settings";
+import { localZone } from "../lib/time";
+import { Button, Muted, PageHead, Panel, styles as parts } from "../parts/basics";
+import { Field, Select } from "../parts/fields";
+import s from "./pages.module.css";
+
+export function SettingsPage() {
+  const settings = useSettings();
+  const me = useMe();
+  return (
+    <>
+      <PageHead title="Settings" />
+      <div className={s.form}>
+        <fieldset>
+          <legend>Display</legend>
+          <div className={s.cols}>
+            <Field label="Clock">
+              {(props) => <Select {...props} value={settings.clock} onChange={(clock) => change({ clock: clock as "utc" })} options={[["utc", "UTC"], ["local", `Local: ${localZone}`], ["job", "Each job in its own zone"]]} />}
+            </Field>
+            <Field label="Theme">
+              {(props) => <Select {...props} value={settings.theme} onChange={(theme) => change({ theme: theme as "dark" })} options={[["system", "As the system"], ["light", "Light"], ["dark", "Dark"]]} />}
+            </Field>
+            <Field label="Rows">
+              {(props) => <Select {...props} value={settings.density} onChange={(density) => change({ density: density as "cosy" })} options={[["cosy", "Roomy"], ["compact", "Compact"]]} />}
+            </Field>
+          </div>
+          <div className={parts.checks}>
+            <label>
+              <input type="checkbox" checked={settings.shortcuts} onChange={(event) => change({ shortcuts: event.target.checked })} /> Keyboard shortcuts
+            </label>
+            <label>
+              <input type="checkbox" checked={settings.live} onChange={(event) => change({ live: event.target.checked })} /> Refresh automatically
+            </label>
+          </div>
+          <div>
+            <Button onClick={() => change({ columns: {} })}>Reset the columns of lists</Button>
+          </div>
+          <Muted>These choices, and the saved views, are kept in this browser only.</Muted>
+        </fieldset>
+        <Panel title="About">
+          <dl className={parts.facts}>
+            <dt>Version</dt>
+            <dd>{me?.version}</dd>
+            <dt>Key</dt>
+            <dd>
+              {me?.name}, {me?.role}, {me?.tenant_id ?? "all tenants"}
+            </dd>
+            <dt>Licence</dt>
+            <dd>
+              Apache-2.0; <a href="/licences.txt">licences of the libraries in this page</a>
+            </dd>
+          </dl>
+        </Panel>
+      </div>
+    </>
+  );
+}
+
+const PAGES: { href: string; title: string; text: string; op?: string }[] = [
+  { href: "/forecast", title: "Forecast", text: "The load of the next hours, minute by minute" },
+  { href: "/tenants", title: "Tenants", text: "Shares, weights and limits" },
+  { href: "/queues", title: "Queues", text: "What waits, and which workers serve it" },
+  { href: "/targets", title: "Targets", text: "Hosts of webhooks, their limits and circuits" },
+  { href: "/fleet", title: "Fleet", text: "Leader, processes and workers" },
+  { href: "/operations", title: "Operations", text: "Acts on many at once, in progress and past" },
+  { href: "/monitors", title: "Monitors", text: "Who is told when a job does not succeed in time" },
+  { href: "/audit", title: "Audit trail", text: "What was changed, and by which caller", op: "list_audit" },
+  { href: "/secrets", title: "Secrets", text: "Names of stored values for webhooks", op: "list_secrets" },
+  { href: "/keys", title: "Keys", text: "Create and revoke API keys", op: "list_keys" },
+  { href: "/reference", title: "API", text: "Every operation, with examples" },
+  { href: "/settings", title: "Settings", text: "Clock, theme, shortcuts" },
+];
+
+export function More() {
+  const can = useCan();
+  return (
+    <>
+      <PageHead title="More" />
+      <div className={s.more}>
+        {PAGES.filter((page) => !page.op || can(page.op)).map((page) => (
+          <Link key={page.href} href={page.href}>
+            <b>{page.title}</b>
+            <Muted>{page.text}</Muted>
+          </Link>
+        ))}
+      </div>
+    </>
+  );
+}

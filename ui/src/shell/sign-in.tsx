@@ -1,0 +1,73 @@
+import { useEffect, useRef, useState, type FormEvent } from "react";
+
+import { ApiProblem, call } from "../api/client";
+import { Button, styles as parts } from "../parts/basics";
+import { Field } from "../parts/fields";
+import { Logo } from "./shell";
+import s from "./shell.module.css";
+
+/** Exchanges an API key for a session. The key is not kept by the page. */
+export function SignIn({ signedIn }: { signedIn: () => Promise<unknown> }) {
+  const [key, setKey] = useState("");
+  const [problem, setProblem] = useState<ApiProblem | null>(null);
+  const [busy, setBusy] = useState(false);
+  const [wait, setWait] = useState(0);
+  const input = useRef<HTMLInputElement>(null);
+
+  useEffect(() => {
+    document.title = "Sign in · Hourbell";
+    input.current?.focus();
+  }, []);
+
+  useEffect(() => {
+    if (wait <= 0) return;
+    const timer = setTimeout(() => setWait(wait - 1), 1000);
+    return () => clearTimeout(timer);
+  }, [wait]);
+
+  async function submit(event: FormEvent) {
+    event.preventDefault();
+    setBusy(true);
+    setProblem(null);
+    try {
+      await call("POST", "/api/v1/session", { body: { api_key: key.trim() } });
+      setKey("");
+      await signedIn();
+    } catch (error) {
+      if (!(error instanceof ApiProblem)) throw error;
+      setProblem(error);
+      setWait(error.retryAfterSeconds ?? 0);
+      input.current?.select();
+    } finally {
+      setBusy(false);
+    }
+  }
+
+  return (
+    <main className={s.signIn}>
+      <form className={s.signInBox} onSubmit={(event) => void submit(event)}>
+        <h1>
+          <Logo size={28} /> Hourbell
+        </h1>
+        <Field label="API key" error={problem && words(problem)}>
+          {(props) => <input {...props} ref={input} className={parts.input} type="password" autoComplete="current-password" placeholder="hb_…" value={key} onChange={(event) => setKey(event.target.value)} />}
+        </Field>
+        <Button kind="primary" type="submit" disabled={busy || wait > 0 || !key.trim()}>
+          {wait > 0 ? `Wait ${wait} s` : busy ? "Signing in …" : "Sign in"}
+        </Button>
+        <details>
+          <summary>How do I get a key?</summary>
+          <p className={parts.muted}>
+            An administrator creates one on the page Keys, or on the server with <code>hourbell keys create --role viewer --name ME</code>. The page keeps no copy: it gets a session cookie, which ends after 12 hours without use.
+          </p>
+        </details>
+      </form>
+    </main>
+  );
+}
+
+function words(problem: ApiProblem): string {
+  if (problem.status === 401) return "This key is not known, or was revoked.";
+  if (problem.status === 404) return "This server has no sign-in yet. Start it without keys on loopback to use the dashboard.";
+  return problem.detail || problem.title;
+}
