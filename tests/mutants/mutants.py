@@ -691,8 +691,8 @@ MUTANTS = [
     Mutant(
         "worker_without_doubt",
         SESSION_KEEPER,
-        "return now - self._renewed_at <= self._settings.lease_seconds",
-        "return True",
+        "return self._renewed_at + self._settings.lease_seconds",
+        "return float('inf')",
         (f"{WORKER_TEST}::test_a_worker_whose_lease_may_have_run_out_starts_nothing",),
         "A worker whose lease may have run out starts nothing.",
     ),

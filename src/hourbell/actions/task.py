@@ -64,6 +64,7 @@ Handler = Callable[[Any, Context], Any] | Callable[[Any, Context], Awaitable[Any
 
 
 THREAD_NAME = "handler"
+_DONE = Succeeded()
 _Calls = SimpleQueue[Callable[[], None] | None]  # for one thread; None ends it
 
 
@@ -146,7 +147,8 @@ class TaskRunner:
     async def run(self, action: TaskAction, run: Run) -> Outcome:
         name, context = action.name, Context(run.claimed)
         if (handler := self._async_handlers.get(name)) is not None:
-            return Succeeded(await handler(action.payload, context))
+            result = await handler(action.payload, context)
+            return _DONE if result is None else Succeeded(result)
         if (function := self._sync_handlers.get(name)) is not None:
             return await self._run_in_thread(partial(function, action.payload, context))
         known = ", ".join(sorted((*self._async_handlers, *self._sync_handlers))) or "none"
