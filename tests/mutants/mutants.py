@@ -920,8 +920,8 @@ MUTANTS = [
     Mutant(
         "lanes_forgotten",
         FAIRNESS,
-        "array_agg(l.base + p.nth * l.step) into positions, tags",
-        "array_agg(l.base + l.step) into positions, tags",
+        "array_agg(base + nth * step) into positions, tags",
+        "array_agg(base + step) into positions, tags",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "Who waits is served by weight, and here by who came first.",
     ),
