@@ -27,7 +27,6 @@ from hourbell.dispatch import SUCCEEDED, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.documents.dead_letters import DeadLetterFilter
 from hourbell.engine.core import Engine
-from hourbell.engine.life.create import create_one_time_jobs
 from hourbell.engine.life.join import complete_joins
 from hourbell.engine.operations import bulk_operations
 from hourbell.engine.operations.bulk_operations import create_operation, run_operations
@@ -35,6 +34,7 @@ from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views.dead_letter_groups import list_groups
 from hourbell.model.jobs import JobType, NewJob, TaskAction, encode_job
 from hourbell.model.schedules import Cron
+from hourbell.testing.filling import create_one_time_jobs
 from hourbell.timing.zones import tz_version
 
 JOBS, LETTERS = 200_000, 1_000_000

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from hourbell import failpoints
 from hourbell.actions import Run
-from hourbell.actions.task import Context
 from hourbell.engine.core import Engine, Times
 from hourbell.engine.operations.bulk_operations import create_operation
 from hourbell.engine.operations.change import delete_job, pause_job, resume_job, update_job
@@ -37,7 +36,7 @@ from hourbell.engine.operations.monitors import create_monitor
 from hourbell.engine.operations.runs import cancel_execution, run_now
 from hourbell.engine.views.executions import get_execution
 from hourbell.model.errors import SessionLost
-from hourbell.model.executions import Accepted, ExecutionStatus, Outcome, Succeeded
+from hourbell.model.executions import Accepted, Claimed, ExecutionStatus, Outcome, Succeeded
 from hourbell.model.ids import execution_text, job_text
 from hourbell.model.jobs import Job, WebhookAction
 from hourbell.model.limits import TenantSettings
@@ -143,34 +142,34 @@ async def worker(engine: Engine, log: str, slots: str) -> None:
 def handlers(log: str) -> dict[str, Callable[..., Awaitable[object]]]:
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def started(context: Context) -> None:
-        os.write(file, f"{context.execution_id} {context.attempt}\n".encode())
+    def started(claimed: Claimed) -> None:
+        os.write(file, f"{execution_text(claimed.execution_id)} {claimed.attempt}\n".encode())
 
-    async def note(payload: object, context: Context) -> None:
-        started(context)
+    async def note(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         await asyncio.sleep(0.005)
 
-    async def poison(payload: object, context: Context) -> None:
-        started(context)
+    async def poison(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    async def flaky(payload: object, context: Context) -> None:
-        started(context)
-        if context.attempt == 1:
+    async def flaky(payload: object, claimed: Claimed) -> None:
+        started(claimed)
+        if claimed.attempt == 1:
             raise ValueError("the first attempt fails")
 
-    async def mortal(payload: object, context: Context) -> None:
+    async def mortal(payload: object, claimed: Claimed) -> None:
         # However often it was begun: an attempt that died with its worker is one too.
-        started(context)
+        started(claimed)
         if not _cure(log).exists():
             raise ValueError("it dies, and has to be replayed")
 
-    async def doomed(payload: object, context: Context) -> None:
-        started(context)
+    async def doomed(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         raise ValueError("it dies each time")
 
-    async def hang(payload: object, context: Context) -> None:
-        started(context)
+    async def hang(payload: object, claimed: Claimed) -> None:
+        started(claimed)
         await asyncio.Event().wait()
 
     return {each.__name__: each for each in (note, poison, flaky, mortal, doomed, hang)}
