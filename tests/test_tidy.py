@@ -196,6 +196,14 @@ def test_the_glossary_names_tables_that_exist() -> None:
     assert named - tables == set()
 
 
+def test_the_architecture_lists_every_table() -> None:
+    _, _, section = (ROOT / "docs" / "architecture.md").read_text().partition("## The tables")
+    listed = re.findall(r"`(\w+)`", section.partition("\n## ")[0])
+    migrations = "\n".join(path.read_text() for path in (SQL / "migrations").glob("*.sql"))
+    tables = re.findall(r"create table hourbell\.(\w+) \(", migrations)
+    assert sorted(listed) == sorted([*tables, "ledger", "migrations"])
+
+
 def test_migrations_are_numbered_without_gaps() -> None:
     names = sorted(path.name for path in (SQL / "migrations").glob("*.sql"))
     numbers = [int(name.partition("_")[0]) for name in names]
