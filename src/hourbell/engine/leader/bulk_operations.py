@@ -5,7 +5,7 @@ to be at that batch. So nothing is done twice when the leader dies or changes, a
 exact.
 
 A batch is a page of the list that a user would see, so a rare filter takes many short batches. Jobs
-are changed as a change of one job alone would (`operations/bulk.py`), dead letters are replayed and
+are changed as a change of one job alone would (`operations/bulk_changes.py`), dead letters are replayed and
 purged as a call by filter does (`operations/dead_letters.py`).
 
 A job that was changed between the read and the lock is read again by the next batch. A batch that
@@ -27,7 +27,7 @@ from hourbell.documents.dead_letters import DeadLetterFilter
 from hourbell.documents.operations import Act, JobSelector, parse_operation_preview
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
-from hourbell.engine.operations.bulk import decide_all, paused_with
+from hourbell.engine.operations.bulk_changes import decide_all, paused_with
 from hourbell.engine.operations.bulk_operations import (
     FAILED,
     FAILPOINTS,

@@ -9,7 +9,7 @@ import structlog
 from hourbell.engine.codes import PAUSE_OVER, TARGET_GONE
 from hourbell.engine.core import Engine
 from hourbell.engine.leader.term import Term, epoch_args, translate_epoch_errors
-from hourbell.engine.operations.bulk import change_page
+from hourbell.engine.operations.bulk_changes import change_page
 from hourbell.engine.operations.change import PAUSE, RESUME, decide_resume
 from hourbell.engine.operations.idempotency import Write
 from hourbell.engine.views.jobs import find_jobs

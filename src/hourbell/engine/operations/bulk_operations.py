@@ -23,7 +23,7 @@ from hourbell.documents.operations import (
     parse_operation_preview,
 )
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.bulk import paused_with
+from hourbell.engine.operations.bulk_changes import paused_with
 from hourbell.engine.operations.change import require_future
 from hourbell.engine.operations.dead_letters import read_page
 from hourbell.engine.operations.idempotency import (

@@ -1,4 +1,4 @@
-"""bulk: pause and resume all jobs that a filter selects.
+"""bulk changes: pause and resume all jobs that a filter selects.
 
 The jobs are changed page by page. A page is one statement, which changes each of its jobs exactly
 as a change of that job alone would (`change.py`), and commits. So no transaction is long, and a
