@@ -2,7 +2,7 @@
 
 The clock runs from the start of scheduler and workers until the last execution is recorded. Beside the rates: what one
 execution leaves in PostgreSQL's log and how many dead rows, from its creation to its record. One worker and two take
-turns; the first turn, in which PostgreSQL makes the files of its log anew, is not counted.
+turns; the first turn, in which PostgreSQL creates the files of its log, is not counted.
 """
 
 from __future__ import annotations

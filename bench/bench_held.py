@@ -1,4 +1,4 @@
-"""Drains while somebody else holds a snapshot, or a transaction that has written, open for minutes.
+"""Drains while another session holds a snapshot, or a transaction that has written, open for minutes.
 
 Either keeps PostgreSQL from removing dead rows and index entries, of which a queue leaves many. Rounds of enqueue, admit
 and drain go on for as long as it is held; rounds without it come before, for a quarter of that time. The median round of

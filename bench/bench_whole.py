@@ -1,7 +1,7 @@
 """All stages at once on the same cores: enqueue, admit, claim, run, settle, record; each role a process.
 
 The clock runs from before the first enqueue is sent until the last execution is recorded. In the first rounds PostgreSQL
-makes the files of its log anew; later ones find them, as in a server that has been running for a while.
+creates the files of its log; later ones find them, as in a server that has been running for a while.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ async def test_what_an_operation_has_paused_is_resumed_and_nothing_else(
     pausing = await started(api, "pause", {})
     await carry_out(engine)
     await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/resume")
-    await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/pause")  # by somebody else
+    await api.post(f"{JOBS}/{(await job_of(api, 'b'))['job_id']}/pause")  # by another user
     resuming = await started(api, "resume", {"operation_id": pausing["operation_id"]})
     assert resuming["total"] == 1
     await carry_out(engine)

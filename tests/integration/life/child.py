@@ -114,7 +114,7 @@ class Telling(Database):
 
 
 async def scheduler(engine: Engine, lease_seconds: str, horizon_seconds: str) -> None:
-    """Campaigns for ever, and says when it leads and when it does so no more."""
+    """Campaigns until it is killed, and reports when it leads and when it no longer does."""
     engine.times = replace(
         engine.times,
         leader_lease_seconds=float(lease_seconds),
@@ -132,7 +132,7 @@ async def scheduler(engine: Engine, lease_seconds: str, horizon_seconds: str) ->
 
 
 async def worker(engine: Engine, log: str, slots: str) -> None:
-    """Works for ever. Starts of handlers go to a file, one line each."""
+    """Works until it is killed. Starts of handlers go to a file, one line each."""
     async with working(engine, handlers(log), slots=int(slots)) as running:
         assert running.session is not None
         say("session", running.session.id)
@@ -185,7 +185,7 @@ COUNTED, COUNT = "https://counted.example/", 5
 
 
 async def counting(engine: Engine, log: str, hangs_at: str) -> None:
-    """Works for ever: what is counted goes on from its checkpoint, and hangs at this number."""
+    """Works until it is killed: what counts continues from its checkpoint, and hangs at this number."""
     async with working(engine, {}, NotedWebhooks(log, int(hangs_at))) as running:
         assert running.session is not None
         say("session", running.session.id)

@@ -129,7 +129,7 @@ async def in_transaction(engine: Engine, **settings: str) -> AsyncIterator[Engin
 
 @contextlib.asynccontextmanager
 async def blocked(engine: Engine, table: str) -> AsyncIterator[None]:
-    """Within it, whoever writes to this table waits in the middle of its statement."""
+    """Within it, a statement that writes to this table waits in the middle of it."""
     async with in_transaction(engine) as own, own.database.connection() as connection:
         await connection.execute(f"lock table hourbell.{table} in share row exclusive mode")
         yield

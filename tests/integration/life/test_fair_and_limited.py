@@ -325,7 +325,7 @@ insert into hourbell.due (run_at, id, tenant, queue, priority, key) select $1, i
 
 
 async def pages_of_a_round(engine: Engine, hand: Hand, connection: Connection) -> int:
-    """How many pages of the database the gate and a claim look at, for a thousand executions of somebody."""
+    """How many pages of the database the gate and a claim look at, for a thousand executions of one tenant."""
     await enqueue(engine, ["somebody"] * 1_000)
     session, now = hand.session, await engine.clock.now()
     pages = 0

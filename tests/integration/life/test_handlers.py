@@ -282,7 +282,7 @@ async def test_a_lost_handler_that_will_not_stop_is_told_again_and_keeps_its_slo
         assert await places(engine) == {"ready": 1}
         stubborn.gives_in.set()
         await ended(engine, other)
-    assert await fates(engine) == {"SUCCEEDED": 1}  # the other; this one is somebody else's
+    assert await fates(engine) == {"SUCCEEDED": 1}  # the other; this one belongs to another session
 
 
 async def test_a_drain_does_not_wait_for_a_handler_whose_outcome_is_recorded(

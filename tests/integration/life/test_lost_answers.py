@@ -1,4 +1,4 @@
-"""The answer is lost after the commit: whoever asks again gets the same, and nothing is doubled."""
+"""The answer is lost after the commit: a repeated call gets the same answer, and nothing is doubled."""
 
 import asyncio
 from collections import Counter

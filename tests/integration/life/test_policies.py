@@ -1,4 +1,4 @@
-"""What a job's owner may say about its runs, and that it is kept: R1, R5, R6, R7, R25, R28."""
+"""The policies of a job: misfires, retries, overlaps, deadlines, delivery, and the window of its runs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -428,7 +428,7 @@ async def test_an_update_never_makes_a_run_for_the_past_and_never_loses_the_next
 
 
 async def cancelled_ahead(still: Engine) -> tuple[Job, datetime]:
-    """A job of every ten seconds, planned ahead, whose run of 0:30 somebody has cancelled."""
+    """A job of every ten seconds, planned ahead, whose run of 0:30 a user has cancelled."""
     job = await create(still, recurring("*/10 * * * * *"))
     await plan_all(still)
     ahead = START + timedelta(seconds=30)

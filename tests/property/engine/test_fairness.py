@@ -127,7 +127,7 @@ def unfair(served: Sequence[Served], one: int, other: int) -> float:
 
 
 tenants = st.integers(0, len(WEIGHTS) - 1)
-# Whatever a tenant does at another priority, and whenever: within each, everybody gets his share.
+# Whatever a tenant does at another priority, and whenever: within each, every tenant gets its share.
 arrivals = st.builds(Arrive, tenants, st.integers(1, 30), st.sampled_from([1, 2, 2, 2]))
 claims = st.builds(Claim, st.integers(1, 25))
 

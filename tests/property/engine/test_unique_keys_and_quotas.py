@@ -59,7 +59,7 @@ _KEPT = "select key from hourbell.idempotency"
 
 
 class Item(NamedTuple):
-    """A job that somebody asks for."""
+    """A requested job."""
 
     tenant: int
     key: int | None = None
@@ -234,7 +234,7 @@ class Model:
 
 
 def _refers(item: Item, answer: Told, holder: int) -> None:
-    """Somebody else has the unique key, and is not replaced."""
+    """Another job has the unique key, and is not replaced."""
     if item.on_duplicate == "keep":
         assert answer.job == holder
     else:
@@ -326,7 +326,7 @@ class Life:
         ]
 
     async def _crowd(self, asks: Sequence[tuple[str, Item]]) -> list[Told]:
-        """What each of them is told; whoever got a job is told the same once more."""
+        """The answer to each of them; a request that got a job gets the same answer again."""
         answers = await asyncio.gather(*(self._ask(*ask) for ask in asks))
         told = [(ask, answer) for ask, answer in zip(asks, answers, strict=True) if answer.job]
         again = await asyncio.gather(*(self._ask(*ask) for ask, _ in told))
@@ -384,7 +384,7 @@ _HOLDER = Batch([Item(0, 0)])
 @given(st.lists(steps, min_size=6, max_size=16))
 # Without room one replaces another, and nothing else comes in;
 @example([_HOLDER, Quota(0, 0), Batch([Item(0, 0, "replace"), Item(0, 1), Item(0)])])
-# who keeps what is there, or replaces it, leaves the last room to somebody new;
+# a request that keeps or replaces an existing job leaves the last room to a new one;
 @example([_HOLDER, Quota(0, 1), Batch([Item(0, 0, "keep"), Item(0)])])
 @example([_HOLDER, Quota(0, 1), Batch([Item(0, 0, "replace", True), Item(0, 1, "keep")])])
 # the same in a crowd, where two want the last room and one asks twice;
