@@ -38,6 +38,7 @@ from hourbell.engine.views.pages import (
     NEWEST,
     Id,
     Page,
+    first_rows,
     page_token,
     read_token,
     walk,
@@ -205,9 +206,7 @@ async def list_operations(
         rows = await walk(engine, _Q["list_operations"], before, size + 1)
     else:
         rows = await walk(engine, _Q["list_operations_of_tenant"], before, size + 1, tenant)
-    more = len(rows) > size
-    items = [operation_of(row) for row in rows[:size]]
-    return Page(items, page_token(rows[size - 1]["id"]) if more else None)
+    return first_rows(rows, size, operation_of)
 
 
 def _up_to_now(request: OperationRequest, now: datetime) -> OperationRequest:
