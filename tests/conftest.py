@@ -34,6 +34,7 @@ insert into hourbell.sessions (id, token, worker, queues, slots, started_at, ren
 select -1, gen_random_uuid(), 'nobody', array(select generate_series(1, 50)), 0, '2000-01-01', '2000-01-01', '9999-01-01'
 """
 # Emptying takes less than a new database. A table without pages has no rows; most tests write to a few tables only.
+# Not `truncate`: a table with new files makes every connection plan its statements again.
 _EMPTY = """
 do $$
 declare name text;
@@ -288,9 +289,10 @@ async def plan_once(dsn: str) -> None:
 
 async def empty(connection: asyncpg.Connection) -> None:
     """Delete the rows of all tables, as if the database had just been made."""
-    await connection.execute("set session_replication_role = replica")  # tables in any order
-    await connection.execute(_EMPTY)
-    await connection.execute(SOMEBODY_SERVES)
+    async with connection.transaction():
+        await connection.execute("set local session_replication_role = replica")  # in any order
+        await connection.execute(_EMPTY)
+        await connection.execute(SOMEBODY_SERVES)
 
 
 async def _execute(dsn: str, statement: str) -> None:
