@@ -26,6 +26,7 @@ import services
 from hourbell import failpoints
 from hourbell.store.embedded import EmbeddedServer
 from hourbell.store.migrations import migrate
+from known_types import remember_types
 
 # Nothing is admitted to a queue that nobody serves. Most tests drive the gate before there is a worker: somebody who never
 # claims anything serves all their queues.
@@ -53,6 +54,8 @@ do $$ begin
   execute format('alter database %I set plan_cache_mode = force_generic_plan', current_database());
 end $$
 """
+
+remember_types()
 
 DatabaseMaker = Callable[[str], AbstractAsyncContextManager[str]]
 
