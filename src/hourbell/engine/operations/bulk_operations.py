@@ -57,6 +57,7 @@ from hourbell.engine.views.jobs import (
     NO_TENANT,
     JobFilter,
     list_jobs,
+    recorded_under,
     selected_ids,
     tenant_wanted,
 )
@@ -155,9 +156,8 @@ async def create_operation(engine: Engine, document: object, write: Write) -> Op
     """Store an operation, which the leader carries out."""
     request = parse_operation(document)
     now = await engine.clock.now()
-    only = request.tenant_id or engine.scope
-    owner = only or DEFAULT_TENANT
-    engine.require_access(owner)
+    owner = await recorded_under(engine, request.tenant_id)
+    only = owner if owner in (request.tenant_id, engine.scope) else None
     operation_id = await engine.new_id(now)
     writing = Idempotent(engine, write, _FAILPOINTS, owner, now, Operation)
     async for attempt in writing:
