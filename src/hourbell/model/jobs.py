@@ -287,6 +287,8 @@ def host_of(url: str) -> str | None:
 
 def url_problem(url: str) -> str | None:
     """Why a webhook cannot be sent to this URL, or None."""
+    if not url:
+        return "must not be empty"
     if len(url) > MAX_URL:
         return f"must be at most {MAX_URL} characters"
     if not _URL_CHARACTERS.fullmatch(url):

@@ -24,7 +24,7 @@ import contextvars
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -40,6 +40,17 @@ if TYPE_CHECKING:
 YIELD_SECONDS = 0.01  # runners yield to other tasks after this
 
 Runner = asyncio.Task[None]
+
+
+class _OtherWorkers:
+    """Runs actions that only other workers run: the job got another action after it was ready."""
+
+    async def run(self, action: Any, run: Run) -> Outcome:
+        kind = type(action).__name__.removesuffix("Action").upper()
+        return Failed(f"This worker runs no actions of the type {kind}.", "unknown_task")
+
+
+_OTHER_WORKERS = _OtherWorkers()
 
 
 class Runners:
@@ -130,11 +141,12 @@ class Runners:
                         now = await _wait_for_start(execution, now)
                     run = self._start(execution, now)
                     action = run.spec.action
+                    runner = self._actions.get(type(action), _OTHER_WORKERS)
                     if run.span is None:
-                        outcome = await self._actions[type(action)].run(action, run)
+                        outcome = await runner.run(action, run)
                     else:
                         with run.span.current():
-                            outcome = await self._actions[type(action)].run(action, run)
+                            outcome = await runner.run(action, run)
                 except StillRunning as still:
                     outcome, now = self._stopped_or_failed(execution, still), time.monotonic()
                     self._record_running_thread(execution, outcome, still, now)
