@@ -691,8 +691,8 @@ MUTANTS = [
     Mutant(
         "worker_without_doubt",
         SESSION_KEEPER,
-        "return now - self._renewed_at <= self._settings.lease_seconds",
-        "return True",
+        "return self._renewed_at + self._settings.lease_seconds",
+        "return float('inf')",
         (f"{WORKER_TEST}::test_a_worker_whose_lease_may_have_run_out_starts_nothing",),
         "A worker whose lease may have run out starts nothing.",
     ),
@@ -920,8 +920,8 @@ MUTANTS = [
     Mutant(
         "lanes_forgotten",
         FAIRNESS,
-        "array_agg(l.base + p.nth * l.step) into positions, tags",
-        "array_agg(l.base + l.step) into positions, tags",
+        "array_agg(base + nth * step) into positions, tags",
+        "array_agg(base + step) into positions, tags",
         (f"{DISPATCH_TEST}::test_tenants_get_shares_by_their_weights[embedded]",),
         "Who waits is served by weight, and here by who came first.",
     ),
@@ -1299,8 +1299,8 @@ MUTANTS = [
     Mutant(
         "whole_slabs_under_any_fence",
         SETTLE,
-        "    select array_agg(m.id) = p_ids and array_agg(m.fence) = p_fences from",
-        "    select array_agg(m.id) = p_ids from",
+        " or p_fences[before + 1:before + n] <> array_fill(slab.fence, array[n])\n",
+        "\n",
         (f"{SLABS_TEST}::test_a_whole_slab_under_the_fence_of_another_is_refused",),
         "An outcome counts under its own fence only.",
     ),

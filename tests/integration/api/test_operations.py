@@ -244,7 +244,22 @@ async def test_a_failure_ends_one_operation_and_no_other(
 # Reading and refusing.
 
 
+@pytest.mark.parametrize("act", ["pause", "resume", "replay", "purge"])
+async def test_a_filter_with_an_unknown_tenant_selects_nothing_and_creates_no_tenant(
+    api: Client, engine: Engine, act: str
+):
+    await api.created(recurring(name="a"))
+    operation = await started(api, act, {"tenant_id": "nowhere"})
+    if act in ("pause", "resume"):
+        assert (await api.post(f"/api/v1/jobs/{act}", {"tenant_id": "nowhere"})).status == 200
+    await carry_out(engine)
+    ended = (await api.get(operation["path"])).body
+    assert (ended["state"], ended["total"], ended["done"]) == ("DONE", 0, 0)
+    assert (await api.get("/api/v1/tenants/nowhere")).status == 404
+
+
 async def test_operations_are_listed_newest_first_and_by_tenant(api: Client, engine: Engine):
+    await api.created(recurring(tenant_id="acme"))
     first = await started(api, "pause", {"tenant_id": "acme"})
     second = await started(api, "pause", {})
     listed = await api.pages(OPERATIONS + "?page_size=1")

@@ -55,6 +55,7 @@ from integration.life.support import (
     scheduling,
     working,
 )
+from known_types import remember_types
 
 IMPATIENT = Times(horizon_seconds=2, lease_seconds=1.0, leader_lease_seconds=0.6)
 
@@ -336,11 +337,13 @@ ROLES = {
 
 
 async def main(role: str, dsn: str, *arguments: str) -> None:
+    remember_types()
     configure_logs("error")
     times = IMPATIENT
     if role != "life":
         failpoints.configure(os.environ["HOURBELL_FAILPOINTS"])
-    async with open_engine(dsn, times) as engine:
+    # Each connection compiles and plans what it calls: more of them would take most of what a child lives.
+    async with open_engine(dsn, times, connections=4) as engine:
         await ROLES[role](engine, *arguments)
 
 

@@ -169,9 +169,16 @@ async def no_worker(engine: Engine) -> Explanation:
 async def no_worker_for_task(engine: Engine) -> Explanation:
     await engine.database.value("delete from hourbell.sessions")
     await Hand.opened(engine, tasks=["other"])
-    job = await create(engine, one_time())
-    await admit_all(engine)
-    return await explain_job(engine, job.job_id)
+    waits = {
+        "runs the task mine": {"type": "TASK", "name": "mine"},
+        "runs webhooks": WEBHOOK,
+    }
+    for said, action in waits.items():
+        job = await create(engine, one_time(action=action))
+        await admit_all(engine)
+        explained = await explain_job(engine, job.job_id)
+        assert f"No live worker of its queue default {said}." in explained.message
+    return explained
 
 
 @reaches

@@ -20,7 +20,7 @@ from typing import Any
 
 import asyncpg
 
-from conftest import SOMEBODY_SERVES
+from conftest import empty
 from hourbell import failpoints
 from hourbell.dispatch import CANCELLED, DEAD, RELEASED, RETRY, SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
@@ -76,18 +76,6 @@ select id, scheduled_for, (array['SUCCEEDED', 'DEAD', 'CANCELLED', 'SUPERSEDED',
 from hourbell.ledger
 """
 
-_EMPTY = """
-do $$
-declare names text;
-begin
-  select string_agg(c.oid::regclass::text, ', ') into names
-  from pg_class as c join pg_namespace as n on n.oid = c.relnamespace
-  where n.nspname = 'hourbell' and c.relkind in ('r', 'p') and not c.relispartition
-    and c.relname not in ('migrations', 'function_sets', 'virtual_clock');
-  execute 'truncate ' || names;
-end $$
-"""
-
 
 @dataclass
 class Owned:
@@ -106,13 +94,6 @@ class Stopped:
     task: asyncio.Task[Any]
     cleanup: ExitStack
     answered: Callable[[Any], None]
-
-
-async def empty(database: Database) -> None:
-    """Empty, except for a session that serves its queues."""
-    async with database.connection() as connection:
-        await connection.execute(_EMPTY)
-        await connection.execute(SOMEBODY_SERVES)
 
 
 class Interleaving:
@@ -137,7 +118,8 @@ class Interleaving:
 
     @classmethod
     async def begin(cls, database: Database) -> Interleaving:
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         return cls(database, await VirtualClock.install(database, BEGINNING))
 
     async def do(self, command: str, one: int, other: int) -> None:

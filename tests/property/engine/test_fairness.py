@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import empty
 from hourbell.dispatch import SUCCEEDED, Session, Settlement
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine, Times
@@ -19,7 +20,6 @@ from hourbell.model.limits import TenantSettings
 from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from property.engine.conftest import Runs, slowly
-from property.engine.interleaving import empty
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -70,7 +70,8 @@ class Queue:
 
     @classmethod
     async def open(cls, database: Database) -> "Queue":
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         engine = Engine(database, DatabaseClock(database), Times(lease_seconds=3600))
         now = await engine.clock.now()
         for number, weight in enumerate(WEIGHTS):

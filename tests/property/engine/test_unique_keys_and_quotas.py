@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from conftest import empty
 from hourbell.engine.core import Engine
 from hourbell.engine.life.create import Refused, create_batch, create_job
 from hourbell.engine.operations.change import delete_job
@@ -29,7 +30,6 @@ from hourbell.store.clock import DatabaseClock
 from hourbell.store.database import Database
 from integration.life.support import check_sound, one_time, recurring
 from property.engine.conftest import Runs, slowly
-from property.engine.interleaving import empty
 
 # An example that fails is made smaller first, and that may take minutes.
 pytestmark = pytest.mark.timeout(600)
@@ -281,7 +281,8 @@ class Life:
 
     @classmethod
     async def begin(cls, database: Database) -> "Life":
-        await empty(database)
+        async with database.connection() as connection:
+            await empty(connection)
         return cls(Engine(database, DatabaseClock(database)))
 
     async def do(self, step: Step) -> None:

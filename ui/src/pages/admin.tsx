@@ -10,16 +10,9 @@ import { Button, Can, Code, Empty, Lead, Muted, PageHead, Panel, Reading, styles
 import { Field, Select } from "../parts/fields";
 import { Confirm, Dialog, Menu, toast } from "../parts/overlays";
 import { Pager } from "../parts/pager";
+import { Badge } from "../parts/status";
 import { Table, type Column } from "../parts/table";
 import { AuditEntries } from "./job";
-
-function Badge({ text, colour }: { text: string; colour: string }) {
-  return (
-    <span className={parts.status} style={{ "--ink": `var(--${colour})`, "--fill": `var(--${colour}-fill)`, paddingLeft: 8 } as React.CSSProperties}>
-      <span>{text}</span>
-    </span>
-  );
-}
 
 export function Monitors() {
   const [params] = useParams();

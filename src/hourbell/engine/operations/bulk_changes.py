@@ -35,9 +35,9 @@ from hourbell.engine.operations.change import (
     require_future,
 )
 from hourbell.engine.operations.idempotency import Idempotent, Write, store_answer, write_row
-from hourbell.engine.views.jobs import JobFilter, list_jobs
+from hourbell.engine.views.jobs import JobFilter, list_jobs, recorded_under
 from hourbell.model.errors import Conflict, InvalidInput, NotFound
-from hourbell.model.jobs import DEFAULT_TENANT, Job, JobStatus, Pause
+from hourbell.model.jobs import Job, JobStatus, Pause
 from hourbell.model.schedules import Once, Timetable
 from hourbell.store.database import committing
 from hourbell.store.queries import queries
@@ -62,7 +62,8 @@ async def pause_jobs(
 ) -> BulkChanged:
     """Pause the scheduled jobs that are selected."""
     selected = _Selected(engine, selection, JobStatus.SCHEDULED)
-    return await _change_selected(engine, selected, write, PAUSE, decide_pause(pause), pause)
+    owner = await recorded_under(engine, selection.tenant_id)
+    return await _change_selected(engine, selected, owner, write, PAUSE, decide_pause(pause), pause)
 
 
 async def resume_jobs(
@@ -70,7 +71,8 @@ async def resume_jobs(
 ) -> BulkChanged:
     """Resume the paused jobs that are selected; `reason`: only those paused with this reason."""
     selected = _Selected(engine, selection, JobStatus.PAUSED, reason)
-    return await _change_selected(engine, selected, write, RESUME, decide_resume)
+    owner = await recorded_under(engine, selection.tenant_id)
+    return await _change_selected(engine, selected, owner, write, RESUME, decide_resume)
 
 
 async def paused_with(
@@ -113,7 +115,6 @@ class _Selected:
         self._reason = reason
         self._left = selection.limit
         self.token = selection.token
-        self.tenant = selection.tenant_id or engine.scope or DEFAULT_TENANT
 
     async def next_page(self) -> list[Job] | None:
         """Some jobs, or none although there are more; None: that was all, or the limit."""
@@ -132,15 +133,16 @@ class _Selected:
 async def _change_selected(
     engine: Engine,
     selected: _Selected,
+    owner: str,
     write: Write,
     operation: ChangeKind,
     decide: Decision,
     pause: Pause = Pause(),  # noqa: B008 - frozen
 ) -> BulkChanged:
     now = await engine.clock.now()
-    tenant = await engine.tenant(selected.tenant, now)
+    tenant = await engine.tenant(owner, now)
     alone = Write(actor=write.actor)  # of each job: the key belongs to the whole request
-    writing = Idempotent(engine, write, operation.failpoints, selected.tenant, now, BulkChanged)
+    writing = Idempotent(engine, write, operation.failpoints, owner, now, BulkChanged)
     async for attempt in writing:
         require_future(pause, now)
         changed = left = 0

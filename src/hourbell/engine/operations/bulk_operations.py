@@ -32,7 +32,13 @@ from hourbell.engine.operations.idempotency import (
     Write,
     insert_audit_row,
 )
-from hourbell.engine.views.jobs import NO_TENANT, JobFilter, selected_ids, tenant_wanted
+from hourbell.engine.views.jobs import (
+    NO_TENANT,
+    JobFilter,
+    recorded_under,
+    selected_ids,
+    tenant_wanted,
+)
 from hourbell.engine.views.pages import (
     MAX_PAGE_SIZE,
     NEWEST,
@@ -116,9 +122,8 @@ async def create_operation(engine: Engine, document: object, write: Write) -> Op
     """Store an operation, which the leader carries out."""
     request = parse_operation(document)
     now = await engine.clock.now()
-    only = request.tenant_id or engine.scope
-    owner = only or DEFAULT_TENANT
-    engine.require_access(owner)
+    owner = await recorded_under(engine, request.tenant_id)
+    only = owner if owner in (request.tenant_id, engine.scope) else None
     operation_id = await engine.new_id(now)
     writing = Idempotent(engine, write, FAILPOINTS, owner, now, Operation)
     async for attempt in writing:
