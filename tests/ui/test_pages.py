@@ -284,6 +284,12 @@ def test_everything_of_a_tenant_is_paused_with_four_clicks(watched: Watched) -> 
         for each in watched.server.ask("GET", "/api/v1/jobs?tenant_id=gamma")["items"]
     }
     assert statuses == {"PAUSED"}
+    watched.click("button", "Resume them")
+    expect(page.get_by_text("The jobs are being resumed.")).to_be_visible()
+    (resumed, paused) = watched.server.ask("GET", "/api/v1/operations?page_size=2")["items"]
+    assert resumed["act"] == "resume"
+    assert resumed["filter"] == {"operation_id": paused["operation_id"]}
+    assert resumed["total"] == paused["done"]
     assert watched.problems() == []
 
 
