@@ -27,7 +27,7 @@ export function Monitors() {
     { id: "expected", title: "Expected", kind: "nowrap", cell: (monitor) => <Time at={monitor.expected_at} /> },
     { id: "success", title: "Last success", kind: "nowrap", cell: (monitor) => <Time at={monitor.last_success_at} /> },
     { id: "grace", title: "Grace", kind: "number", cell: (monitor) => `${monitor.grace_seconds} s` },
-    { id: "url", title: "Tells", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
+    { id: "url", title: "Sends to", kind: "cut", cell: (monitor) => <span title={monitor.url}>{monitor.url}</span> },
     { id: "menu", title: "Acts", kind: "menu", cell: (monitor) => <Menu label="Acts on the monitor" items={[{ label: "Delete…", red: true, act: () => setDeleting(monitor), hidden: !can("delete_monitor") }]} /> },
   ];
   async function remove(monitor: Monitor) {

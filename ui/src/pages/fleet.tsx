@@ -64,7 +64,7 @@ export function Fleet() {
               ) : state === "alive" ? (
                 <Empty action={<Code label="Command" text="hourbell worker" />}>No worker is alive. Start one:</Empty>
               ) : (
-                <Empty>None was lost lately.</Empty>
+                <Empty>No worker was lost recently.</Empty>
               )
             }
           </Reading>
