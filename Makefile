@@ -6,10 +6,10 @@ BENCHES := $(sort $(wildcard bench/bench_*.py))
 
 # Containers often forbid bytecode. Without it every test process rewrites all assertions, and every process that a test starts
 # compiles the whole tree again. Empty means allowed.
-test quick: export PYTHONDONTWRITEBYTECODE :=
+test again quick: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick check audit fix bench sim chaos mutants pictures python runtime dev services ui
+.PHONY: help up test again quick check audit fix bench sim chaos mutants pictures python runtime dev services ui
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -19,6 +19,9 @@ up: runtime ui ## Start Hourbell on 127.0.0.1:8080 with its own PostgreSQL; Ctrl
 
 test: check services ui ## Lint, types, and all tests, on servers of their own
 	$(BIN)/python -m pytest $(PARALLEL) --durations=10
+
+again: ## Run what failed last once more, one test after the other
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
 
 quick: check services ui ## The tests that take two minutes together: for every change
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"

@@ -18,7 +18,7 @@ from hourbell.api.server import UNREAD_SECONDS, ApiServer
 from hourbell.dispatch import SUCCEEDED
 from hourbell.dispatch.postgres import PostgresDispatch
 from hourbell.engine.core import Engine
-from hourbell.engine.operations.bulk_operations import run_operations
+from hourbell.engine.leader.bulk_operations import run_operations
 from integration.api.client import KEYS, Client, bearing, made, one_time, recurring
 from integration.api.conftest import SharedApp
 from integration.api.working import Hand

@@ -10,6 +10,7 @@ import { capital, counted } from "../lib/words";
 import { Button, Can, Empty, Failure, Lead, Meter, Muted, PageHead, Panel, Reading, Time } from "../parts/basics";
 import { toast } from "../parts/overlays";
 import { Pager } from "../parts/pager";
+import { Badge } from "../parts/status";
 import s from "./pages.module.css";
 
 const FILTER_WORDS: Record<string, string> = { tenant_id: "tenant", job_id: "job", name_prefix: "name begins with", fingerprint: "error", from: "from", to: "until" };
@@ -26,6 +27,12 @@ function FilterWords({ filter }: { filter: Record<string, unknown> }) {
   ));
 }
 
+const STATES = {
+  RUNNING: { text: "in progress", colour: "running" },
+  DONE: { text: "done", colour: "succeeded" },
+  STOPPED: { text: "stopped", colour: "cancelled" },
+  FAILED: { text: "failed", colour: "failed" },
+};
 const DONE_WORDS = { pause: "paused", resume: "resumed", replay: "replayed", purge: "purged" };
 const LEFT_WORDS: Record<string, string> = {
   changed_meanwhile: "changed meanwhile",
@@ -58,7 +65,7 @@ export function Progress({ operation }: { operation: Operation }) {
         <Muted>
           <FilterWords filter={operation.filter} />
         </Muted>
-        <span>{{ RUNNING: "in progress", DONE: "done", STOPPED: "stopped", FAILED: "failed" }[operation.state]}</span>
+        <Badge {...STATES[operation.state]} />
       </div>
       {!(running && beyond) && <Meter of={Math.max(operation.total, past)} part={past} label="Progress" />}
       <div className={s.entryHead} role="status">

@@ -368,9 +368,8 @@ def next_run(job: NewJob, job_id: int, now: datetime) -> datetime | None:
         return job.schedule.at
     try:
         return first_run(job.schedule, job.window, job_id, now)
-    except (
-        TimingError
-    ):  # e.g. its zone is unknown here: the job can still be read, changed and deleted
+    except TimingError:
+        # For example, its zone is unknown here. The job can still be read, changed and deleted.
         return None
 
 
