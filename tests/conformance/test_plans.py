@@ -666,6 +666,17 @@ def _(s: Scene) -> Case:
     return listing(J["list_recurring_of_tenant"], args, rows=1_100, buffers=5_000)
 
 
+@case("a number of recurring jobs by their names")
+def _(s: Scene) -> Case:
+    return listing(J["count_named"], ["job-1", "job-2", 1_000], rows=1_010, buffers=1_200)
+
+
+@case("recurring jobs by their names")
+def _(s: Scene) -> Case:
+    args = [NEWEST, 51, LOOK, None, None, "job-1234", None, None, "job-1235"]
+    return listing(J["list_recurring_named"], args, rows=250, buffers=800)
+
+
 @case("one-time jobs of everybody")
 def _(s: Scene) -> Case:
     args = [NEWEST, 51, 1000, [0, 1, 2], None, None, None]
@@ -781,7 +792,7 @@ def _(s: Scene) -> Case:
 
 @case("the tenants of the herds")
 def _(s: Scene) -> Case:
-    args = [[1, 2, 3], s.now, 1000, 10, None]
+    args = [[1, 2, 3], s.now, 1000, 10]
     return listing(F["tenants_of_timetables"], args, rows=3_100, buffers=4_000)
 
 
@@ -1584,6 +1595,7 @@ async def test_a_hot_statement_reads_no_more_than_it_needs(
             "drop index hourbell.executions_recurring",
         ),
         ("one-time jobs of a small tenant", "drop index hourbell.executions_one_time"),
+        ("recurring jobs by their names", "drop index hourbell.jobs_by_name"),
         ("counting a minute", "drop index hourbell.outcomes_by_time"),
         ("keys of a tenant", "drop index hourbell.api_keys_by_tenant"),
         ("monitors of a job that was changed", "drop index hourbell.monitors_by_job"),
@@ -1599,6 +1611,28 @@ async def test_a_guard_notices_that_an_index_or_the_pinning_is_gone(
     found = await reading(big, without, "its arguments")
     problems = problems_of(found, without)
     assert any(problem.startswith("reads") for problem in problems), (found, problems)
+
+
+@pytest.mark.parametrize("statement", ["last_outcomes", "list_all", "list_one_time"])
+async def test_no_list_hashes_the_index_of_slabs_for_each_of_its_rows(
+    statement: str, big: asyncpg.Connection, scene: Scene
+) -> None:
+    """A memoized look-up would have the arrays of `slab_index`, a megabyte, in its key."""
+    if statement == "last_outcomes":
+        args: list[Any] = [[scene.daily_job, scene.minutely_job, scene.live_job], 20, scene.now]
+    else:
+        tenant = None if statement == "list_all" else 1
+        args = [NEWEST, 51, LOOK, 0, tenant, None, None, None, None, scene.now, None, True]
+    transaction = big.transaction()
+    await transaction.start()
+    try:
+        await big.execute(queries("pages")["pin_plans"])
+        rows = await big.fetch("explain " + E[statement], *args)
+    finally:
+        await transaction.rollback()
+    plan = "\n".join(row[0] for row in rows)
+    assert "slab_index" in plan
+    assert "Memoize" not in plan
 
 
 @pytest.mark.parametrize("mixed", [False, True])

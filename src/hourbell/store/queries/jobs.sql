@@ -150,6 +150,28 @@ from (
 where j.wanted or j.pos = $3
 order by j.id desc limit $2
 
+-- name: count_named
+-- How many recurring jobs have names from $1 on and before $2, counted up to $3.
+select count(*)::int as n from (
+  select from hourbell.jobs where name collate "C" >= $1 and name collate "C" < $2 limit $3) as j
+
+-- name: list_recurring_named
+-- As list_recurring, where fewer than $3 jobs have names from $6 on and before $9: all of these are read, by their index.
+-- $8 the tenant, null: all.
+select j.*, (select name from hourbell.tenants as t where t.id = j.tenant) as tenant_name
+from (
+  select j.*, n.pos
+  from (
+    select n.id, row_number() over (order by n.id desc) as pos
+    from (
+      select id from hourbell.jobs
+      where name collate "C" >= $6 and name collate "C" < $9 and id < $1 limit $3) as n) as n
+  cross join lateral (
+    select *, true as wanted from hourbell.jobs as j where j.id = n.id
+      and coalesce(j.status = $4::smallint, j.status <> 3) and ($5::smallint is null or j.queue = $5)
+      and ($8::int is null or j.tenant = $8) and hourbell.is_wanted(j.spec, null, $7) offset 0) as j) as j
+order by j.id desc limit $2
+
 -- name: list_one_time
 -- $4: the statuses, as in `jobs.status`. Runs of recurring jobs, which may be most of the rows, are not looked up.
 select e.*, (select name from hourbell.tenants as t where t.id = e.tenant) as tenant_name
