@@ -1853,8 +1853,6 @@ async def fill(server: str) -> None:
     await drop(server)
     connection = await connect(server)
     await connection.execute("create database big")
-    # Machine code changes nothing of what a plan reads, and takes longer to make than the plan to run.
-    await connection.execute("alter database big set jit = off")
     await connection.close()
     await migrate(in_database(server, "big"))
     connection = await connect(in_database(server, "big"))
