@@ -130,6 +130,11 @@ def case(name: str) -> Callable[[CaseOf], CaseOf]:
     return add
 
 
+PLAN_GUARD_TASK = Step(
+    "insert into hourbell.tasks (name, created_at) values ('plan-guard', clock_timestamp())"
+)
+
+
 # Plan.
 
 
@@ -989,6 +994,27 @@ def _(s: Scene) -> Case:
 def _(s: Scene) -> Case:
     args = creating(s, 20, unique=s.unique_keys[:20], replaces=True)
     return Case(J["create_jobs"], args, rows=500, buffers=20_000)
+
+
+@case("enqueueing a job with a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    args = ['[{"task": "plan-guard", "tenant": "tenant-1"}]', ["{}"], ["new"]]
+    return Case(statement, args, rows=20, buffers=1_000, before=[PLAN_GUARD_TASK])
+
+
+@case("enqueueing 200 jobs with unique keys that others have, and keeping those")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    term = '[{"task": "plan-guard", "tenant": "tenant-1", "on_duplicate": "keep"}]'
+    args = [term, ["{}"] * 200, s.unique_keys[:200]]
+    return Case(statement, args, rows=1_500, buffers=30_000, before=[PLAN_GUARD_TASK])
+
+
+@case("cancelling by a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select hourbell.cancel(null, $1, $2)"
+    return Case(statement, ["a key of no job", "tenant-1"], rows=10, buffers=1_000)
 
 
 @case("who has a unique key")
