@@ -1507,8 +1507,8 @@ def creating(
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
     instant = int(s.now.timestamp() * 1_000_000)
-    columns = [ids, numbers, [instant] * count, tenants, [1] * count]
-    one_time = [f"{{{','.join(map(str, column))}}}" for column in columns]
+    columns = [ids, numbers, None, [instant] * count, tenants, [1] * count]
+    one_time = [column and f"{{{','.join(map(str, column))}}}" for column in columns]
     settings = [
         {"k": 1, "queue": 1, "priority": 2, "at_most_once": False, "notifies": 0, "level": 0}
     ]
@@ -1531,7 +1531,7 @@ def creating(
         ["{}"] * count,
     ]
     as_json = [json.dumps(settings), None, json.dumps(wishes) if wishes else None]
-    return [s.now, 50, 50, [1], *asked, *one_time, ["{}"] * count, *as_json]
+    return [s.now, 50, 50, [1], *asked, *one_time, b"\n".join([b"{}"] * count), *as_json]
 
 
 def listing(
