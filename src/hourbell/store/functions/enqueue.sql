@@ -131,9 +131,6 @@ begin
   on_duplicate := coalesce(t.on_duplicate, 'reject');
   notify := coalesce(t.notify, true);
   detail := case  -- one expression, because each one costs time in every transaction
-    when t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then 'task must be 1 to 200 letters, digits or . _ : -'
-    when t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then 'tenant must be 1 to 64 letters, digits or . _ : -'
-    when t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then 'queue must be 1 to 64 letters, digits or . _ : -'
     when t.priority not in ('CRITICAL', 'HIGH', 'MEDIUM', 'LOW') then 'priority must be CRITICAL, HIGH, MEDIUM or LOW'
     when t.delivery not in ('at_least_once', 'at_most_once') then 'delivery must be at_least_once or at_most_once'
     when on_duplicate not in ('reject', 'keep', 'replace') then 'on_duplicate must be reject, keep or replace'
@@ -166,12 +163,20 @@ begin
   left join hourbell.tasks as k on k.name = t.task
   left join hourbell.queues as q on q.name = t.queue
   left join hourbell.tenants as w on w.name = t.tenant;
-  case
-    when known.task is null then outcome := 'unknown_task'; detail := t.task; return;
-    when known.queue is null then outcome := 'unknown_queue'; detail := t.queue; return;
-    when known.tenant is null then outcome := 'unknown_tenant'; detail := t.tenant; return;
-    else
-  end case;
+  if known.task is null or known.queue is null or known.tenant is null then
+    -- Names that exist are valid: only others have to be matched.
+    detail := case
+      when t.task is null or t.task !~ '^[A-Za-z0-9._:-]{1,200}$' then 'task must be 1 to 200 letters, digits or . _ : -'
+      when t.tenant !~ '^[A-Za-z0-9._:-]{1,64}$' then 'tenant must be 1 to 64 letters, digits or . _ : -'
+      when t.queue !~ '^[A-Za-z0-9._:-]{1,64}$' then 'queue must be 1 to 64 letters, digits or . _ : -' end;
+    if detail is not null then raise invalid_parameter_value using message = detail; end if;
+    case
+      when known.task is null then outcome := 'unknown_task'; detail := t.task;
+      when known.queue is null then outcome := 'unknown_queue'; detail := t.queue;
+      else outcome := 'unknown_tenant'; detail := t.tenant;
+    end case;
+    return;
+  end if;
   tenant := known.tenant;
   queue := known.queue;
   target := -known.task;
