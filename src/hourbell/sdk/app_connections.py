@@ -114,7 +114,7 @@ class AppConnections:
         for _ in range(8):  # each time another name is missing, which is rare
             rows = await self.database.fetch(_ENQUEUE, *arguments(calls))
             try:
-                return created(calls, [tuple(row) for row in rows])
+                return created(calls, rows)
             except MissingName as missing:
                 await self.add(missing)
                 last = missing
@@ -130,7 +130,7 @@ class AppConnections:
                     made: list[Created] = []
                     for calls in chunks:
                         rows = await connection.fetch(_ENQUEUE, *arguments(calls))
-                        made += created(calls, [tuple(row) for row in rows])
+                        made += created(calls, rows)
                     members = [one.job_id for one in made]
                     (row,) = await connection.fetch(_GROUP, name, then.term, then.payload, members)
                     return created_group(then, tuple(row)), made
