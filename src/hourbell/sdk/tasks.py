@@ -34,7 +34,7 @@ from hourbell.model.executions import Claimed
 from hourbell.model.policies import Priority
 from hourbell.sdk.context import Context, RunInfo, SyncContext
 from hourbell.sdk.jobs import Cancelled, Job
-from hourbell.sdk.plans import PlannedCall
+from hourbell.sdk.plans import PlannedCall, job_document
 from hourbell.sdk.portal import blocking
 from hourbell.sdk.signature import Signature, parameters_of
 from hourbell.sdk.values import (
@@ -129,6 +129,14 @@ class Call(Generic[R_co]):
     ) -> None:
         self._configured = configured
         self._planned = configured._plan(args, kwargs)
+
+    def as_job(self) -> Mapping[str, Any]:
+        """The document that creates this job by the API: `client.jobs.create(task.bind(7))`."""
+        if self._configured._connection is not None:
+            raise InvalidArguments(
+                "A job that the API creates is in no transaction of yours: leave out connection=."
+            )
+        return job_document(self._planned)
 
     def __repr__(self) -> str:
         return f"<Call of {self._planned.task} with {self._planned.payload}>"
