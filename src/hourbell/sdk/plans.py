@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -42,6 +43,13 @@ _NOTHING = "Nothing was enqueued"  # in messages about one statement
 _EXPIRES = '"expires_at":'
 IDEMPOTENT = '"idempotency_key":'
 
+# Options that the API has by another name, and those that it does not have.
+_OF_API = {"tenant": "tenant_id", "expires_in_seconds": "start_deadline_seconds"}
+_ONLY_HERE = {
+    "expires_at": "use expires_in=, which counts from the time of the job",
+    "idempotency_key": "give it to the client's create",
+}
+
 Row = Any  # (place, job id, outcome, holder, detail), as hourbell.try_enqueue returns them
 
 
@@ -69,6 +77,30 @@ class MissingName(Exception):
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(kind, name)
         self.kind, self.name = kind, name
+
+
+def job_document(call: PlannedCall) -> dict[str, Any]:
+    """The document that creates the same job by the API; raises InvalidArguments."""
+    term: dict[str, Any] = msgspec.json.decode(call.term)
+    for option, instead in _ONLY_HERE.items():
+        if option in term:
+            raise InvalidArguments(f"{call.task}: {option}= is not for the API: {instead}.")
+    term.pop("notify", None)  # the server does
+    delay = ceil(term.pop("delay_seconds", 0))
+    document = {
+        "type": "ONE_TIME",
+        "schedule": {"delay_seconds": delay} if call.at is None else {"at": call.at.isoformat()},
+        "name": call.task,
+        "action": {
+            "type": "TASK",
+            "name": term.pop("task"),
+            "payload": msgspec.json.decode(call.payload),
+        },
+        "unique_key": call.unique_key,
+    }
+    for option, value in term.items():
+        document[_OF_API.get(option, option)] = value
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def traced(calls: Sequence[PlannedCall], traceparent: str | None) -> list[PlannedCall]:
