@@ -20,7 +20,7 @@ from hourbell.engine.leader import scheduler
 from hourbell.engine.operations.reconcile import GRACE
 from integration.life.support import eventually, scheduling
 
-WORKERS = 2
+WORKERS = 4
 PATIENCE_SECONDS = 60.0
 SHOP = """
 import asyncio, os
@@ -249,7 +249,7 @@ async def test_a_rolling_deploy_and_a_rollback_lose_and_double_nothing(
         await ran_as(folder, "tick", 2)
         active = [await is_active(engine, key) for key in ("tick", "pulse", "old", "new")]
         assert active == [True] * 4
-        assert not await is_unwanted(engine, "old")  # the other worker still declares it
+        assert not await is_unwanted(engine, "old")  # three workers still declare it
         deployed = [new, *await fleet.replace(first[1:], 2)]
         await pass_the_grace(engine, "old")
         await ran_as(folder, "new", 2)
