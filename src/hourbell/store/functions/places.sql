@@ -11,17 +11,22 @@ create or replace function hourbell.slab_of(p_id bigint) returns bigint
 language sql immutable parallel safe
 return (p_id - 1) >> 6;
 
+-- A row if an execution waits for its time. (A set, because PostgreSQL makes it a part of the statement that calls it.)
+create or replace function hourbell.due_of(e hourbell.executions) returns setof bigint
+language sql stable as $$
+  (select d.id from hourbell.due as d
+   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+     and d.id = e.id)
+  union all
+  (select e.id from hourbell.due_slabs as d
+   where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
+     and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids))
+$$;
+
 -- Whether an execution waits for its time.
 create or replace function hourbell.is_due(e hourbell.executions) returns boolean
 language sql stable
-return exists (
-    select from hourbell.due as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
-      and d.id = e.id offset 0)
-  or exists (
-    select from hourbell.due_slabs as d
-    where hourbell.tier(d.priority, d.checks) = any (hourbell.tiers_of(e.priority)) and d.run_at = e.run_at
-      and d.slab = hourbell.slab_of(e.id) and e.id = any (d.ids) offset 0);
+return exists (select from hourbell.due_of(e) offset 0);
 
 -- Puts executions back into `due`, as they are. The gate has seen them before and must not take them for misfires now:
 -- where run_at is still the occurrence, it becomes a microsecond later. A row that another transaction has locked is
