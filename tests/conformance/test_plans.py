@@ -130,6 +130,11 @@ def case(name: str) -> Callable[[CaseOf], CaseOf]:
     return add
 
 
+PLAN_GUARD_TASK = Step(
+    "insert into hourbell.tasks (name, created_at) values ('plan-guard', clock_timestamp())"
+)
+
+
 # Plan.
 
 
@@ -1002,6 +1007,27 @@ def _(s: Scene) -> Case:
     return Case(J["create_jobs"], args, rows=500, buffers=20_000)
 
 
+@case("enqueueing a job with a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    args = ['[{"task": "plan-guard", "tenant": "tenant-1"}]', ["{}"], ["new"]]
+    return Case(statement, args, rows=20, buffers=1_000, before=[PLAN_GUARD_TASK])
+
+
+@case("enqueueing 200 jobs with unique keys that others have, and keeping those")
+def _(s: Scene) -> Case:
+    statement = "select * from hourbell.try_enqueue($1, $2, null, null, $3::text[])"
+    term = '[{"task": "plan-guard", "tenant": "tenant-1", "on_duplicate": "keep"}]'
+    args = [term, ["{}"] * 200, s.unique_keys[:200]]
+    return Case(statement, args, rows=1_500, buffers=30_000, before=[PLAN_GUARD_TASK])
+
+
+@case("cancelling by a unique key, in a user's own transaction")
+def _(s: Scene) -> Case:
+    statement = "select hourbell.cancel(null, $1, $2)"
+    return Case(statement, ["a key of no job", "tenant-1"], rows=10, buffers=1_000)
+
+
 @case("who has a unique key")
 def _(s: Scene) -> Case:
     return Case(J["holder"], ["tenant-1", 0, s.unique_keys[0]], rows=10, buffers=60)
@@ -1492,8 +1518,8 @@ def creating(
     tenants = [1 + n % 10_000 for n in range(count)] if keys else [1] * count
     kept = [f"{keys}-{n}" if keys else None for n in range(count)]
     instant = int(s.now.timestamp() * 1_000_000)
-    columns = [ids, numbers, [instant] * count, tenants, [1] * count]
-    one_time = [f"{{{','.join(map(str, column))}}}" for column in columns]
+    columns = [ids, numbers, None, [instant] * count, tenants, [1] * count]
+    one_time = [column and f"{{{','.join(map(str, column))}}}" for column in columns]
     settings = [
         {"k": 1, "queue": 1, "priority": 2, "at_most_once": False, "notifies": 0, "level": 0}
     ]
@@ -1516,7 +1542,7 @@ def creating(
         ["{}"] * count,
     ]
     as_json = [json.dumps(settings), None, json.dumps(wishes) if wishes else None]
-    return [s.now, 50, 50, [1], *asked, *one_time, ["{}"] * count, *as_json]
+    return [s.now, 50, 50, [1], *asked, *one_time, b"\n".join([b"{}"] * count), *as_json]
 
 
 def listing(
@@ -1853,8 +1879,6 @@ async def fill(server: str) -> None:
     await drop(server)
     connection = await connect(server)
     await connection.execute("create database big")
-    # Machine code changes nothing of what a plan reads, and takes longer to make than the plan to run.
-    await connection.execute("alter database big set jit = off")
     await connection.close()
     await migrate(in_database(server, "big"))
     connection = await connect(in_database(server, "big"))

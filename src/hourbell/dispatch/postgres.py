@@ -41,6 +41,7 @@ _CLOSE = "select hourbell.close_session($1, $2, $3)"
 _DISCARD = "select hourbell.discard_session($1, $2, $3)"
 _SLAB = 100  # executions that are leased under one fence
 _MAX_CACHED_NAMES = 100_000
+_MAX_DELIVERED = 10_000  # tenants
 
 log = structlog.get_logger(component="worker")
 
@@ -51,6 +52,8 @@ class PostgresDispatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tenants: dict[int, str] = {}
+        self._delivered: Counter[int] = Counter()  # by tenant, not yet added to the metrics
+        engine.metrics.before_render(self._count_deliveries)
 
     async def open(
         self,
@@ -119,8 +122,9 @@ class PostgresDispatch:
         if not claimed:
             return claimed
         counts.claimed.add(len(claimed), clock.monotonic() - began)
-        names = self._tenants
-        counts.deliveries.add({names[n]: count for n, count in Counter(row["tenants"]).items()})
+        self._delivered.update(row["tenants"])
+        if len(self._delivered) > _MAX_DELIVERED:
+            self._count_deliveries()
         if row["waits"] is None:
             return claimed
         return [
@@ -243,6 +247,12 @@ class PostgresDispatch:
         epochs = row["scheduled_for"]
         return list(map(Claimed, ids, jobs, names, attempts, fences, epochs, rests, row["specs"]))
 
+    def _count_deliveries(self) -> None:
+        """Add to the metrics what was delivered: seldom, because each tenant takes a while."""
+        names = self._tenants
+        self._engine.counts.deliveries.add({names[n]: c for n, c in self._delivered.items()})
+        self._delivered.clear()
+
     async def _names(self, numbers: Sequence[int]) -> list[str]:
         known = self._tenants
         if not known.keys() >= (wanted := set(numbers)):
@@ -250,6 +260,7 @@ class PostgresDispatch:
                 "select id, name from hourbell.tenants where id = any ($1)", list(wanted)
             )
             if len(known) > _MAX_CACHED_NAMES:
+                self._count_deliveries()
                 known.clear()
             known.update((row["id"], row["name"]) for row in rows)
         return [known[number] for number in numbers]

@@ -6,11 +6,12 @@
 select * from hourbell.before_create($1, $2, $3, $4, $5)
 
 -- name: create_jobs
--- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10 to $14, numbers, as the
--- text of an array; $15, their specs, as lines, because JSON has no line break inside.
+-- What is sent for each one-time job comes as text, which a client encodes faster than arrays: $10, $11 and $13 to $15,
+-- numbers, as the text of an array; $16, their specs, as lines, because JSON has no line break inside. (What convert_from
+-- returns has the collation "C", and a function takes the collation of its arguments: it could not use indexes of text.)
 select *, hourbell.take_ended() as ended from hourbell.create_jobs(
-  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12::text::bigint[], $13::text::int[],
-  $14::text::int[], string_to_array($15, E'\n'), $16, $17, $18)
+  $1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::bigint[], $11::text::int[], $12, $13::text::bigint[], $14::text::int[],
+  $15::text::int[], string_to_array(convert_from($16, 'UTF8') collate "default", E'\n'), $17, $18, $19)
 
 -- name: new_id
 -- An id for an object created at $1.
